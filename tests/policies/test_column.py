@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from kscout import policies
 from kscout.contracts import check_policy
@@ -270,21 +269,3 @@ def test_files_of_networks_that_were_not_told_the_start_still_load(tmp_path: Pat
 def test_sizes_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, **{**SMALL, **change})
-
-
-def test_its_page_tells_its_size() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "dense.md").read_text(encoding="utf-8")
-    sizes = {"n_cols": 128, "horizon": 16, "n_initial": 16}
-    large = {"width": 320, "n_heads": 8, "channels": [32, 64, 96]}
-    seen = observation(1, 128, 128)
-    one = Observation(*(x[:1] for x in (seen.image, seen.mask)), 1, n_left=16)
-    one = replace(one, zero_filled=seen.zero_filled[:1], mean=seen.mean[:1], std=seen.std[:1])
-    for arguments, told in (({}, "0.29"), ({"paired": True}, "0.22"), (large, "1.4")):
-        policy = ColumnPolicy(**sizes, **arguments).eval()
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            policy(one)
-        digits = len(told.partition(".")[2])
-        assert f"{counter.get_total_flops() / 1e9:.{digits}f}" == told
-        assert f"{told} GFLOP" in text
-        n_parameters = sum(p.numel() for p in policy.parameters())
-        assert arguments == {"paired": True} or f"{n_parameters:,} parameters" in text

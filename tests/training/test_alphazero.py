@@ -1,8 +1,5 @@
 """AlphaZero: what is remembered and imitated, and that a training is repeatable and resumes."""
 
-import json
-import re
-from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +8,7 @@ import torch
 from training_stores import blob_store, small_config, train_whole_and_cut, weights
 
 from kscout import policies
-from kscout.config import AlphaZeroTraining, PolicyConfig, PolicyTraining, read
+from kscout.config import PolicyConfig, read
 from kscout.core import Measurement, Observation, Reconstruction
 from kscout.data.store import Store
 from kscout.errors import ConfigError
@@ -212,18 +209,3 @@ def test_its_runs_are_evaluated_and_analyzed_like_others(
     rows = entropy.compute([str(path)], out=tmp_path)
     assert [row.step for row in rows] == [1, 2, 3]
     assert all(row.marginal >= row.conditional > 0 for row in rows)
-
-
-def test_the_docs_tell_the_settings_as_they_are() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "alphazero.md").read_text().replace("\n", " ")
-    told = AlphaZeroTraining()
-    of_run = {f.name for f in fields(PolicyTraining)} - {"batch_size", "learning_rate", "patience"}
-    own = {f.name for f in fields(AlphaZeroTraining)} - of_run
-    rows = dict(re.findall(r"\| `(\w+)`[^|]*\| ([^|]+) \| [^|]+ \|", text))
-    assert own <= rows.keys()
-    values = {name: getattr(told, name) for name in own}
-    for name in (x for x, value in values.items() if value is not None):
-        assert json.loads(rows[name].split()[0].rstrip(":")) == values[name], name
-    sizes = Sizes.of(read(PolicyConfig, {"training": {"method": "alphazero"}}), 10**6, 128)
-    assert rows["n_episodes"].startswith(f"{sizes.n_episodes} slices")
-    assert f"{told.n_epochs} at most" in text and f"{n_parameters():,} parameters" in text

@@ -45,18 +45,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
-def test_labels_are_learned_from_again_as_the_page_says() -> None:
+def test_a_repeated_step_has_no_more_states_than_its_batch() -> None:
     training = PolicyConfig.of("dense").training
     assert isinstance(training, DenseTraining)
-    n_bytes = Layout(128, training.n_tried, 4).n_bytes
-    page = " ".join((ROOT / "docs" / "dense.md").read_text(encoding="utf-8").split())
-    for words in (
-        f"followed by {training.n_repeats} steps on {training.n_seen_again(999, 16)} states each",
-        f"out of the newest {training.n_memory:,} (of each matrix size)",
-        f"{n_bytes} bytes for 128 columns of which {training.n_tried} are tried",
-        f"{training.n_memory * n_bytes / 1e6:.0f} MB on the device",
-    ):
-        assert words in page
     # A batch of 48 slices, or of all.
     assert [training.n_seen_again(*x) for x in ((999, 16), (999, 4), (7, 4))] == [256, 192, 28]
     assert replace(training, n_repeated=300).n_seen_again(7, 4) == 300

@@ -113,23 +113,6 @@ def test_columns_that_gain_little_at_first_are_tried_on_few_draws(batch: SliceBa
     assert (none == 0).all()
 
 
-def test_the_page_tells_defaults_and_what_a_decision_costs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "imagine.md").read_text(encoding="utf-8")
-    policy = ImaginePolicy()
-    n_parameters = sum(weight.numel() for weight in policy.parameters())
-    assert n_parameters <= 4_000_000
-    n_tried = policy.n_first * 112 + (policy.n_draws - policy.n_first) * policy.n_best
-    for words in (
-        f"size of its U-Net: {n_parameters:,} parameters | {policy.n_channels}, {policy.n_pools} |",
-        f"| `slope` | of its ReLUs below zero | {policy.slope} |",
-        f"| images that columns are tried on | {policy.n_draws} |",
-        f"on which every column is tried | {policy.n_first} |",
-        f"tried on the others | {policy.n_best} |",
-        f"at 128 columns, 16 of them measured, costs {n_tried} reconstructions",
-    ):
-        assert words in page
-
-
 def test_images_of_odd_and_unequal_sides_agree_with_what_was_measured() -> None:
     generator, policy = torch.Generator().manual_seed(0), some_policy()
     images = torch.rand(2, 14, 11, generator=generator)
