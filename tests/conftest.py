@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,15 +91,6 @@ def golden() -> "Golden":
     from golden_numbers import Golden
 
     return Golden()
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[Any]:
-    """Return what imports a script of benchmarks by its name."""
-    folder = str(Path(__file__).parents[1] / "benchmarks")
-    sys.path.insert(0, folder)
-    yield importlib.import_module
-    sys.path.remove(folder)
 
 
 @pytest.fixture(autouse=True)
