@@ -10,8 +10,6 @@ from kscout.core import SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.training.augmentation import (
-    N_BENT,
-    bent,
     check_varied,
     coarser,
     mirrored,
@@ -108,44 +106,8 @@ def test_a_coarser_slice_keeps_brightness_field_of_view_and_central_kspace() -> 
     assert torch.equal(found.data_range, batch.data_range)
 
 
-def test_a_slice_that_is_neither_turned_nor_bent_stays_as_it_is() -> None:
-    batch = batch_of(images())
-    assert_alike(bent(batch, torch.rand(3, N_BENT), turn=0.0, bend=0.0), batch)
-
-
-def test_slices_turn_about_the_pixel_of_the_center() -> None:
-    numbers = torch.full((3, N_BENT), 0.5)
-    numbers[:, 0] = torch.tensor([0.0, 0.5, 1.0])
-    batch = batch_of(images()[:, 3:15])
-    found = bent(batch, numbers, turn=90.0, bend=0.0).target
-    # What leaves the image comes from the first row or column of the other direction.
-    quarter = batch.target[0].rot90(-1)[1:, :-1]
-    back = batch.target[2].rot90(1)[:-1, 1:]
-    torch.testing.assert_close(found[1], batch.target[1], atol=1e-3, rtol=1e-3)
-    for one, wanted in ((found[0, 1:, 1:], quarter), (found[2, 1:, 1:], back)):
-        torch.testing.assert_close(one, wanted, atol=1e-2, rtol=1e-2)
-
-
-def test_a_bent_slice_is_moved_by_its_waves_and_keeps_its_noise() -> None:
-    generator = torch.Generator().manual_seed(0)
-    noise = 1 + 0.1 * torch.randn(3, 64, 64, generator=generator)
-    numbers = torch.full((3, N_BENT), 0.5)
-    # One cycle down the rows moves along the columns, by 1.5 pixels where its sine is highest.
-    numbers[:, 3], numbers[:, 4] = 1.0, 0.0
-    batch = batch_of(noise)
-    found = bent(batch, numbers, turn=0.0, bend=1.5)
-    for row, moved in ((32, 0), (16, -1.5), (48, 1.5)):
-        cycles = torch.arange(-32, 32) / 64
-        ramp = torch.exp(2j * torch.pi * cycles * moved)
-        line = torch.fft.fftshift(torch.fft.fft(batch.target[:, row]), dim=-1) * ramp
-        wanted = torch.fft.ifft(torch.fft.ifftshift(line, dim=-1)).real[:, 4:-4]
-        torch.testing.assert_close(found.target[:, row, 4:-4], wanted, atol=0.06, rtol=0)
-    kept = found.target[:, 4:-4, 4:-4].std() / batch.target[:, 4:-4, 4:-4].std()
-    assert 0.9 < kept < 1.02
-
-
-def test_what_are_no_images_is_not_turned() -> None:
+def test_what_are_no_images_is_not_magnified() -> None:
     training = JointConfig.of("fixed").training
     check_varied(replace(training, flips=True), "kspace")
-    with pytest.raises(ConfigError, match="turn is for images, the store holds kspace"):
-        check_varied(replace(training, turn=8.0), "kspace")
+    with pytest.raises(ConfigError, match="zoom is for images, the store holds kspace"):
+        check_varied(replace(training, zoom=2.0), "kspace")

@@ -25,10 +25,10 @@ from kscout.errors import ConfigError, WeightsError
 from kscout.policies import views
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators import dense, tried
+from kscout.training.estimators import dense
 from kscout.training.estimators.remembered import Layout, Remembered
-from kscout.training.estimators.tried import by_slice, columns_to_try, dense_loss, labelled_at
-from kscout.training.estimators.variation import Variation
+from kscout.training.estimators.tried import columns_to_try, dense_loss
+from kscout.training.estimators.variation import N_DRAWN, Variation
 from kscout.training.estimators.visited import joined
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import check_setting, train_policies, train_policy
@@ -165,18 +165,16 @@ def test_what_is_remembered_goes_through_a_checkpoint(
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
-@pytest.mark.parametrize("few", [False, True])
 def test_what_is_learned_again_is_what_the_columns_gain(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, few: bool
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     added, drawn = [], []
     add, draw = Remembered.add, Remembered.draw
-    more = {"label_every": 3, "turn": 20.0, "bend": 1.5} if few else {}
-    config = dense_config(n_repeats=2, n_repeated=5, precision="fp32", **more)
+    config = dense_config(n_repeats=2, n_repeated=5, precision="fp32", zoom=1.5)
     variation = Variation(config, 16)
 
     def adding(own: Remembered, n_cols: int, new: torch.Tensor, n_slices: int) -> None:
-        layout = Layout(n_cols, n_tried=5, n_uniforms=variation.n_numbers)
+        layout = Layout(n_cols, n_tried=5, n_uniforms=N_DRAWN)
         added.append(layout.unpack(new.flatten(0, 1)))
         add(own, n_cols, new, n_slices)
 
@@ -189,8 +187,8 @@ def test_what_is_learned_again_is_what_the_columns_gain(
     n_batches = 2 * -(-len(slices) // 4)
     assert len(added) == n_batches and drawn == [5] * 2 * n_batches
     rows = {name: torch.cat([new[name] for new in added]).cpu() for name in added[0]}
-    # Each slice comes once in an epoch, or at each of its three steps.
-    assert rows["index"].bincount().tolist() == [2 if few else 2 * 3] * len(slices)
+    # In each epoch each slice comes at each of its three steps.
+    assert rows["index"].bincount().tolist() == [2 * 3] * len(slices)
     assert len(rows["step"].unique()) == 3
     simulator = Simulator(variation.of(slices.batch(rows["index"]), rows["uniforms"]), ZeroFilled())
     state = simulator.start_from(rows["mask"])
@@ -200,32 +198,6 @@ def test_what_is_learned_again_is_what_the_columns_gain(
     is_measured = rows["mask"].gather(-1, rows["columns"])
     error = (rows["gains"] - gains / units[:, None]).masked_fill(is_measured, 0)
     assert error.abs().amax() < 1e-2 and rows["gains"].std() > 0.3
-
-
-@pytest.mark.parametrize("n_processes", [1, 2, 3])
-def test_processes_label_together_what_one_would(
-    monkeypatch: pytest.MonkeyPatch, n_processes: int
-) -> None:
-    monkeypatch.setattr(tried, "n_processes", lambda: n_processes)
-    for step in range(4):
-        found = []
-        for rank in range(n_processes):
-            monkeypatch.setattr(tried, "rank", lambda rank=rank: rank)
-            own = len(range(rank, 11, n_processes))
-            device = torch.device("cpu")
-            both = labelled_at(step, 4, n_slices=own, n_policies=2, device=device)
-            first, second = both.view(2, -1)
-            assert torch.equal(second, first + own)
-            found += (rank + first * n_processes).tolist()
-        assert sorted(found) == [at for at in range(11) if (at + step) % 4 == 0]
-
-
-def test_what_was_labelled_in_turn_lies_slice_by_slice() -> None:
-    places = [labelled_at(step, 2, n_slices=5, n_policies=1, device=torch.device("cpu"))
-              for step in range(4)]  # fmt: skip
-    states = [10 * step + at[:, None].to(torch.uint8) for step, at in enumerate(places)]
-    found = by_slice(states, places, 2)[..., 0].tolist()
-    assert found == [[0, 20], [11, 31], [2, 22], [13, 33], [4, 24]]
 
 
 @pytest.mark.parametrize("kind", ["images", "coils"])

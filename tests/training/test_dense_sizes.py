@@ -159,31 +159,3 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
         with pytest.raises(ConfigError, match=message):
             bad = dense_config(policy, **changes)
             train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
-    bad = dense_config(sizes=[16, 32], label_every=2)
-    with pytest.raises(ConfigError, match="2 does not divide the 3 steps of an acquisition"):
-        train_policy(bad, large, "zero-filled", tmp_path / "bad", device="cpu")
-
-
-def test_about_as_many_steps_of_a_coarser_matrix_are_labelled(tmp_path: Path) -> None:
-    config = dense_config(sizes=[32, 16], label_every=4, n_epochs=1, n_repeats=1, n_repeated=5)
-    config = replace(config, acquisition=replace(config.acquisition, n_initial=8, horizon=8))
-    large, learned = blob_store(tmp_path / "large", n_rows=32, n_cols=32), []
-    with pytest.MonkeyPatch.context() as patch:
-        forward = ColumnPolicy.forward
-
-        def watched(self: ColumnPolicy, seen: Observation) -> torch.Tensor:
-            if torch.is_grad_enabled():
-                learned.append((len(seen.image), seen.image.shape[-1]))
-            return forward(self, seen)
-
-        patch.setattr(ColumnPolicy, "forward", watched)
-        run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
-    # Of 4, 4 and 3 slices, each at 2 of 8 steps or at 2 of 4; then those seen again.
-    assert learned == [(8, 32), (5, 32), (8, 16), (5, 16), (6, 32), (5, 32)]
-    # 5 columns are tried at these, and at all steps the one that is taken.
-    n_taken = 7 * 8 + 4 * 4
-    assert run.metrics[0]["n_decisions"] == n_taken
-    assert run.metrics[0]["n_reconstructions"] == 11 + 5 * 22 + n_taken
-    some = replace(config, acquisition=replace(config.acquisition, n_initial=40, horizon=40))
-    sizes = (64, 96, 128, 192, 256, 320)
-    assert [Variation(some, 320).label_every(n) for n in sizes] == [1, 1, 2, 2, 4, 4]

@@ -92,11 +92,6 @@ def n_remembered(run: Path) -> int:
     return len(states)
 
 
-def test_some_steps_of_a_slice_may_be_labelled(store: Store, tmp_path: Path) -> None:
-    config = joint_config("dense", label_every=3, n_updates=4, n_epochs=1, keep_epochs=())
-    assert n_remembered(train_joint(config, store, tmp_path / "run", device="cpu").path) == 3
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_one_folder_holds_both_and_evaluates(
     method: str, runs: dict[str, Path], store: Store, caplog: pytest.LogCaptureFixture
@@ -204,9 +199,7 @@ def test_an_order_may_stay_until_a_better_one_is_fitted(
     assert best.policy == str(kept.order)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"flips": True}, {"zoom": 1.5}, {"flips": True, "turn": 20.0, "bend": 2.0}]
-)
+@pytest.mark.parametrize("changes", [{"flips": True}, {"zoom": 1.5}])
 def test_varied_slices_are_learned_with_the_masks_of_their_own_acquisition(
     changes: dict[str, Any], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,8 +224,8 @@ def test_varied_slices_are_learned_with_the_masks_of_their_own_acquisition(
     slices = store.split("train")
     plain = {_bytes(target) for target in slices.batch(torch.arange(len(slices))).target}
     n_plain = sum(target in plain for target, _ in learned)
-    # About half are neither mirrored nor magnified; all are turned and bent.
-    assert 0 < n_plain < len(learned) if "turn" not in changes else n_plain == 0
+    # About half are neither mirrored nor magnified.
+    assert 0 < n_plain < len(learned)
 
 
 def _bytes(values: torch.Tensor) -> bytes:

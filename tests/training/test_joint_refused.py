@@ -198,7 +198,6 @@ def bad(method: str = "random", **changes: Any) -> JointConfig:
         (lambda: bad(batch_size=10**12), "needs .* GiB of memory"),
         (lambda: bad(n_pool=10**12), "needs .* GiB of memory"),
         (lambda: bad("dense", n_tried_at_random=10**12), "needs .* GiB of memory"),
-        (lambda: bad("dense", label_every=100), "100 does not divide the 3 steps"),
         (lambda: bad("dense", n_repeats=10**12), "needs .* GiB of memory"),
         (lambda: bad("fixed", random_share=1.0), "fixed would never be asked: all 6 updates"),
         (

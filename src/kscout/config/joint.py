@@ -179,8 +179,6 @@ class DenseSampling(LearnedSampling):
     """Columns tried at random, so that none is overlooked for good."""
     n_prior_slices: Annotated[int, AtLeast(1)] = DenseTraining.n_prior_slices
     """Slices per step on which mean gains of a fixed order are measured before it learns."""
-    label_every: Annotated[int, AtLeast(1)] = DenseTraining.label_every
-    """Columns are tried at one of so many steps of a slice, which divides the budget."""
     n_repeats: Annotated[int, AtLeast(0)] = DenseTraining.n_repeats
     """Steps after that of a batch, on labelled states of before as the network now sees them."""
     n_repeated: Annotated[int, AtLeast(1)] | None = None

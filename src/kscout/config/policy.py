@@ -201,10 +201,6 @@ class DenseTraining(PolicyTraining, VariedSlices):
     """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
     same field of view, with the same share of columns at the start and acquired, `starts` and
     `horizons` included, which are those of the images as stored; none: as stored."""
-    label_every: Annotated[int, AtLeast(1)] = 1
-    """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
-    slice are much alike, so that more slices teach more than all steps of fewer. Coarser `sizes`
-    have fewer steps, of which about as many are labelled."""
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
         """Count the labels that are remembered, and what it takes to see them again, too."""

@@ -14,7 +14,3 @@ class VariedSlices:
     """Whether half of the slices are mirrored left to right."""
     zoom: Annotated[float, Between(1, 4)] = 1.0
     """Half of the slices are magnified by a factor between this and its inverse."""
-    turn: Annotated[float, Between(0, 180)] = 0.0
-    """Slices are turned by up to so many degrees either way."""
-    bend: Annotated[float, Between(0, 64)] = 0.0
-    """Slices are bent by smooth waves of up to so many pixels each."""

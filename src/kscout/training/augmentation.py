@@ -1,6 +1,5 @@
-"""Variations of slices that cost no reading: mirrored, zoomed, turned, bent, of another matrix."""
+"""Variations of slices that cost no reading: mirrored, zoomed, of another matrix."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,36 +16,24 @@ from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c, frequencies, ifft2c, opposite
 from kscout.physics.normalization import denormalize, magnitude, normalize
 
-_WAVES = ((1, 0), (0, 1), (1, 1), (1, -1))
-"""Cycles per field of view, along rows and columns, of the waves that bend a slice."""
-N_BENT = 1 + 4 * len(_WAVES)
-"""Numbers that decide how a slice is turned and bent."""
-N_PLAIN = 2
+N_VARIED = 2
 """Numbers that decide whether a slice is mirrored, and its zoom."""
-
-
-def is_bent(training: VariedSlices) -> bool:
-    """Return whether slices are turned or bent."""
-    return training.turn > 0 or training.bend > 0
 
 
 def varied(
     batch: SliceBatch, numbers: Float[Tensor, "slice number"], training: VariedSlices
 ) -> SliceBatch:
-    """Return slices of which some are mirrored, magnified, turned or bent.
+    """Return slices of which some are mirrored or magnified.
 
     Args:
         batch: the slices.
-        numbers: in [0, 1), `N_PLAIN` of each slice and, where it is turned or bent, `N_BENT` more,
-            which are the last.
+        numbers: in [0, 1), of which the first `N_VARIED` of each slice count.
         training: says by how much.
     """
     if training.flips:
         batch = mirrored(batch, is_flipped(numbers, training))
     if training.zoom > 1:
         batch = zoomed(batch, _factors(numbers[:, 1], training.zoom))
-    if is_bent(training):
-        batch = bent(batch, numbers[:, -N_BENT:], turn=training.turn, bend=training.bend)
     return batch
 
 
@@ -63,12 +50,9 @@ def _factors(numbers: Float[Tensor, " slice"], zoom: float) -> Float[Tensor, " s
 
 
 def check_varied(training: VariedSlices, kind: str) -> None:
-    """Refuse to magnify, turn or bend what are no images."""
-    for name, least in (("zoom", 1), ("turn", 0), ("bend", 0)):
-        if getattr(training, name) > least and kind != IMAGES.name:
-            raise ConfigError(
-                f"training.{name} is for images, the store holds {kind}; leave it out"
-            )
+    """Refuse to magnify what are no images."""
+    if training.zoom > 1 and kind != IMAGES.name:
+        raise ConfigError(f"training.zoom is for images, the store holds {kind}; leave it out")
 
 
 def mirrored(batch: SliceBatch, is_mirrored: Bool[Tensor, " slice"]) -> SliceBatch:
@@ -105,33 +89,6 @@ def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
 
     names = ("kspace", "target", "target_mean", "target_std")
     return replace(found, **{name: kept(name) for name in names})
-
-
-def bent(
-    batch: SliceBatch, uniforms: Float[Tensor, "slice 17"], *, turn: float, bend: float
-) -> SliceBatch:
-    """Return slices of real images turned about their center and bent; what is outside is dark.
-
-    Args:
-        batch: the slices.
-        uniforms: numbers in [0, 1) that decide how each is turned and bent.
-        turn: degrees, either way at the most.
-        bend: pixels that each wave moves the image by at the most.
-    """
-    n_rows, n_cols = batch.kspace.shape[-2:]
-    y, x = _places(n_rows, n_cols, uniforms.device)
-    angle = (2 * uniforms[:, 0] - 1) * math.radians(turn)
-    sin, cos = angle.sin()[:, None, None], angle.cos()[:, None, None]
-    # Turned in pixels, so that a rectangle is not sheared.
-    at_y = cos * y + sin * x * (n_cols / n_rows)
-    at_x = cos * x - sin * y * (n_rows / n_cols)
-    drawn = uniforms[:, 1:].view(-1, len(_WAVES), 2, 2)
-    for (down, across), numbers in zip(_WAVES, drawn.unbind(dim=1), strict=True):
-        phase = 2 * math.pi * (down * y + across * x)
-        lengths, phases = 2 * numbers[..., 0] - 1, 2 * math.pi * numbers[..., 1]
-        moved = lengths[..., None, None] * (phase + phases[..., None, None]).sin()
-        at_y, at_x = at_y + bend / n_rows * moved[:, 0], at_x + bend / n_cols * moved[:, 1]
-    return _with_images(batch, _sampled(batch.kspace, at_y, at_x), batch.selectable)
 
 
 def _places(

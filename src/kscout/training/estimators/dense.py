@@ -15,7 +15,6 @@ Each batch is followed by `training.n_repeats` steps on labelled states of befor
 image each: a state is remembered as its slice, its mask and its labels (`remembered`).
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,13 +48,10 @@ from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.tried import (
     add_gradients,
-    by_slice,
     choice_of,
     columns_to_try,
-    labelled_at,
-    rows_at,
 )
-from kscout.training.estimators.variation import Variation
+from kscout.training.estimators.variation import N_DRAWN, Variation
 from kscout.training.estimators.visited import observe, rows_of, score
 from kscout.training.replay import Rows
 from kscout.training.starting import StartsFromGains, is_resized
@@ -86,9 +82,7 @@ class Dense(WarmedEstimator):
         training = dense_of(trainees[0].config)
         self.sizes = training.sizes or (slices.n_cols,)
         counts = {n: min(training.n_best, n) + training.n_random for n in self.sizes}
-        self.layouts = {
-            n: Layout(n, n_tried, self.variation.n_numbers) for n, n_tried in counts.items()
-        }
+        self.layouts = {n: Layout(n, n_tried, N_DRAWN) for n, n_tried in counts.items()}
         """How labelled states are kept, by the columns of their slices."""
         self.memories = [Remembered(self.layouts, dense_of(x.config).n_memory) for x in trainees]
         self.visited: dict[tuple[int, int, int], UInt8[Tensor, "slice step byte"]] = {}
@@ -165,26 +159,16 @@ class Dense(WarmedEstimator):
         return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
 
     def n_tried(self, config: PolicyConfig) -> float:
-        """Return those tried, and columns that are taken untried."""
-        n_all = 0.0
-        for n_cols, n_acquired in self._n_acquired.items():
-            every = self.variation.label_every(n_cols)
-            n_all += n_acquired * (config.training.n_tried / every + (every > 1))
-        return n_all / self._n_acquired.total()
+        return config.training.n_tried
 
     @property
     def share_acquired(self) -> float:
-        horizon = self.trainees[0].config.acquisition.horizon
-        return self._n_acquired.total() / len(self.slices) / horizon
-
-    @property
-    def _n_acquired(self) -> Counter[int]:
-        """Count the columns that are acquired in an epoch, by the columns of their slices."""
-        size, found = self.trainees[0].config.training.batch_size, Counter[int]()
+        config, n_slices, n_acquired = self.trainees[0].config, len(self.slices), 0
+        size = config.training.batch_size
         for step in range(self.n_steps):
-            n_cols, n_slices = self._n_cols(step), min(size, len(self.slices) - step * size)
-            found[n_cols] += n_slices * self.variation.n_steps(n_cols)
-        return found
+            n_own = min(size, n_slices - step * size)
+            n_acquired += n_own * self.variation.n_steps(self._n_cols(step))
+        return n_acquired / n_slices / config.acquisition.horizon
 
     def sized(self, batch: SliceBatch, step: int) -> SliceBatch:
         """Return slices of the sizes that were asked for, in turn."""
@@ -219,8 +203,7 @@ class Dense(WarmedEstimator):
         size = config.training.batch_size
         whole = drawn[0].order[step * size : (step + 1) * size]
         n_mine = len(share(whole))
-        n_labelled = self.variation.n_steps(n_cols) // self.variation.label_every(n_cols)
-        shape = (0, n_labelled, self.layouts[n_cols].n_bytes)
+        shape = (0, self.variation.n_steps(n_cols), self.layouts[n_cols].n_bytes)
         for group in self.groups:
             own = self.memories[group]
             # A batch smaller than the number of processes leaves some without a slice.
@@ -284,31 +267,19 @@ class Dense(WarmedEstimator):
         training, simulator = dense_of(batch.configs[0]), batch.simulator
         n_slices, n_cols = simulator.batch.selectable.shape
         state = simulator.start(self.variation.initial(batch.per_slice[2], n_cols))
-        labelled, places = [], []
+        labelled = []
         with torch.no_grad():
             for step in range(self.variation.n_steps(n_cols)):
-                places.append(self._places(batch, step))
-                rows, state = self._labelled(batch, state, step, places[-1])
+                rows, state = self._labelled(batch, state, step)
                 labelled.append(rows)
         if training.n_repeats:
             about = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
-            known = [{**x, **rows_at(at, about)} for at, x in zip(places, labelled, strict=True)]
-            packed = [self.layouts[n_cols].pack(rows) for rows in known]
-            visits = by_slice(packed, places, self.variation.label_every(n_cols))
-            self.visited[batch.first, n_slices, n_cols] = visits
+            packed = [self.layouts[n_cols].pack({**rows, **about}) for rows in labelled]
+            self.visited[batch.first, n_slices, n_cols] = torch.stack(packed, dim=1)
         add_gradients(batch.policies, labelled, training.gain_weight, self.slices.n_cols)
         return state.score.view(len(batch.policies), -1).mean(dim=-1)
 
-    def _places(self, batch: Batch, step: int) -> Int[Tensor, " labelled"] | None:
-        """Return which states are labelled at a step; None for all."""
-        n_policies, slices = len(batch.policies), batch.simulator.batch
-        n_slices, every = len(slices) // n_policies, self.variation.label_every(slices.n_cols)
-        sizes = {"n_slices": n_slices, "n_policies": n_policies}
-        return None if every == 1 else labelled_at(step, every, **sizes, device=self.device)
-
-    def _labelled(
-        self, batch: Batch, state: State, step: int, at: Int[Tensor, " labelled"] | None
-    ) -> tuple[Rows, State]:
+    def _labelled(self, batch: Batch, state: State, step: int) -> tuple[Rows, State]:
         """Return the labels of a step, and all states after it."""
         draws, follow = (x[:, step] for x in batch.per_slice[:2])
         training, simulator = dense_of(batch.configs[0]), batch.simulator
@@ -322,18 +293,11 @@ class Dense(WarmedEstimator):
         choice = choice_of(follow, is_valid, training)
         # Columns that stand in where too few are left to try do not count.
         labels = {"columns": columns, "is_valid": is_valid}
-        rows = rows_at(at, rows_of(seen, **labels))
+        rows = rows_of(seen, **labels)
         units = self.units[self._row(rows["mask"])]
-        chosen = columns.gather(-1, choice[:, None])[:, 0]
-        part = state if at is None else state.rows(at)
-        if not len(part):
-            # A small batch, where none of the slices has its turn at this step.
-            gains, after = torch.zeros_like(rows["columns"]), simulator.acquire(state, chosen)
-        else:
-            branches = simulator.branch(part, rows["columns"])
-            gains = branches.score - part.score[:, None]
-            after = branches.follow(choice) if at is None else simulator.acquire(state, chosen)
-        return {**rows, "gains": gains / units[:, None]}, after
+        branches = simulator.branch(state, columns)
+        gains = branches.score - state.score[:, None]
+        return {**rows, "gains": gains / units[:, None]}, branches.follow(choice)
 
     def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
         """Return which of the units belongs to each state."""

@@ -34,7 +34,7 @@ from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
 from kscout.policies.imagine import ImaginePolicy, Network, moved_noises, noises
-from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, is_flipped, varied
+from kscout.training.augmentation import N_VARIED, is_flipped, varied
 from kscout.training.distributed import from_main, share
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import (
@@ -170,8 +170,7 @@ class Imagine(WarmedEstimator):
         columns = torch.rand(n_slices, self.slices.n_cols, generator=generator("columns"))
         counts = torch.rand(n_slices, 4, generator=generator("counts"))
         moved = torch.rand(n_slices, _N_DRAWN, 3, generator=generator("noises"))
-        n_numbers = N_PLAIN + N_BENT * is_bent(_training(config))
-        numbers = torch.rand(n_slices, n_numbers, generator=generator("varied"))
+        numbers = torch.rand(n_slices, N_VARIED, generator=generator("varied"))
         return Draws([columns, counts, moved, numbers])
 
     def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:

@@ -1,16 +1,14 @@
 """Columns that are tried at a state, and what a policy learns from their gains."""
 
-import math
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.choose import column_log_probabilities, draw_columns
 from kscout.config import DenseTraining
 from kscout.policies.views import View
-from kscout.training.distributed import n_processes, rank
 from kscout.training.estimators.visited import joined, observation_of, part_of
 from kscout.training.replay import Rows
 
@@ -55,56 +53,6 @@ def choice_of(
     explores = which < training.explore_any + training.explore_best
     choice = torch.where(explores, other, torch.zeros_like(other))
     return torch.where(is_valid.gather(-1, choice[:, None])[:, 0], choice, torch.zeros_like(choice))
-
-
-def labelled_at(
-    step: int, every: int, *, n_slices: int, n_policies: int, device: torch.device
-) -> Int[Tensor, " labelled"]:
-    """Return the rows of states whose columns are tried at a step: one in `every`, in turn.
-
-    Slices are counted over all processes, so that several label what one would.
-
-    Args:
-        step: number of the step.
-        every: steps in which each slice comes once.
-        n_slices: of each policy, in this process.
-        n_policies: whose states lie one after the other.
-        device: where rows are needed.
-    """
-    first = [i for i in range(every) if (rank() + i * n_processes() + step) % every == 0]
-    if not first or first[0] >= n_slices:
-        return torch.empty(0, dtype=torch.long, device=device)
-    apart = every // math.gcd(every, n_processes())
-    own = torch.arange(first[0], n_slices, apart, device=device)
-    starts = n_slices * torch.arange(n_policies, device=device)
-    return (starts[:, None] + own).flatten()
-
-
-def rows_at(places: Int[Tensor, " n"] | None, rows: Rows) -> Rows:
-    """Return some of the rows; all where no places are given."""
-    return rows if places is None else {name: value[places] for name, value in rows.items()}
-
-
-def by_slice(
-    labelled: Sequence[UInt8[Tensor, "_ byte"]],
-    places: Sequence[Int[Tensor, " _"] | None],
-    every: int,
-) -> UInt8[Tensor, "slice visit byte"]:
-    """Return what was labelled at each step with that of one slice side by side.
-
-    Args:
-        labelled: by step.
-        places: the slices there, `labelled_at` each step; None for all, in their order.
-        every: as there.
-    """
-    if every == 1:
-        return torch.stack([*labelled], dim=1)
-    visits = []
-    for first in range(0, len(labelled), every):
-        steps = slice(first, first + every)
-        order = torch.cat([x for x in places[steps] if x is not None])
-        visits.append(torch.cat([*labelled[steps]])[order.argsort()])
-    return torch.stack(visits, dim=1)
 
 
 def dense_loss(

@@ -18,16 +18,14 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.physics.sampling import Initial, center_mask
 from kscout.training.augmentation import (
-    N_BENT,
-    N_PLAIN,
+    N_VARIED,
     check_sizes,
     check_varied,
-    is_bent,
     varied,
 )
 from kscout.training.estimators.gradient import GeneratorFor
 
-_N_DRAWN = N_PLAIN + 2
+N_DRAWN = N_VARIED + 2
 """Whether a slice is mirrored, its zoom, its budget, its start."""
 
 
@@ -45,35 +43,17 @@ class Variation:
         assert isinstance(self.config.training, DenseTraining)
         return self.config.training
 
-    @property
-    def n_numbers(self) -> int:
-        """Numbers that are drawn for a slice."""
-        return _N_DRAWN + N_BENT * is_bent(self.training)
-
     def draw(self, n_slices: int, generator: GeneratorFor) -> Float[Tensor, "slice number"]:
         """Draw the numbers of an epoch."""
-        numbers = [torch.rand(n_slices, _N_DRAWN, generator=generator("varied"))]
-        if is_bent(self.training):
-            numbers.append(torch.rand(n_slices, N_BENT, generator=generator("bent")))
-        return torch.cat(numbers, dim=1)
+        return torch.rand(n_slices, N_DRAWN, generator=generator("varied"))
 
     def of(self, batch: SliceBatch, numbers: Float[Tensor, "slice number"]) -> SliceBatch:
-        """Return slices of which some are mirrored, magnified, turned or bent."""
+        """Return slices of which some are mirrored or magnified."""
         return varied(batch, numbers, self.training)
 
     def n_steps(self, n_cols: int) -> int:
         """Return how many columns of a matrix are acquired: the same share of any."""
         return self._share(self.config.acquisition.horizon, n_cols)
-
-    def label_every(self, n_cols: int) -> int:
-        """Return in how many steps columns are tried once, so that about as many are labelled.
-
-        A coarser matrix has fewer steps.
-        """
-        n_steps = self.n_steps(n_cols)
-        n_labelled = self.config.acquisition.horizon // self.training.label_every
-        divisors = [n for n in range(1, n_steps + 1) if n_steps % n == 0]
-        return min(divisors, key=lambda every: abs(n_steps // every - n_labelled))
 
     def horizons(
         self, numbers: Float[Tensor, "slice number"], n_cols: int
@@ -116,10 +96,4 @@ class Variation:
             raise ConfigError(
                 f"training.sizes are for networks of any size, and {type(policy).__name__} has "
                 "one; use policy.name = 'column'"
-            )
-        n_steps = self.config.acquisition.horizon
-        if n_steps % training.label_every:
-            raise ConfigError(
-                f"training.label_every {training.label_every} does not divide the {n_steps} steps "
-                "of an acquisition; use a divisor"
             )

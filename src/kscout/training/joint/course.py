@@ -20,7 +20,7 @@ from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
-from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, varied
+from kscout.training.augmentation import varied
 from kscout.training.gradients import EagerGradients, GraphedGradients
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
@@ -179,12 +179,10 @@ class Joint(Course[Pair, JointConfig]):
             self.pool.add(own, numbers, acquire(policy, batch, self.config, drawn, view))
 
     def _numbers(self, number: int, n: int) -> Float[Tensor, "slice number"]:
-        """Draw what slices acquired anew are varied by: mirrored, zoomed, turned and bent."""
-        counts = {"mirrored": 1, "zoomed": N_PLAIN - 1}
-        counts |= {"bent": N_BENT} if is_bent(self.training) else {}
+        """Draw what slices acquired anew are varied by: mirrored and zoomed."""
         drawn = [
-            torch.rand(n, count, generator=keyed_generator(purpose, self.training.seed, number))
-            for purpose, count in counts.items()
+            torch.rand(n, 1, generator=keyed_generator(purpose, self.training.seed, number))
+            for purpose in ("mirrored", "zoomed")
         ]
         return torch.cat(drawn, dim=1).to(self.slices.device)
 

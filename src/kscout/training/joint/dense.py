@@ -80,7 +80,7 @@ class DenseGains(Sampler):
 def policy_config(config: JointConfig) -> PolicyConfig:
     """Return the settings of the estimator that the sampler's stand for."""
     training = _training(config)
-    n_labelled = training.sampler_batch * config.acquisition.horizon / training.label_every
+    n_labelled = training.sampler_batch * config.acquisition.horizon
     return PolicyConfig(
         config.policy,
         replace(config.acquisition, size=None),
@@ -93,12 +93,9 @@ def policy_config(config: JointConfig) -> PolicyConfig:
             n_prior_slices=training.n_prior_slices,
             n_repeats=training.n_repeats,
             n_repeated=training.n_repeated,
-            n_memory=math.ceil(training.n_batches_kept * n_labelled),
-            label_every=training.label_every,
+            n_memory=training.n_batches_kept * n_labelled,
             flips=training.flips,
             zoom=training.zoom,
-            turn=training.turn,
-            bend=training.bend,
             metric=training.metric,
             protocol=training.protocol,
             precision=training.sampler_precision,

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.data.slices import SliceSet
-from kscout.training.augmentation import N_PLAIN
+from kscout.training.augmentation import N_VARIED
 from kscout.training.replay import Memory
 
 
@@ -76,4 +76,4 @@ def _numbers(state: dict[str, Any]) -> Float[Tensor, "slice number"]:
         return state["numbers"]
     plain = torch.zeros(len(state["masks"]), dtype=torch.bool)
     is_mirrored = state.get("is_mirrored", plain)
-    return torch.where(is_mirrored, 0.25, 0.75)[:, None].expand(-1, N_PLAIN)
+    return torch.where(is_mirrored, 0.25, 0.75)[:, None].expand(-1, N_VARIED)

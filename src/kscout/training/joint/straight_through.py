@@ -39,10 +39,14 @@ from kscout.names import METRICS, is_outside
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator
-from kscout.training.augmentation import N_BENT, N_PLAIN, varied
+from kscout.training.augmentation import varied
 from kscout.training.gradients import EagerGradients, GraphedGradients
 from kscout.training.joint.sampler import Material, Sampler, without_image
 from kscout.training.rounds import slices_of_round
+
+_N_NUMBERS = 19
+"""Numbers drawn for each slice, more than vary it: as many as in version 0.2, so that a seed means
+the same."""
 
 
 def drawn_through(
@@ -258,7 +262,7 @@ class _Differentiated(Sampler):
         uniforms = torch.rand(shape, generator=generator).clamp(min=1e-30)
         noise = -(-uniforms.log()).clamp(min=1e-30).log()
         moment = torch.randint(1, setting.horizon + 1, (n,), generator=generator)
-        numbers = torch.rand((n, N_PLAIN + N_BENT), generator=generator).to(slices.device)
+        numbers = torch.rand((n, _N_NUMBERS), generator=generator).to(slices.device)
         # Read outside of any graph: slices may lie in a file.
         batch = varied(slices.batch(index.to(slices.index_device)), numbers, training)
         start = start_mask(setting.start, batch.selectable.shape, slices.device)
