@@ -117,7 +117,6 @@ def test_the_command_takes_a_list_or_a_file(store: Store, tmp_path: Path) -> Non
     assert _start("8,0,7", None, store.path) == wanted
     (tmp_path / "a.txt").write_text("0 7-8\n")
     assert _start(str(tmp_path / "a.txt"), None, store.path) == wanted
-    assert _start(None, 5, store.path) == {"acquisition.n_initial": 5}
     with pytest.raises(ConfigError, match="either --n-initial or --initial"):
         _start("0", 5, store.path)
     (tmp_path / "a.txt").write_text("0 7-8\n3\n")

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from kscout.cli.options import AsJson, Device
+
 
 def bench(
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     size: Annotated[
         list[int] | None, typer.Option(help="Image size; any number of times. [default: 64, 128]")
     ] = None,
@@ -21,7 +23,7 @@ def bench(
     reconstructor: Annotated[
         str, typer.Option(help="A trained U-Net, to judge the agreement of precisions on.")
     ] = "knee-unet",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure speed: each part beside its limit, and whole batches beside a plain implementation.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kscout.cli.console import Commands
+from kscout.cli.options import AsJson
 from kscout.errors import ConfigError
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
@@ -52,7 +53,7 @@ def run(
     report: Annotated[
         bool, typer.Option(help="Write report.html to the folder when all is done.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Do every run of a campaign that is not done yet; kill it, type it again, it goes on.
 
@@ -77,7 +78,7 @@ def status(
     file: File,
     out: Out = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Count the runs of a campaign by kind and state, and tell the time that is left.
 

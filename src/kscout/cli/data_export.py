@@ -8,6 +8,7 @@ import typer
 
 from kscout.cli.console import answer_console, counted
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
+from kscout.cli.options import AsJson, Device
 from kscout.cli.progress import evaluation_progress
 from kscout.names import POLICIES, ImageFormat
 
@@ -35,8 +36,8 @@ def export(
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Slices at once.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Write reconstructions of a store as fastMRI's HDF5, NIfTI or DICOM, a file per volume.
 

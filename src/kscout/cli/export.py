@@ -9,6 +9,7 @@ import typer
 
 from kscout.cli.console import Commands, answer_console, counted
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
+from kscout.cli.options import AsJson
 from kscout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def onnx(
         str | None, typer.Option(help="A run folder, a weights file or a zoo name.")
     ] = None,
     checked: Annotated[int, typer.Option(min=1, help="Slices drawn for the check.")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write reconstruction, policy or both as one ONNX graph, once onnxruntime agrees with torch.
 

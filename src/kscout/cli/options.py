@@ -19,13 +19,24 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
 ]
 
+RunFolder = Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")]
+TrainingStore = Annotated[Path, typer.Option(help="Store with the splits train and val.")]
+SettingsFile = Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
+]
+Seeds = Annotated[
+    int, typer.Option(min=1, max=1000, help="Train this many seeds, into OUT/seed-N.")
+]
+Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files.")]
+
 _Command = Callable[..., None]
 
 
 def with_fields(
     kind: type,
     *,
-    names: Mapping[str, str] | None = None,
+    names: str = "",
     without: tuple[str, ...] = (),
     section: str = "",
     required: tuple[str, ...] = (),
@@ -39,7 +50,7 @@ def with_fields(
 
     Args:
         kind: a dataclass; the docstring under a field is the help of its option.
-        names: fields by the name of their option; without it, all of them by their own names.
+        names: options, separated by spaces, each `name` or `name=field`; without it, all fields.
         without: fields that are no options.
         section: of a settings file. Values are then given by dotted name, as `merge` takes them.
         required: options that must be given though they have a default.
@@ -48,7 +59,8 @@ def with_fields(
         is_open: whether options have no defaults, and only those that a user names are given.
     """
     known = {option.name: option for option in options_of(kind)}
-    chosen = names or {name: name for name in known if name not in without}
+    pairs = [name.partition("=") for name in names.split() or known]
+    chosen = {name: field or name for name, _, field in pairs if name not in without}
     is_open = is_open or bool(section)
     made = []
     for name, field in chosen.items():

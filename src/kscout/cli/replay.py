@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from kscout.cli.console import answer_console, stopping
+from kscout.cli.options import AsJson
 
 
 def replay(
@@ -27,7 +28,7 @@ def replay(
     columns_per_step: Annotated[int, typer.Option(min=1, help="Columns asked for at once.")] = 1,
     header: Annotated[Path | None, typer.Option(help="XML header, where FILE has none.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for images, .npy and .png.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play a recorded MRD file into a running service, and print which columns it chose.
 

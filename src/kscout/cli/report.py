@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kscout.cli.console import console
+from kscout.cli.options import AsJson
 
 
 class Format(StrEnum):
@@ -37,9 +38,7 @@ def report(
         Path | None, typer.Option(help="Folder for every figure as PNG, SVG and PDF.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the written paths as JSON.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write one self-contained page from results: summary, tables, figures, provenance.
 

@@ -7,6 +7,7 @@ import typer
 
 from kscout.cli.console import stopping
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
+from kscout.cli.options import Device
 from kscout.names import POLICIES
 
 _POLICY = POLICIES.words("a run folder", "a weights file", "a zoo name", "LABEL=PATH")
@@ -45,7 +46,7 @@ def serve(
         str,
         typer.Option(metavar="POLICY", help="A fixed order, for a policy that is late or fails."),
     ] = "center-out",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Serve a page to steer acquisitions, and sessions by REST, WebSocket and MRD streams.
 

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from kscout.cli import options
 from kscout.cli.console import Commands
 from kscout.cli.progress import tell_runs, training_progress
 from kscout.config import (
     RECONSTRUCTOR_TRAININGS,
     ReconstructorConfig,
+    ReconstructorTraining,
     settle,
 )
 from kscout.errors import unknown_name
@@ -27,34 +29,28 @@ def train() -> None:
 
 
 @app.command("reconstructor")
+@options.with_fields(
+    ReconstructorTraining,
+    section="training",
+    names="epochs=n_epochs batch_size seed protocol precision convolution",
+)
 def reconstructor(
-    data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
-    out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
+    data: options.TrainingStore,
+    out: options.RunFolder,
     preset: Annotated[str, typer.Option(help=_PRESETS)] = "paper-unet",
-    config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
-    ] = None,
+    config: options.SettingsFile = None,
+    settings: options.Assignments = None,
     model: Annotated[
         str | None,
         typer.Option(
             help=f"One with weights: {', '.join(trainable_reconstructions())} or module:Class."
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
     channels: Annotated[int | None, typer.Option(help="Finest features (paper: 16).")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
-    seed: Annotated[int | None, typer.Option(help="Keys weights, order and masks.")] = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="paper or blind. (default: paper; blind for k-space)")
-    ] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
-    convolution: Annotated[
-        str | None, typer.Option(help="auto, onednn, onednn-last, native or native-last.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    device: options.Device = "auto",
+    tensorboard: options.Tensorboard = False,
+    as_json: options.AsJson = False,
+    **flags: Any,  # noqa: ANN401 - settings by dotted name
 ) -> None:
     """Train a reconstructor on fully sampled slices under random masks.
 
@@ -66,16 +62,7 @@ def reconstructor(
     from kscout.data.store import Store
     from kscout.training.reconstructor import train_reconstructor
 
-    flags = {
-        "reconstructor.name": model,
-        "reconstructor.n_channels": channels,
-        "training.n_epochs": epochs,
-        "training.batch_size": batch_size,
-        "training.seed": seed,
-        "training.protocol": protocol,
-        "training.precision": precision,
-        "training.convolution": convolution,
-    }
+    flags |= {"reconstructor.name": model, "reconstructor.n_channels": channels}
     store = Store.open(data)
     resolved = resolve_reconstructor(
         *(preset, config, settings or [], flags), protocol=store.kind.protocol

@@ -6,25 +6,31 @@ from typing import Annotated, Any
 
 import typer
 
+from kscout.cli import options
 from kscout.cli.progress import tell_runs, training_progress
-from kscout.cli.train_policy import preset_acquisition
-from kscout.config import ACQUISITIONS, JointConfig, ReconstructorConfig, given, section, settle
-from kscout.errors import ConfigError, unknown_name
-from kscout.names import (
-    ESTIMATORS,
-    METRICS,
-    POLICIES,
-    SAMPLERS,
-    Protocol,
-    trainable_reconstructions,
+from kscout.cli.train_policy import PolicyNetwork, Preset, preset_acquisition
+from kscout.config import (
+    AcquisitionSetting,
+    JointConfig,
+    JointTraining,
+    ReconstructorConfig,
+    given,
+    section,
+    settle,
 )
+from kscout.errors import ConfigError, unknown_name
+from kscout.names import ESTIMATORS, SAMPLERS, Protocol, trainable_reconstructions
 
-_NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
 
-
+@options.with_fields(
+    JointTraining,
+    section="training",
+    names="updates=n_updates epochs=n_epochs batch_size seed metric protocol precision",
+)
+@options.with_fields(AcquisitionSetting, section="acquisition", names="n_initial steps=horizon")
 def train_joint(
-    data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
-    out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
+    data: options.TrainingStore,
+    out: options.RunFolder,
     method: Annotated[str, typer.Option(help=f"What chooses columns: {SAMPLERS.words()}.")],
     reconstructor: Annotated[
         str | None,
@@ -37,37 +43,15 @@ def train_joint(
         ),
     ] = None,
     channels: Annotated[int | None, typer.Option(help="Its finest features (16).")] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(help=f"Network that chooses: {_NETWORKS} or module:Class. [the method's]"),
-    ] = None,
-    preset: Annotated[str, typer.Option(help=f"{', '.join(ACQUISITIONS)}.")] = "knee-base",
-    n_initial: Annotated[int | None, typer.Option(help="Central columns at the start.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Columns to acquire.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
-    ] = None,
-    updates: Annotated[
-        int | None, typer.Option(help="Optimizer steps of the reconstruction, for any method.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Validations and checkpoints.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Slices per such step.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Keys all draws; 0 where nothing says.")] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Train so many seeds, into OUT/seed-N.")
-    ] = 1,
-    metric: Annotated[
-        str | None,
-        typer.Option(help=f"What is raised: {', '.join(METRICS.entries)} or module:function."),
-    ] = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="paper or blind. (default: paper; blind for k-space)")
-    ] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    policy: PolicyNetwork = None,
+    preset: Preset = "knee-base",
+    config: options.SettingsFile = None,
+    settings: options.Assignments = None,
+    seeds: options.Seeds = 1,
+    device: options.Device = "auto",
+    tensorboard: options.Tensorboard = False,
+    as_json: options.AsJson = False,
+    **flags: Any,  # noqa: ANN401 - settings by dotted name
 ) -> None:
     """Train a reconstruction together with what chooses its columns, into one folder.
 
@@ -84,21 +68,8 @@ def train_joint(
             f"--reconstructor {reconstructor} is trained on, and --model {model} would be trained "
             "from nothing; leave one of them out"
         )
-    flags = {
-        "reconstructor.name": model,
-        "reconstructor.n_channels": channels,
-        "policy.name": policy,
-        "acquisition.n_initial": n_initial,
-        "acquisition.horizon": steps,
-        "training.method": method,
-        "training.n_updates": updates,
-        "training.n_epochs": epochs,
-        "training.batch_size": batch_size,
-        "training.seed": seed,
-        "training.metric": metric,
-        "training.protocol": protocol,
-        "training.precision": precision,
-    }
+    flags |= {"reconstructor.name": model, "reconstructor.n_channels": channels}
+    flags |= {"policy.name": policy, "training.method": method}
     store = Store.open(data)
     base = resolve_joint(*(preset, config, settings or [], flags), protocol=store.kind.protocol)
     first = base.training.seed

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from kscout.cli import options
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.cli.progress import tell_runs, training_progress
 from kscout.config import (
     ACQUISITIONS,
     AcquisitionSetting,
     GreedyTraining,
+    NonGreedyTraining,
     PolicyConfig,
     estimators_with,
     given,
@@ -20,20 +22,30 @@ from kscout.config import (
     settle,
 )
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import ESTIMATORS, METRICS, POLICIES, Protocol
+from kscout.names import ESTIMATORS, POLICIES, Protocol
 
 _NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
 
 _PRESET = "knee-base"
+_POLICY_OPTIONS = (
+    "epochs=n_epochs batch_size trajectories=n_trajectories seed metric protocol precision compile "
+    "convolution"
+)
+Preset = Annotated[str, typer.Option(help=f"{', '.join(ACQUISITIONS)}.")]
+PolicyNetwork = Annotated[
+    str | None,
+    typer.Option(help=f"Network to train: {_NETWORKS} or module:Class. [default: the method's]"),
+]
 
 
+@options.with_fields(NonGreedyTraining, section="training", names=_POLICY_OPTIONS)
+@options.with_fields(
+    AcquisitionSetting, section="acquisition", names="n_initial steps=horizon columns_per_step"
+)
 def train_policy(
-    data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
-    reconstructor: Annotated[
-        str,
-        typer.Option(help=RECONSTRUCTION_WORDS),
-    ],
-    out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
+    data: options.TrainingStore,
+    reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
+    out: options.RunFolder,
     method: Annotated[
         str | None,
         typer.Option(help=f"Estimator: {ESTIMATORS.words()}. [default: greedy]"),
@@ -44,63 +56,23 @@ def train_policy(
             help="Discount of ngreedy (paper: 1); several train in lockstep, into OUT/gamma-G."
         ),
     ] = None,
-    preset: Annotated[str, typer.Option(help=f"{', '.join(ACQUISITIONS)}.")] = _PRESET,
-    n_initial: Annotated[int | None, typer.Option(help="Central columns at the start.")] = None,
+    preset: Preset = _PRESET,
     initial: Annotated[
         str | None,
         typer.Option(help="Columns to start from instead: 0,3,60-70, or a file as for evaluate."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Columns to acquire.")] = None,
-    columns_per_step: Annotated[
-        int | None,
-        typer.Option(help="Columns chosen before each reconstruction; greedy, ngreedy. (paper: 1)"),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Network to train: {_NETWORKS} or module:Class. [default: the method's]"
-        ),
-    ] = None,
+    config: options.SettingsFile = None,
+    settings: options.Assignments = None,
+    policy: PolicyNetwork = None,
     start: Annotated[
         str | None,
         typer.Option(help="Trained policy to learn on from: run, file or zoo name."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
-    trajectories: Annotated[int | None, typer.Option(help="Draws q (paper: 8).")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Keys weights, order and actions; 0 where nothing says.")
-    ] = None,
-    seeds: Annotated[
-        int,
-        typer.Option(min=1, max=1000, help="Train this many seeds in lockstep, into OUT/seed-N."),
-    ] = 1,
-    metric: Annotated[
-        str | None,
-        typer.Option(help=f"What is rewarded: {', '.join(METRICS.entries)} or module:function."),
-    ] = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="paper or blind. (default: paper; blind for k-space)")
-    ] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32 or fp16.")] = None,
-    compile_: Annotated[
-        bool | None,
-        typer.Option(
-            "--compile/--no-compile",
-            help="torch.compile on CUDA, for networks without fused kernels.",
-        ),
-    ] = None,
-    convolution: Annotated[
-        str | None,
-        typer.Option(help="auto, compiled, onednn, onednn-last, native or native-last."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    seeds: options.Seeds = 1,
+    device: options.Device = "auto",
+    tensorboard: options.Tensorboard = False,
+    as_json: options.AsJson = False,
+    **flags: Any,  # noqa: ANN401 - settings by dotted name
 ) -> None:
     """Train a policy on a frozen reconstructor.
 
@@ -111,23 +83,10 @@ def train_policy(
     from kscout.data.store import Store
     from kscout.training.policy import train_policies
 
-    flags = {
-        "policy.name": policy,
-        "training.method": method,
-        **_start(initial, n_initial, data),
-        "acquisition.horizon": steps,
-        "acquisition.columns_per_step": columns_per_step,
-        "training.gamma": gamma[0] if gamma else None,
-        "training.seed": seed,
-        "training.n_epochs": epochs,
-        "training.batch_size": batch_size,
-        "training.n_trajectories": trajectories,
-        "training.metric": metric,
-        "training.protocol": protocol,
-        "training.precision": precision,
-        "training.compile": compile_,
-        "training.convolution": convolution,
-    }
+    flags |= {"policy.name": policy, "training.method": method}
+    flags |= {"training.gamma": gamma[0] if gamma else None}
+    if initial is not None:
+        flags |= _start(initial, flags.get("acquisition.n_initial"), data)
     store = Store.open(data)
     base = resolve_policy(*(preset, config, settings or [], flags), protocol=store.kind.protocol)
     first = base.training.seed
@@ -139,10 +98,8 @@ def train_policy(
     tell_runs(runs, as_json=as_json)
 
 
-def _start(initial: str | None, n_initial: int | None, data: Path) -> dict[str, Any]:
+def _start(initial: str, n_initial: int | None, data: Path) -> dict[str, Any]:
     """Return the settings that say where acquisitions start."""
-    if initial is None:
-        return {"acquisition.n_initial": n_initial}
     from kscout.acquisition.starts import read_starts
     from kscout.columns import columns_text
     from kscout.data.store import Store
@@ -160,7 +117,7 @@ def _start(initial: str | None, n_initial: int | None, data: Path) -> dict[str, 
 
 
 def train_together(
-    data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
+    data: options.TrainingStore,
     reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
     config: Annotated[
         list[Path], typer.Option(help="TOML file of a policy's settings; one per policy.")
@@ -168,8 +125,8 @@ def train_together(
     out: Annotated[
         list[Path], typer.Option(help="Run folder; one per policy, in the order of the files.")
     ],
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    device: options.Device = "auto",
+    as_json: options.AsJson = False,
 ) -> None:
     """Train policies in lockstep, each by its own file into its own folder, as campaigns do.
 

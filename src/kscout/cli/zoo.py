@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
+from kscout.cli.options import AsJson
+
 
 def zoo(
     name: Annotated[
         str | None, typer.Argument(help="Entry whose card is shown; all are listed without.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the trained weights that come with the package, or show the card of one.
 

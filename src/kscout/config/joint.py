@@ -49,9 +49,11 @@ class JointTraining(VariedSlices):
     refill_every: Annotated[int, AtLeast(1)] = 64
     """Steps of the reconstruction between two such refills."""
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
-    """What the sampler learns to raise, and the best epoch is best in."""
+    """What the sampler learns to raise, and the best epoch is best in: ssim, psnr, nmse or
+    module:function."""
     protocol: Protocol = "paper"
-    """How images are un-normalized before they are scored, and targets normalized."""
+    """How images are un-normalized before they are scored, and targets normalized. (default: paper;
+    blind for k-space)"""
     precision: Precision = "fp32"
     """Arithmetic of the reconstruction while it learns."""
     sampler_precision: FrozenPrecision = "auto"

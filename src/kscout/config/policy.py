@@ -44,7 +44,7 @@ class PolicyTraining:
     """What rewards are gains of, and the best epoch is best in: ssim, psnr, nmse (minus it), or
     `module:function`, called as f(images, targets, data_range=data_range) (paper: ssim)."""
     protocol: Protocol = "paper"
-    """How images are un-normalized before they are scored."""
+    """How images are un-normalized before they are scored. (default: paper; blind for k-space)"""
     precision: FrozenPrecision = "auto"
     """Arithmetic: `auto` is fp32 on a CPU; on CUDA, where the kernels exist, 16-bit
     reconstructions, choices and gradients, with 32-bit sums and weights (paper: fp32)."""

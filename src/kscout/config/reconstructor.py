@@ -42,7 +42,8 @@ class ReconstructorTraining:
     """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
     same field of view. Validation SSIM is the mean over sizes. None: as stored (paper: so)."""
     protocol: Protocol = "paper"
-    """Statistics that normalize targets: the target's (`paper`) or the zero-filled image's."""
+    """Statistics that normalize targets: the target's (paper) or the zero-filled image's (blind).
+    (default: paper; blind for k-space)"""
     precision: Precision = "fp32"
     """Arithmetic of the network (paper: fp32)."""
     convolution: Convolution = "auto"
