@@ -56,6 +56,7 @@ def _summarized(steps: int) -> Summary:
         protocol="paper",
         store="made-up knees",
         split="test",
+        n_rows=N_COLS,
         n_cols=N_COLS,
         n_initial=N_INITIAL,
         steps=steps,

@@ -205,7 +205,7 @@ def test_a_finished_run_that_lost_a_file_says_so(tmp_path: Path, gone: str) -> N
     with open_run(tmp_path / "run") as run:
         run.weights_path.touch()
         run.log({"epoch": 1, "val_ssim": 0.5})
-        run.finish({"best_epoch": 1, "best_val_ssim": 0.5})
+        run.finish({"best_epoch": 1, "metric": "ssim", "best_val_ssim": 0.5})
     open_run(tmp_path / "run").close()
     done = (tmp_path / "run" / "done.json").read_text()
     (tmp_path / "run" / "done.json").write_text("{}")
@@ -227,7 +227,7 @@ def test_metrics_that_lost_epochs_are_told(tmp_path: Path, text: str) -> None:
         with pytest.raises(RunError, match="ends before the checkpoint, which is of epoch 2"):
             run.rewind(2)
         assert (run.path / "metrics.jsonl").read_text() == text
-        run.finish({"best_epoch": 1, "best_val_ssim": 0.5})
+        run.finish({"best_epoch": 1, "metric": "ssim", "best_val_ssim": 0.5})
     with pytest.raises(RunError, match=r"is finished, but its metrics\.jsonl is damaged"):
         open_run(tmp_path / "run")
 

@@ -13,7 +13,6 @@ from kscout.config import (
     to_table,
     to_toml,
     training_of,
-    without_retired,
 )
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS
@@ -54,10 +53,3 @@ def test_runs_are_called_after_what_varies() -> None:
         "ngreedy-1",
         "ngreedy-0.9",
     )
-
-
-def test_what_0_1_wrote_is_read_as_what_is_written_now() -> None:
-    old = {"kind": "policy", "training": {"method": "greedy", "gamma": 1.0, "seed": 3}}
-    assert without_retired(old) == {**old, "training": {"method": "greedy", "seed": 3}}
-    other = {"kind": "policy", "training": {"method": "ngreedy", "gamma": 1.0}}
-    assert without_retired(other) == other

@@ -124,15 +124,6 @@ def test_the_docs_tell_how_much_is_checked() -> None:
     assert f"a file above {integrity.READ_WHOLE // 2**20} MiB" in told and blocks in told
 
 
-def test_large_stores_of_before_have_no_sample_and_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "store")
-    monkeypatch.setattr(integrity, "READ_WHOLE", 1000)
-    monkeypatch.setattr(integrity, "_BLOCK_BYTES", 16)
-    assert len(Store.open(tmp_path / "store").split("train")) == 6
-
-
 def test_pixels_that_are_not_finite_are_not_stored(tmp_path: Path) -> None:
     for value in (np.nan, np.inf):
         with (

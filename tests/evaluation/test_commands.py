@@ -46,7 +46,7 @@ def _run(path: Path, seed: int, horizon: int = 4) -> Path:
     )
     (path / "provenance.json").write_text('{"device": "cpu"}')
     lines = [
-        {"epoch": e, "train_ssim": 0.5, "val_ssim": 0.4, "time_s": 1.0, "n_slices": 5}
+        {"epoch": e, "train_ssim": 0.5, "val_ssim": 0.4, "time_s": 1.0, "n_reconstructions": 165}
         for e in (1, 2)
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -266,7 +266,7 @@ def test_analyses_of_runs(tmp_path: Path, runs: list[Path]) -> None:
     assert len(_outputs(out, "curves")) == 2 * 2
     text = _call("analyze", "cost", *runs, "--out", out, "--json")
     (row,) = json.loads(text)
-    assert row["reconstructions_per_s"] == pytest.approx(5 * (1 + 4 * 8))
+    assert row["reconstructions_per_s"] == pytest.approx(165)
     assert len(_outputs(out, "cost", pictures=False)) == 1
 
 

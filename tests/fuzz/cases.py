@@ -20,7 +20,7 @@ from fuzz.options import bad_option, bad_setting
 from fuzz.raw_volumes import AXES, RAW_FORMATS, good_kspace
 from fuzz.volumes import FORMATS, numpy_stack, stack
 
-ARTIFACTS = Path(__file__).parent.parent / "written_by_0_1"
+ARTIFACTS = Path(__file__).parent / "artifacts"
 """Valid folders of every kind, tiny, and the same bytes on every machine."""
 
 
@@ -223,7 +223,7 @@ def _damage_header(draw: random.Random, path: Path) -> str:
 
 def _pickle(draw: random.Random, folder: Path) -> Case:
     _copy(folder, "store")
-    golden = ARTIFACTS.parent / "golden" / "checkpoints"
+    golden = ARTIFACTS.parents[1] / "golden" / "checkpoints"
     name = draw.choice(("recon_4ch.pt", "policy_4ch_r64_data_parallel.pt"))
     path = Path(shutil.copy(golden / name, folder / "model.pt"))
     what = (damage_bytes if draw.random() < 0.85 else misplace)(draw, path)

@@ -30,7 +30,7 @@ from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evalu
 
 
 def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS) -> Path:
-    """Write tables as version 0.1 did: no record beside them names the analysis."""
+    """Write tables of several analyses."""
     average = [
         PolicyRow("greedy", step, column, 0.5, None) for step in (1, 2, 3) for column in range(7)
     ]
@@ -46,7 +46,9 @@ def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS)
         for epoch in (1, 10, 13)
         for i in range(3)
     ]  # fmt: skip
-    write_table(folder, Snr, [SnrRow("greedy", 0, **asdict(one)) for one in noise_table(passes)])
+    where = {"n_initial": n_initial, "steps": steps}
+    noise = [SnrRow("greedy", 0, **asdict(one), **where) for one in noise_table(passes)]
+    write_table(folder, Snr, noise)
     gammas = (("g", None, 0.71), ("a", 0.9, 0.72), ("b", 1.0, 0.7))
     rows = [
         GammaRow(

@@ -22,7 +22,7 @@ from kscout.player import save_acquisition
 from kscout.report.build import PICTURE_BYTES, build_report, write_report
 from kscout.report.evaluations import facts_html
 from kscout.report.page import Front, write_page
-from synthetic_results import make_acquisition, make_summary, write_evaluation, write_run
+from synthetic_results import STEPS, make_acquisition, make_summary, write_evaluation, write_run
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,10 @@ def test_a_page_of_analyses_alone_speaks_of_no_runs(results: Path, tmp_path: Pat
 
 def test_captions_speak_of_intervals_only_where_there_are_any(tmp_path: Path) -> None:
     whole = make_summary()
-    bare = tuple(replace(one, interval=None, by_step=None) for one in whole.comparisons)
+    bare = tuple(
+        replace(one, interval=None, by_step=replace(one.by_step, interval=(None,) * (STEPS + 1)))
+        for one in whole.comparisons
+    )
     captions = []
     for name, comparisons in (("several", whole.comparisons), ("one", bare)):
         folder = write_evaluation(tmp_path / name, comparisons=comparisons)

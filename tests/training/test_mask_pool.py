@@ -30,19 +30,6 @@ def test_the_oldest_leave_and_all_moments_are_drawn(slices: SliceSet) -> None:
     assert torch.equal(drawn.view(4, 3, 16), masks[[2, 0, 1, 2]])
 
 
-def test_a_pool_of_before_slices_were_varied_is_taken_back(slices: SliceSet) -> None:
-    masks = torch.zeros(2, 3, 16, dtype=torch.bool)
-    state = {"index": torch.tensor([1, 2]), "masks": masks}
-    uniforms = torch.tensor([[0.0, 0.0], [0.9, 0.0]])
-    for more, expected in (
-        ({}, [False, False]),
-        ({"is_mirrored": torch.tensor([False, True])}, [False, True]),
-    ):
-        pool = MaskPool(slices, n_most=4)
-        pool.restore({**state, **more})
-        assert (pool.draw(uniforms)[1][:, 0] < 0.5).tolist() == expected
-
-
 def ages(training: JointTraining, n_slices: int) -> list[int]:
     """Return after how many updates each acquisition has left the pool."""
     images = torch.rand(n_slices, 2, 4)

@@ -1,6 +1,5 @@
 """Any metric may be the reward, of every estimator, and of the best epoch."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +148,6 @@ def test_the_last_line_names_the_metric_that_the_best_epoch_is_best_in(
     told = [f"{name} {one[f'val_{word}']:.4f} (SSIM {one['val_ssim']:.4f})" for one in (last, best)]
     line = done.stdout.strip().splitlines()[-1]
     assert f"validation {told[0]} after epoch 2, best {told[1]} after epoch {best['epoch']}" in line
-    # Runs of before told SSIM alone.
-    file = tmp_path / "run" / "done.json"
-    kept = {key: run.done[key] for key in ("date", "best_epoch", "best_val_ssim")}
-    file.write_text(json.dumps(kept), encoding="utf-8")
-    again = CliRunner().invoke(app, words)
-    assert f"best {name} (SSIM {best['val_ssim']:.4f}) after epoch" in again.stdout, again.output
 
 
 def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:

@@ -195,9 +195,7 @@ def _told_start(run: RunRecord, answer: dict[str, Any]) -> str:
     word = metric_word(_metric_of(run))
     begun = answer.get(f"val_{word}_at_start")
     if begun is None:
-        # A file of before tells SSIM alone, at the cost of which another metric may have risen.
-        ssim = answer.get("val_ssim_at_start")
-        return "" if ssim is None else f"; it began at SSIM {ssim:.4f}"
+        return ""
     had_start = "start" in run.provenance.inputs
     better = "take the start" if had_start else "the fixed order that it began from is no worse"
     is_worse = answer[f"best_val_{word}"] <= begun

@@ -23,7 +23,6 @@ from kscout.config.layers import (
     read_file,
     section,
     told,
-    without_retired,
 )
 from kscout.config.methods import settings_class
 from kscout.config.policy import (
@@ -116,5 +115,4 @@ __all__ = [
     "told",
     "training_of",
     "warmed_rate",
-    "without_retired",
 ]

@@ -35,23 +35,7 @@ def read_file(
         raise error(f"{path} is not valid {form}: {fault}") from fault
     if not isinstance(table, dict):
         raise error(f"{path} holds a {type(table).__name__}; expected a table of names and values")
-    table = without_retired(table) if table.get("kind") == "policy" else table
     return of_today(table) if table.get("kind") in _KINDS_OF_RUNS else table
-
-
-def without_retired(table: Table) -> Table:
-    """Return settings that a run of version 0.1 wrote as this version writes them.
-
-    Runs of the greedy estimator had a gamma, which meant nothing.
-
-    Args:
-        table: with a section `training`, of a run folder or a weights file.
-    """
-    training = section(table, "training")
-    if training.get("method") != "greedy" or "gamma" not in training:
-        return table
-    kept = {key: value for key, value in training.items() if key != "gamma"}
-    return {**table, "training": kept}
 
 
 def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, Any]) -> Table:

@@ -120,15 +120,14 @@ class ArrayFiles:
         before = self._n_before(record)
         self._shapes[record.split, record.size] = (before + shape[0], *shape[1:])
 
-    def has(self, record: VolumeRecord, shape: tuple[int, ...], crc32: int | None) -> bool:
+    def has(self, record: VolumeRecord, shape: tuple[int, ...], crc32: int) -> bool:
         """Say whether the next slices are what a process wrote of a volume before it was killed."""
         file = self.file(record.split, record.size)
         begin = self._n_bytes((self._n_before(record), *shape[1:]))
         n_bytes = self._n_bytes(shape) - _HEADER_BYTES
         if not file.is_file() or file.stat().st_size < begin + n_bytes:
             return False
-        # Journals of 0.1 have no checksums.
-        return crc32 is None or _crc32(file, begin, n_bytes) == crc32
+        return _crc32(file, begin, n_bytes) == crc32
 
     def close(self) -> tuple[ArrayRecord, ...]:
         """Write the headers, and remove what does not count."""

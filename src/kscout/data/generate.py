@@ -114,7 +114,7 @@ def _recipe(settings: MakeSettings) -> dict[str, Any]:
         del values["maps"]
     if settings.coils is None:
         for name in ("coils", "phase", "snr", "target"):
-            del values[name]  # As in stores of 0.1, which go on.
+            del values[name]  # As in existing stores, which resume.
     values["sources"] = [path.as_posix() for path in settings.sources]
     values["size"] = settings.size or SOURCES[settings.kind].size
     return {"command": "kscout data make", "settings": values}

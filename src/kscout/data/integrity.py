@@ -34,10 +34,9 @@ def check_array(folder: Path, array: ArrayRecord) -> Path:
         expected, content = array.sha256, file.read_bytes()
         values = np.frombuffer(content, array.dtype, offset=n_header)
     else:
-        # Stores of 0.1 tell no checksum of a sample.
         expected, content = array.sample_sha256, sample(file, n_header)
         values = np.frombuffer(content, array.dtype)
-    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+    if hashlib.sha256(content).hexdigest() != expected:
         raise different(file)
     check_finite(values, file)
     return file

@@ -269,13 +269,13 @@ class StoreWriter:
             record = read(VolumeRecord, entry["volume"], "volume")
         except ConfigError as error:
             raise ValueError(str(error)) from error
-        shape = tuple(entry.get("shape", (len(record.slices), *record.size)))
+        shape = tuple(entry["shape"])
         if (shape[0], *shape[-2:]) != (len(record.slices), *record.size) or min(shape) < 1:
             raise ValueError(f"volume {record.volume!r} has shape {shape}")
-        if not self._arrays.has(record, shape, entry.get("crc32")):
+        if not self._arrays.has(record, shape, entry["crc32"]):
             file = self._arrays.file(record.split, record.size)
             raise DataError(f"{file} has lost slices that its journal tells of; {afresh}")
-        self._remember(record, shape, int(entry.get("n_blank", 0)))
+        self._remember(record, shape, int(entry["n_blank"]))
 
     def _remember(self, record: VolumeRecord, shape: tuple[int, ...], n_blank: int) -> None:
         self.n_blank += n_blank

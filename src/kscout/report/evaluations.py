@@ -7,7 +7,7 @@ from html import escape
 import numpy as np
 
 from kscout.evaluation.statistics import TOO_FEW_VOLUMES
-from kscout.evaluation.summaries.summary import StepDifferences, Summary
+from kscout.evaluation.summaries.summary import Summary
 from kscout.evaluation.summaries.tables import policy_table
 from kscout.figures.blocks import Block, Drawing, Prose, Widget
 from kscout.figures.curves import (
@@ -78,18 +78,14 @@ def facts_html(told: Mapping[str, str]) -> str:
 
 
 def differences_of(summary: Summary) -> list[Curve]:
-    """Return paired differences to the reference by step, best first.
-
-    Evaluations of version 0.1 know the last step only.
-    """
+    """Return paired differences to the reference by step, best first."""
     oracles = {one.policy for one in summary.policies if one.is_oracle}
     curves = []
     for one in summary.comparisons:
-        steps = one.by_step or StepDifferences((one.difference,), (one.interval,))
-        ends = [pair for pair in steps.interval if pair is not None]
-        has_band = len(ends) == len(steps.difference)
+        ends = [pair for pair in one.by_step.interval if pair is not None]
+        has_band = len(ends) == len(one.by_step.difference)
         low, high = np.array(ends).T if has_band else (None, None)
-        mean = np.array(steps.difference)
+        mean = np.array(one.by_step.difference)
         x = np.array(summary.moments[-len(mean) :], float)
         curves.append(Curve(one.policy, x, mean, low, high, one.policy in oracles))
     return curves

@@ -31,7 +31,7 @@ class _Acquisition:
 @final
 @dataclass(frozen=True)
 class Settings:
-    """What tables and figures take from the settings of a run, of any estimator and version."""
+    """What tables and figures take from the settings of a run, of any estimator."""
 
     kind: Literal["reconstructor", "policy", "joint"]
     training: _Training
@@ -48,8 +48,8 @@ class Done:
     """Best in the training's metric."""
     best_val_ssim: float
     """SSIM of that epoch, whatever it is best in."""
-    metric: str = "ssim"
-    """What it is best in, whose value follows as `best_val_...`; version 0.1 knew one."""
+    metric: str
+    """What it is best in, whose value follows as `best_val_...`."""
     others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
 
 

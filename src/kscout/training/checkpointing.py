@@ -49,11 +49,9 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
 
 def best_of(checkpoint: Checkpoint) -> tuple[int, float]:
     """Return the best epoch so far and its validation."""
-    # Version 0.1 wrote the second names for reconstructors.
-    for names in (("best_epoch", "best_ssim"), ("epoch", "val_ssim")):
-        epoch, ssim = (checkpoint["facts"].get(name) for name in names)
-        if isinstance(epoch, int) and isinstance(ssim, float):
-            return epoch, ssim
+    epoch, ssim = (checkpoint["facts"].get(name) for name in ("best_epoch", "best_ssim"))
+    if isinstance(epoch, int) and isinstance(ssim, float):
+        return epoch, ssim
     raise RunError(
         f"the checkpoint of epoch {checkpoint['epoch']} does not tell the best epoch so far; "
         "delete checkpoint.pt to train from the start"

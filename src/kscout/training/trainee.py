@@ -158,9 +158,6 @@ class Trainee(Generic[ModuleT, ConfigT]):
         """Close the run."""
         if self.run is None or self.save is None:
             return
-        if not self.run.weights_path.exists():
-            # Killed by version 0.1 between the last checkpoint and these weights.
-            self.save(self.run.weights_path, self.module, self.n_done)
         training = self.config.training
         metric = "ssim" if isinstance(training, ReconstructorTraining) else training.metric
         self.run.finish(

@@ -125,10 +125,9 @@ def test_cost_follows_from_metrics(tmp_path: Path) -> None:
     assert row.peak_memory_mib == 1.5
 
 
-def test_cost_counts_reconstructions_from_settings_where_not_logged(tmp_path: Path) -> None:
+def test_cost_leaves_out_what_was_not_logged(tmp_path: Path) -> None:
     (row,) = _cost(_run(tmp_path / "a", 0, [_line(1, 0, 0, n_slices=10)]))
-    # Ten slices, each once at the start and eight times in each of five steps, in two seconds.
-    assert row.reconstructions_per_s == pytest.approx(10 * 41 / 2)
+    assert row.reconstructions_per_s is None
     assert row.reconstructions is None and row.per_decision is None
     assert row.peak_memory_mib is None
 
@@ -242,12 +241,6 @@ def test_gammas_of_one_reconstructor_under_two_names_are_one_table() -> None:
     assert [row.steps for row in rows] == [5, 9]
 
 
-def test_gammas_of_results_that_tell_no_rows_are_compared_by_their_columns() -> None:
-    before = _summary(GREEDY)
-    rows = gamma_rows([before, replace(before, n_rows=18, steps=9)])
-    assert [row.steps for row in rows] == [5, 9]
-
-
 def test_tables_hold_the_same_in_both_formats(tmp_path: Path) -> None:
     write_table(tmp_path, Curves, [CurveRow("a", "val_ssim", 3, 1.5, None, 1)])
     (row,) = csv.DictReader((tmp_path / "curves.csv").open(newline=""))
@@ -287,7 +280,7 @@ def test_an_analysis_killed_between_its_files_goes_on(
 
 @pytest.mark.slow
 def test_planning_and_reports_wait_for_neither_torch_nor_matplotlib() -> None:
-    old = Path(__file__).parents[2] / "written_by_0_1"
+    old = Path(__file__).parents[2] / "fuzz" / "artifacts"
     code = f"""
 import sys
 from kscout.names import ANALYSES

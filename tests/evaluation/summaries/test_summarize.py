@@ -16,6 +16,7 @@ CONDITIONS = Conditions(
     protocol="paper",
     store="s",
     split="test",
+    n_rows=9,
     n_cols=9,
     n_initial=2,
     steps=3,

@@ -182,7 +182,7 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         name: path and path.as_posix()
         for name, path in (("splits", settings.splits), ("header", settings.header))
     }
-    # As in stores of 0.1, which go on.
+    # As in existing stores, which resume.
     for name in ("resample", "divide", "absolute"):
         if not values[name]:
             del values[name]

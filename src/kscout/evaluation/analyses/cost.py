@@ -35,9 +35,9 @@ class CostRow:
     time_per_epoch_s: float | None
     peak_memory_mib: float | None
     reconstructions_per_s: float | None
-    reconstructions: float | None = None
+    reconstructions: float | None
     """Of one training, mean over seeds; None where its runs did not log their decisions."""
-    per_decision: float | None = None
+    per_decision: float | None
     """Reconstructions for each column that was chosen in training."""
 
 
@@ -160,17 +160,11 @@ def _row(name: str, records: Sequence[RunRecord]) -> CostRow:
 
 
 def _n_reconstructions(record: RunRecord) -> int | None:
-    """Count those of a run; where it did not log them, one per slice and then q per step.
+    """Count those of a run: one per slice of a reconstruction training.
 
-    The slices of a joint training are those of its network's updates alone: how many columns its
-    sampler tried, they do not tell.
+    A joint training does not log how many columns its sampler tried, so its count is unknown.
     """
-    if all("n_reconstructions" in line for line in record.metrics):
-        return sum(line["n_reconstructions"] for line in record.metrics)
-    if record.kind == "joint" or not all("n_slices" in line for line in record.metrics):
+    key = "n_slices" if record.kind == "reconstructor" else "n_reconstructions"
+    if not all(key in line for line in record.metrics):
         return None
-    n_slices = sum(line["n_slices"] for line in record.metrics)
-    if record.kind != "policy":
-        return n_slices
-    per_step = record.config["training"]["n_trajectories"]
-    return n_slices * (1 + record.config["acquisition"]["horizon"] * per_step)
+    return sum(line[key] for line in record.metrics)

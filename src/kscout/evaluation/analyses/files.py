@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -15,20 +15,11 @@ from kscout.evaluation.records.saved_settings import Table, check_same
 from kscout.figures.blocks import Block
 from kscout.figures.tables import plain_table
 from kscout.files import check_replaceable, locked, read_json, write_json, written_whole
-from kscout.names import ANALYSES, Protocol
+from kscout.names import ANALYSES
 
 Row = TypeVar("Row")
 
 _SETTINGS = ".settings.json"
-_NAMES_IN_0_1 = {
-    "horizon": "steps",
-    "n_trajectories": "trajectories",
-    "n_passes": "passes",
-    "seeds": "seed",
-    "slices": "slice",
-    "epochs": "epoch",
-}
-"""What version 0.1, which did not record the analysis, called some options."""
 
 
 def run_analysis(
@@ -60,14 +51,13 @@ def run_analysis(
         suffixes = (".csv", ".json", _SETTINGS)
         check_replaceable(*(out / f"{analysis.file}{suffix}" for suffix in suffixes))
         if not overwrite and (out / f"{analysis.file}.csv").exists():
-            there = _comparable(_kept(out / f"{analysis.file}{_SETTINGS}"), settings)
+            there = _kept(out / f"{analysis.file}{_SETTINGS}")
             check_same(out, f"{analysis.file}.csv", there, settings)
         rows = analysis.compute(given, out=out, on_step=on_step)
         # A table is there once its CSV is, which comes last: killed before, it is made anew.
         for suffix in (".csv", ".json"):
             (out / f"{analysis.file}{suffix}").unlink(missing_ok=True)
-        write_json(out / f"{analysis.file}{_SETTINGS}", settings)
-        write_table(out, type(analysis), rows)
+        write_table(out, type(analysis), rows, settings)
         if figures := analysis.figures(rows, out):
             from kscout.figures.style import save_figure
 
@@ -81,20 +71,20 @@ def _with_protocol(analysis: Analysis[Row]) -> Analysis[Row]:
     data = getattr(analysis, "data", None)
     if data is None or getattr(analysis, "protocol", "") is not None:
         return analysis
-    changes: dict[str, Any] = {"protocol": _protocol_of(data)}
+    changes: dict[str, Any] = {"protocol": read_manifest(Path(data)).protocol}
     return replace(analysis, **changes)
 
 
-def _protocol_of(data: str | Path) -> Protocol:
-    return read_manifest(Path(data)).protocol
-
-
-def write_table(folder: Path, kind: type[Analysis[Row]], rows: Sequence[Row]) -> None:
-    """Write the CSV and the JSON file of an analysis whole; what is None is empty in CSV."""
+def write_table(
+    folder: Path, kind: type[Analysis[Row]], rows: Sequence[Row], settings: Table | None = None
+) -> None:
+    """Write the CSV, JSON and settings files of an analysis; None is an empty cell in CSV."""
     path = folder / f"{kind.file}.csv"
     if not rows:
         raise DataError(f"nothing to write to {path}: the table has no rows; analyze more")
     lines = [to_table(row, nulls=True) for row in rows]
+    name = {"analysis": ANALYSES.name_of(kind)}
+    write_json(path.with_suffix(_SETTINGS), name if settings is None else settings)
     write_json(path.with_suffix(".json"), kind.document(rows))
     with written_whole(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
@@ -120,19 +110,6 @@ def _kept(path: Path) -> Table | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _comparable(there: Table | None, here: Table) -> Table | None:
-    """Return kept settings under the names of today; of version 0.1, only what both name."""
-    if there is None:
-        return None
-    if "analysis" in there:
-        # Before policies' analyses had a protocol, they took that of the store.
-        data = here.get("data")
-        usual = {"protocol": data and _protocol_of(data)} if "protocol" in here else {}
-        return usual | there
-    renamed = {_NAMES_IN_0_1.get(key, key): value for key, value in there.items()}
-    return {key: renamed.get(key, value) for key, value in here.items()}
 
 
 @final
@@ -167,14 +144,16 @@ def find_tables(folder: Path) -> list[Tabulated]:
 
 
 def _read(path: Path) -> Tabulated | None:
+    settings = path.with_name(f"{path.stem}{_SETTINGS}")
+    if not settings.exists():
+        return None
+    name = (_kept(settings) or {}).get("analysis")
+    if name is None:
+        raise DataError(f"{settings} does not name its analysis; run `kscout analyze` again")
     try:
         document = read_json(path)
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); make it anew") from error
-    kept = _kept(path.with_name(f"{path.stem}{_SETTINGS}")) or {}
-    name = kept.get("analysis") or _recognized(document)
-    if name is None:
-        return None
     try:
         kind = ANALYSES.recall(name, path)
     except ConfigError:
@@ -185,16 +164,3 @@ def _read(path: Path) -> Tabulated | None:
         raise DataError(f"{path} is no table of {name} ({error}); make it anew") from error
     is_table = isinstance(rows, list) and bool(rows)
     return Tabulated(name, kind, rows, path.parent) if is_table else None
-
-
-def _recognized(document: object) -> str | None:
-    """Return the analysis of a table by its columns: kscout 0.1 recorded no name beside it."""
-    if not (isinstance(document, list) and document and isinstance(document[0], dict)):
-        return None
-    columns = set(document[0])
-    needed = {
-        name: {item.name for item in fields(ANALYSES.resolve(name).row) if item.default is MISSING}
-        for name in ANALYSES.entries
-    }
-    matching = [name for name, own in needed.items() if own <= columns]
-    return max(matching, key=lambda name: len(needed[name]), default=None)

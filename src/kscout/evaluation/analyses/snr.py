@@ -33,9 +33,9 @@ class SnrRow:
     std_paper: float | None
     snr_reference: float | None
     std_reference: float | None
-    n_initial: int | None = None
-    """Columns at the start and to acquire, which kscout 0.1 did not write."""
-    steps: int | None = None
+    n_initial: int
+    """Columns at the start and to acquire."""
+    steps: int
     n_seeds: int = 1
     """Seeds of the method, of which this one was chosen."""
 
@@ -149,11 +149,8 @@ class Snr(Analysis[SnrRow]):
         groups = grouped(rows, lambda row: (row.n_initial, row.steps))
         blocks: list[Block] = []
         for (n_initial, steps), own in groups.items():
-            if n_initial is None or steps is None:
-                setting, name = page.setting, ""
-            else:
-                setting = page.settings.get((n_initial, steps))
-                name = f", {n_initial} + {steps} columns" if len(groups) > 1 else ""
+            setting = page.settings.get((n_initial, steps))
+            name = f", {n_initial} + {steps} columns" if len(groups) > 1 else ""
             blocks += _blocks(own, page, setting, name)
         return blocks
 

@@ -119,11 +119,11 @@ def _levels(
 
 
 def load_acquisition(path: Path) -> Acquisition:
-    """Read what `save_acquisition` wrote; version 0.1 kept all steps, in floating point."""
+    """Read what `save_acquisition` wrote."""
     try:
         arrays = read_arrays(path)
         about = json.loads(str(arrays["about"]))
-        unit = float(arrays["top"]) / 255 if "top" in arrays else 1.0
+        unit = float(arrays["top"]) / 255
         policies = tuple(
             PolicySteps(
                 name=str(policy["name"]),
@@ -137,8 +137,8 @@ def load_acquisition(path: Path) -> Acquisition:
         return Acquisition(
             *(arrays["target"].astype(np.float32), _whole(arrays["start_columns"]), policies),
             title=str(about["title"]),
-            steps=_whole(arrays["steps"]) if "steps" in arrays else (),
-            shown=tuple(map(str, about.get("shown", ()))),
+            steps=_whole(arrays["steps"]),
+            shown=tuple(map(str, about["shown"])),
         )
     # A damaged archive may raise almost anything.
     except Exception as error:

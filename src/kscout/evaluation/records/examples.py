@@ -51,10 +51,9 @@ def save_examples(path: Path, examples: Sequence[Example]) -> None:
 
 
 def read_examples(path: Path) -> list[Example]:
-    """Read what `save_examples` wrote; seeds are 0 in files of version 0.1, which left them out."""
+    """Read what `save_examples` wrote."""
     try:
         arrays = read_arrays(path)
-        arrays.setdefault("seed", np.zeros(len(arrays["policy"]), dtype=int))
         columns = [arrays[key] for key in ("policy", "seed", "volume", "slice")]
         columns += [arrays[key] for key in ("mask", "image", "target", "ssim")]
         return [

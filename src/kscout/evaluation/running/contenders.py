@@ -9,7 +9,7 @@ from kscout import policies
 from kscout.acquisition.choose import draws_columns
 from kscout.assemble import make_policy
 from kscout.columns import columns_text, parse_columns, share_of
-from kscout.config import Component, PolicyConfig, of_today, without_retired
+from kscout.config import Component, PolicyConfig, of_today
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
@@ -237,7 +237,10 @@ def _config_in(path: Path) -> dict[str, Any] | None:
         for section, keys in sections.items()
     }
     check_settings({"kind": "policy", **found}, path)
-    return of_today(without_retired(found))
+    if extra["method"] == "greedy":
+        # Bundled weights of this method have a gamma without effect.
+        found["training"].pop("gamma", None)
+    return of_today(found)
 
 
 def check_distinct(contenders: Sequence[Contender]) -> None:

@@ -48,7 +48,7 @@ def fitted_order(
         "n_slices_per_step": n_slices_per_step,
         # Without draws the seed decides nothing.
         "seed": None if n_slices_per_step is None else plan.seed,
-        # Left out where it is not given, so that orders fitted by kscout 0.1 are found.
+        # Left out if it is not given, as in the keys of existing files.
         **({"initial": plan.initial} if plan.initial else {}),
     }
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]

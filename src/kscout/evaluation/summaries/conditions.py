@@ -69,8 +69,7 @@ class Conditions:
     """Where the columns of k-space come from: `measured`, `simulated` or `computed`; None where
     they are the transform of images."""
     split: str
-    n_rows: int | None = None
-    """None in results that were written before they told it."""
+    n_rows: int
     n_cols: int
     n_initial: int
     """Columns of the start; of the shortest where they differ."""
@@ -100,7 +99,7 @@ _CONDITIONS = {
     "split": ("split",),
     "limit": ("limit",),
     "size": ("n_cols",),
-    "rows": ("n_rows", "n_cols"),
+    "rows": ("n_rows",),
     "reconstructor": ("reconstructor_fingerprint", "reconstructor"),
     "protocol": ("protocol",),
     "argmax": ("is_argmax",),

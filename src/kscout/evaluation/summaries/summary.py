@@ -74,7 +74,7 @@ class PolicySummary:
     training: Training | None = None
     """None for a policy that was not trained, or whose training is not known."""
     n_acquired: float | None = None
-    """Mean number of columns acquired after the start; None in files of kscout 0.1."""
+    """Mean number of columns acquired after the start; None where not counted."""
 
     @property
     def ssim(self) -> float:
@@ -125,8 +125,7 @@ class Comparison:
     test: str
     note: str | None
     """What limits the test, where something does."""
-    by_step: StepDifferences | None = None
-    """None in evaluations of version 0.1."""
+    by_step: StepDifferences
 
 
 @final
@@ -269,7 +268,7 @@ def _fault(summary: Summary) -> str | None:
             if metric not in one.final or metric not in one.by_step:
                 return f"has no {metric} of {one.policy!r}"
     found = [vars(scores) for one in summary.policies for scores in one.by_step.values()]
-    found += [vars(one.by_step) for one in summary.comparisons if one.by_step is not None]
+    found += [vars(one.by_step) for one in summary.comparisons]
     n_moments = len(summary.moments)
     lengths = {len(values) for part in found for values in part.values()} - {n_moments}
     return f"tells of {n_moments} moments, and has {min(lengths)} values" if lengths else None

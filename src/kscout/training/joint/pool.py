@@ -6,12 +6,10 @@ reconstruction finds masks, and the number of updates depends on nothing but the
 
 from typing import Any, final
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.data.slices import SliceSet
-from kscout.training.augmentation import N_VARIED
 from kscout.training.replay import Memory
 
 
@@ -67,13 +65,4 @@ class MaskPool:
         """Take back what `state` gave."""
         self.clear()
         masks = state["masks"].to(self.slices.device)
-        self.add(state["index"], _numbers(state).to(masks.device), masks)
-
-
-def _numbers(state: dict[str, Any]) -> Float[Tensor, "slice number"]:
-    """Return what slices were varied by; older checkpoints tell which were mirrored, if that."""
-    if "numbers" in state:
-        return state["numbers"]
-    plain = torch.zeros(len(state["masks"]), dtype=torch.bool)
-    is_mirrored = state.get("is_mirrored", plain)
-    return torch.where(is_mirrored, 0.25, 0.75)[:, None].expand(-1, N_VARIED)
+        self.add(state["index"], state["numbers"].to(masks.device), masks)
