@@ -1,4 +1,4 @@
-"""`kscout bench`: each part beside its limit, whole batches beside a plain implementation."""
+"""`kscout bench`: each part next to its limit, and whole batches next to a plain implementation."""
 
 import os
 import platform
@@ -8,20 +8,10 @@ from typing import Any
 
 import torch
 
-from kscout.bench.agreement import measure_agreement
-from kscout.bench.coils import measure_coils
-from kscout.bench.engine import (
-    LARGEST_SIZE,
-    PAPER,
-    RECONSTRUCTOR,
-    Engine,
-    Workload,
-    release,
-    trained_unet,
-)
-from kscout.bench.growth import measure_memory, measure_scaling
+from kscout.bench.engine import LARGEST_SIZE, PAPER, Engine, release, trained_unet
+from kscout.bench.growth import measure_scaling
 from kscout.bench.limits import measure_ceilings
-from kscout.bench.parts import measure_batches, measure_parts
+from kscout.bench.parts import measure_parts
 from kscout.bench.table import print_tables
 from kscout.bench.yardstick import compare_with_plain
 from kscout.device import describe_device, resolve_device
@@ -29,7 +19,7 @@ from kscout.errors import ConfigError
 
 SIZES = (64, 128)
 Q = 8
-"""Columns drawn per state, as in the paper."""
+"""Columns sampled per state, as in the paper."""
 
 
 def run_benchmarks(
@@ -38,35 +28,31 @@ def run_benchmarks(
     sizes: Sequence[int] = SIZES,
     quick: bool = False,
     scaling: bool = False,
-    reconstructor: str = RECONSTRUCTOR,
 ) -> dict[str, Any]:
     """Measure everything and return it as one JSON object.
 
     Args:
         device: auto, cpu or cuda.
         sizes: image sizes.
-        quick: fewer slices, shorter repetitions and no memory: a look, not a result.
+        quick: fewer slices and shorter repetitions: a look, not a result.
         scaling: also time batches of growing size, about a minute more.
-        reconstructor: a trained U-Net; speed does not depend on it, agreement does.
     """
     _check_sizes(sizes)
     place = resolve_device(device)
-    on_cuda, at_least_s = place.type == "cuda", 0.1 if quick else 1.0
+    at_least_s = 0.1 if quick else 1.0
     n_slices, horizon = (2, 1) if quick else (4, 2)
-    if on_cuda:
+    if place.type == "cuda":
         n_slices, horizon = PAPER.n_slices, PAPER.horizon
-    unet = trained_unet(reconstructor)
+    unet = trained_unet()
     ceilings = measure_ceilings(place, at_least_s=at_least_s)
     found: dict[str, Any] = {
         **_describe(place),
-        "weights": reconstructor,
         "ceilings": {
             "gflops_per_s": ceilings.flops_per_s / 1e9,
             "half_gflops_per_s": ceilings.half_flops_per_s / 1e9,
             "copy_gb_per_s": ceilings.bytes_per_s / 1e9,
         },
-        **{"yardstick_ratio": {}, "yardstick": {}, "parts": [], "batches": [], "agreement": []},
-        "coils": [],
+        **{"yardstick_ratio": {}, "yardstick": {}, "parts": []},
     }
     for size in sizes:
         engine = Engine.build(size, n_slices, place, unet=unet)
@@ -75,12 +61,6 @@ def run_benchmarks(
         found["yardstick"][str(size)] = yardstick
         release(place)
         found["parts"] += measure_parts(engine, ceilings, at_least_s=at_least_s)
-        found["coils"] += measure_coils(size, place, unet, ceilings, at_least_s=at_least_s)
-        found["batches"] += measure_batches(engine, horizon=horizon, q=Q)
-        found["agreement"] += measure_agreement(size, 2 if quick else 4, place, unet)
-    # A small batch on a CPU, the paper's on CUDA.
-    size, work = (max(sizes), PAPER) if on_cuda else (min(sizes), Workload(2, 1, Q))
-    found["memory"] = [] if quick else measure_memory(size, work, place)
     if scaling:
         found.update(measure_scaling(place))
     found["load_after"] = os.getloadavg()[0]
@@ -88,7 +68,7 @@ def run_benchmarks(
 
 
 def _describe(place: torch.device) -> dict[str, Any]:
-    """Return date, hardware and versions; nothing in it names the machine."""
+    """Return date, hardware and versions, without anything that identifies the machine."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": describe_device(place),

@@ -1,12 +1,11 @@
-"""What the benchmarks run: the objects of a training, on knees, with policies still untrained.
+"""What the benchmarks run: the objects of a training, on knees, with an untrained policy.
 
-`TrainingBatch` goes through the estimator, as trainings do: on CUDA 16-bit networks and one graph
-per batch, on a CPU eager code with the convolutions that a training would choose.
+`TrainingBatch` uses the estimator of a training: on CUDA 16-bit networks and one graph per batch,
+on a CPU eager code with the convolutions that a training would choose.
 """
 
 import gc
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import final
 
@@ -16,24 +15,17 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.assemble import make_policy
-from kscout.config import PolicyConfig, estimators_with, read
-from kscout.config.policy import FrozenPrecision
+from kscout.config import PolicyConfig, read
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError
-from kscout.names import ESTIMATORS
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction import load
 from kscout.reconstruction.unet import UNet
 from kscout.training.convolution import choose_convolution, convolution, to_layout
-from kscout.training.estimators.gradient import GradientEstimator
-from kscout.training.estimators.greedy import greedy_gradients
+from kscout.training.estimators.greedy import Greedy, greedy_gradients
 from kscout.training.estimators.recording import Estimate
 from kscout.training.trainee import Trainee
-
-RECONSTRUCTOR = "knee-unet"
-"""Trained on knees of 128x128 pixels; it takes other sizes too."""
 
 LARGEST_SIZE = 320
 _SMALLEST_KNEE = 64
@@ -42,19 +34,11 @@ _SMALLEST_KNEE = 64
 @final
 @dataclass(frozen=True)
 class Workload:
-    """The shape of one batch, of all seeds together."""
+    """The shape of one greedy batch."""
 
     n_slices: int
-    """Of each seed."""
     horizon: int
     q: int
-    method: str = "greedy"
-    n_seeds: int = 1
-
-    @property
-    def n_reconstructions(self) -> int:
-        """Candidates scored, repeated draws counted each time."""
-        return self.n_seeds * self.n_slices * (1 + self.horizon * self.q)
 
 
 PAPER = Workload(n_slices=16, horizon=16, q=8)
@@ -62,7 +46,7 @@ PAPER = Workload(n_slices=16, horizon=16, q=8)
 
 
 def knee_images(n_slices: int, size: int) -> Float[Tensor, "slice row col"]:
-    """Return procedural knees that no network of the zoo was trained on, two slices of each."""
+    """Return generated knees on which no network of the zoo was trained, two slices of each."""
     drawn = max(size, _SMALLEST_KNEE)
     volumes = [
         draw_knee_volume(seed=77, volume=number, n_slices=2, size=drawn).stored
@@ -73,20 +57,17 @@ def knee_images(n_slices: int, size: int) -> Float[Tensor, "slice row col"]:
     return images[:, edge : edge + size, edge : edge + size].contiguous()
 
 
-def trained_unet(reconstructor: str = RECONSTRUCTOR) -> UNet:
-    """Load the network that all benchmarks run."""
-    found = load(reconstructor)
-    if not isinstance(found, UNet):
-        raise ConfigError(
-            f"{reconstructor} is a {type(found).__name__}; the benchmarks run the paper's U-Net"
-        )
-    return found
+def trained_unet() -> UNet:
+    """Load the network that all benchmarks run; it accepts images of any size."""
+    unet = load("knee-unet")
+    assert isinstance(unet, UNet)
+    return unet
 
 
 @final
 @dataclass(frozen=True)
 class Engine:
-    """Knees of one size on one device, and the U-Net as a training there has it."""
+    """Knees of one size on one device, and the U-Net as a training there uses it."""
 
     size: int
     slices: SliceSet
@@ -94,8 +75,6 @@ class Engine:
     """In 32 bit, as it was loaded."""
     frozen: Reconstructor
     backend: str
-    wanted: FrozenPrecision = "auto"
-    """The precision that was asked for, of U-Net and policies."""
 
     @classmethod
     def build(
@@ -104,7 +83,6 @@ class Engine:
         n_slices: int,
         device: torch.device,
         *,
-        precision: FrozenPrecision = "auto",
         backend: str = "auto",
         unet: UNet | None = None,
     ) -> "Engine":
@@ -112,21 +90,20 @@ class Engine:
 
         Args:
             size: rows and columns of the images.
-            n_slices: knees to draw.
+            n_slices: number of generated slices.
             device: where all of it runs.
-            precision: of the frozen U-Net and of policies; `auto` is a training's default.
             backend: of convolutions on a CPU.
             unet: the network; by default the zoo's.
         """
         unet = (trained_unet() if unet is None else unet).to(device).eval().requires_grad_(False)
         volumes = [str(number // 2) for number in range(n_slices)]
         slices = SliceSet.from_images(knee_images(n_slices, size).to(device), volumes)
-        frozen = unet.frozen(precision=precision, n_rows=size, n_cols=size, device=device)
+        frozen = unet.frozen(precision="auto", n_rows=size, n_cols=size, device=device)
         backend = choose_convolution(
             backend if device.type == "cpu" else "auto", device, trains=False
         )
         to_layout(frozen, backend)
-        return cls(size, slices, unet, frozen, backend, precision)
+        return cls(size, slices, unet, frozen, backend)
 
     @property
     def device(self) -> torch.device:
@@ -134,7 +111,7 @@ class Engine:
 
     @property
     def arithmetic(self) -> str:
-        """What runs, in words."""
+        """Precision and convolutions, for people."""
         if self.frozen.precision == "fp16":
             return "fp16 fused"
         if self.device.type == "cpu":
@@ -149,85 +126,56 @@ class Engine:
         """Switch the engine's convolutions on."""
         return convolution(self.backend)
 
-    @contextmanager
-    def ready(self) -> Iterator[Simulator]:
-        """Yield a simulator of all slices, with the engine's convolutions switched on."""
-        with self.ready_convolutions():
-            yield Simulator(self.batch, self.frozen)
-
 
 @final
 class TrainingBatch:
-    """Batches of a training: their gradients alone, or whole updates.
+    """The gradients of one batch of a greedy training.
 
-    Policies are untrained, so they draw nearly uniformly and the savings on repeated columns do not
-    flatter.
+    The policy is untrained, so it samples nearly uniformly and the savings on repeated columns do
+    not flatter.
 
     Args:
-        engine: slices and U-Net; where it has too few slices they are taken again.
-        work: the shape of a batch.
-        n_updates: batches in one pass.
+        engine: slices and U-Net; if it has too few slices they are used again.
+        work: the shape of the batch.
     """
 
-    def __init__(self, engine: Engine, work: Workload, *, n_updates: int = 1) -> None:
+    def __init__(self, engine: Engine, work: Workload) -> None:
         self.engine, self.work = engine, work
-        configs = [_config(engine, work, seed) for seed in range(work.n_seeds)]
-        sizes = {"n_cols": engine.size, "n_rows": engine.size}
-        policies = [
-            make_policy(config.policy, seed=config.training.seed, **sizes).to(engine.device)
-            for config in configs
-        ]
-        trainees = [Trainee.resume(*pair) for pair in zip(policies, configs, strict=True)]
-        index = torch.arange(work.n_slices * n_updates) % len(engine.slices)
-        estimator = ESTIMATORS.resolve(work.method)
-        self.estimator: GradientEstimator = estimator(
-            trainees, engine.slices.subset(index), engine.frozen
-        )
-        self.drawn = [self.estimator.draws_of(config, 1) for config in configs]
+        config = _config(engine, work)
+        policy = make_policy(config.policy, seed=0, n_cols=engine.size, n_rows=engine.size)
+        trainee = Trainee.resume(policy.to(engine.device), config)
+        assert isinstance(policy, ConvPolicy)
+        self.policy = policy
+        index = torch.arange(work.n_slices) % len(engine.slices)
+        self.estimator = Greedy([trainee], engine.slices.subset(index), engine.frozen)
+        self.drawn = self.estimator.draws_of(config, 1)
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The slices of a greedy batch, the numbers that decide its draws, and which it follows."""
-        index = [own.order[: self.work.n_slices] for own in self.drawn]
-        uniforms = torch.cat([own.draws.per_slice[0][: self.work.n_slices] for own in self.drawn])
-        followed = torch.stack([own.draws.per_batch[0][0] for own in self.drawn], dim=-1)
-        return torch.cat(index), uniforms, followed
-
-    @property
-    def policy(self) -> ConvPolicy:
-        """The first seed's."""
-        policy = self.estimator.trainees[0].module
-        assert isinstance(policy, ConvPolicy)
-        return policy
+        """The slices, the numbers that decide the samples, and which sample is followed."""
+        draws = self.drawn.draws
+        return self.drawn.order, draws.per_slice[0], draws.per_batch[0][0, :, None]
 
     def gradients(self) -> Float[Tensor, " policy"]:
-        """Leave the first batch's gradients in the policies; on CUDA a replay after one call."""
+        """Leave the batch's gradients in the policy; on CUDA a replay after one call."""
         with self.engine.ready_convolutions():
-            return self.estimator.batch_gradients(self.drawn, 0) / self.work.n_slices
-
-    def updates(self) -> list[float]:
-        """Pass over all slices as a training does: draws, gradients and optimizer steps."""
-        with self.engine.ready_convolutions():
-            results = self.estimator.train_epoch(1, lambda _: None)
-        return [result.scores["train_ssim"] for result in results]
+            return self.estimator.batch_gradients([self.drawn], 0) / self.work.n_slices
 
     def estimate(self, replay: Int[Tensor, "step state q"] | None = None) -> Estimate:
-        """Compute the greedy gradients eagerly and return all that led to them.
+        """Compute the gradients eagerly and return the estimate with all intermediate values.
 
         Args:
-            replay: columns to take instead of drawing.
+            replay: columns to use instead of sampling.
         """
         index, uniforms, followed = self.inputs
-        estimator, config = self.estimator, self.estimator.trainees[0].config
-        for trainee in estimator.trainees:
-            trainee.optimizer.zero_grad()
+        estimator = self.estimator
+        estimator.trainees[0].optimizer.zero_grad()
         with self.engine.ready_convolutions():
-            for view in estimator.views:
-                view.refresh()
+            estimator.views[0].refresh()
             return greedy_gradients(
                 estimator.views,
                 Simulator(estimator.slices.batch(index), estimator.reconstructor),
-                n_initial=config.acquisition.n_initial,
+                n_initial=self.engine.size // 8,
                 uniforms=uniforms,
                 followed=followed,
                 replay=replay,
@@ -235,23 +183,13 @@ class TrainingBatch:
 
 
 def release(device: torch.device) -> None:
-    """Free the memory of graphs that are out of use but lie in reference cycles."""
+    """Free the memory of unused graphs, which lie in reference cycles."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def _config(engine: Engine, work: Workload, seed: int) -> PolicyConfig:
-    own = {"gamma": 0.9} if work.method in estimators_with("gamma") else {}
-    training = {
-        "method": work.method,
-        "batch_size": work.n_slices,
-        "n_trajectories": work.q,
-        # An update costs the same, and the policy stays untrained.
-        "learning_rate": 1e-12,
-        "precision": engine.wanted,
-        "seed": seed,
-        **own,
-    }
+def _config(engine: Engine, work: Workload) -> PolicyConfig:
+    training = {"method": "greedy", "batch_size": work.n_slices, "n_trajectories": work.q}
     acquisition = {"n_initial": engine.size // 8, "horizon": work.horizon}
     return read(PolicyConfig, {"acquisition": acquisition, "training": training})

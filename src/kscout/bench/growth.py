@@ -1,8 +1,8 @@
-"""How a batch's time and memory grow with slices, q, horizon, image size and number of seeds."""
+"""How a batch's time and memory grow with slices, q, horizon and image size."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from typing import Any, TypeVar, final
 
@@ -14,13 +14,10 @@ from kscout.bench.limits import best_time
 from kscout.device import peak_memory
 from kscout.training.convolution import can_compile
 
-HORIZONS = (4, 16, 28)
-"""Steps of which memory is measured; the paper's are 16 and 28."""
-
 BASE = {"cpu": (64, Workload(n_slices=4, horizon=2, q=8)), "cuda": (128, PAPER)}
 """Image size and batch that the rows start from, by kind of device."""
 
-_ALIKE = {"q": (4, 8, 16), "size": (64, 128, 256), "n_seeds": (1, 2, 5)}
+_ALIKE = {"q": (4, 8, 16), "size": (64, 128, 256)}
 STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "cpu": {"n_slices": (2, 4, 8, 16), "horizon": (2, 4, 8), **_ALIKE},
     "cuda": {"n_slices": (8, 16, 32, 64), "horizon": (8, 16, 32), **_ALIKE},
@@ -33,26 +30,13 @@ Result = TypeVar("Result")
 @final
 @dataclass(frozen=True)
 class Row:
-    """What one batch took."""
+    """Time and memory of one batch."""
 
     seconds: float
     peak_bytes: int
     arithmetic: str
     policy: str
-    """The network that learns: fused kernels do not exist for every size."""
-
-
-def measure_memory(
-    size: int, work: Workload, device: torch.device, *, horizons: Sequence[int] = HORIZONS
-) -> list[dict[str, int]]:
-    """Return the peak memory of a non-greedy batch for each horizon, with which it hardly grows."""
-    records = []
-    for horizon in horizons:
-        own = replace(work, horizon=horizon, method="ngreedy")
-        peak = alone(device, peak_bytes, size, own, str(device))
-        shape = {"size": size, "n_slices": own.n_slices, "q": own.q, "horizon": horizon}
-        records.append({**shape, "peak_bytes": peak})
-    return records
+    """The class of the trained network: fused kernels do not support every size."""
 
 
 def measure_scaling(
@@ -83,7 +67,7 @@ def measure_scaling(
             records.append(
                 {"varied": varied, "size": key[0], **asdict(key[1]), **asdict(known[key])}
             )
-        # A picture's cost is that of its pixels.
+        # The cost of an image is proportional to its pixels.
         amounts = [value**2 if varied == "size" else value for value in values]
         growth[varied] = growth_exponent(amounts, [row.seconds for row in rows])
     return {"scaling": records, "scaling_growth": growth}
@@ -109,34 +93,22 @@ def alone(device: torch.device, function: Callable[..., Result], *arguments: obj
         return pool.submit(function, *arguments).result()
 
 
-def peak_bytes(size: int, work: Workload, device: str) -> int:
-    """Return the peak memory of a batch, less what was held before it."""
-    return peak_of_first_call(size, work, torch.device(device))[0]
-
-
 def measure_row(size: int, work: Workload, device: str) -> Row:
-    """Run one batch: its peak memory at the first call, its best time after that."""
+    """Run one batch: its peak memory above the baseline at the first call, then its best time."""
     place = torch.device(device)
-    peak, batch = peak_of_first_call(size, work, place)
-    # A CPU has other work to do at times, so it gets longer for a good moment.
-    at_least_s = 0.2 if place.type == "cuda" else 1.0
-    seconds = best_time(batch.gradients, place, at_least_s=at_least_s)
-    learned = type(batch.estimator.views[0]).__name__
-    return Row(seconds, peak, batch.engine.arithmetic, learned)
-
-
-def peak_of_first_call(size: int, work: Workload, place: torch.device) -> tuple[int, TrainingBatch]:
-    """Run a batch once and return the peak of its memory, less what was held before, and it."""
-    # Named, so that processes cannot choose differently.
+    # A fixed backend: processes that choose one could differ.
     backend = "compiled" if place.type == "cpu" and can_compile() else "onednn-last"
     engine = Engine.build(size, min(work.n_slices, 16), place, backend=backend)
     release(place)
     if place.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place)
         before = torch.cuda.memory_allocated(place)
-        batch = TrainingBatch(engine, work)
-    else:
-        batch = TrainingBatch(engine, work)
+    batch = TrainingBatch(engine, work)
+    if place.type == "cpu":
         before = peak_memory(place)
     batch.gradients()
-    return peak_memory(place) - before, batch
+    peak = peak_memory(place) - before
+    # A CPU is interrupted by other work, so it gets more time to reach its best.
+    at_least_s = 0.2 if place.type == "cuda" else 1.0
+    seconds = best_time(batch.gradients, place, at_least_s=at_least_s)
+    return Row(seconds, peak, engine.arithmetic, type(batch.estimator.views[0]).__name__)

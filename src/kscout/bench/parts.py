@@ -1,36 +1,29 @@
-"""Images per second of each part of a training beside its limit, and the cost of whole batches.
+"""Images per second of each part of a training next to its limit.
 
 Parts run in the arithmetic of a training: on CUDA through the fused 16-bit kernels, as graphs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from kscout.bench.engine import PAPER, Engine, TrainingBatch, Workload, release
+from kscout.acquisition.episode import Simulator
+from kscout.bench.engine import Engine, TrainingBatch, Workload, release
 from kscout.bench.limits import Ceilings, Work, best_time, count_work, ssim_work
 from kscout.bench.yardstick import plain_policy
 from kscout.core import Measurement, Observation
 from kscout.metrics import SsimScorer
-from kscout.names import ESTIMATORS
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.training.gradients import EagerGradients, GraphedGradients
 
 N_IMAGES = {"cpu": (32,), "cuda": (128, 640, 2048)}
-"""Images that go through the U-Net together: q = 8 candidates of a batch of 4 on a CPU; of 16, of
-five seeds' 80, and many on CUDA."""
+"""Images that the U-Net reconstructs together: q = 8 candidates of a batch of 4 on a CPU; of 16, of
+80, and many on CUDA."""
 
 N_POLICY_IMAGES = {"cpu": 4, "cuda": 256}
-"""States whose gradients are taken together: those of a step on a CPU, of all 16 steps on CUDA."""
-
-N_UPDATES = {"cpu": 1, "cuda": 8}
-"""Updates in a timed pass, so that what happens once in a pass weighs little on CUDA."""
-
-PAPER_UPDATES = 21_750
-PAPER_SIZE = 128
+"""States whose gradients are computed together: those of a step on a CPU, of 16 steps on CUDA."""
 
 
 class Part(NamedTuple):
@@ -124,7 +117,8 @@ def _ssim(engine: Engine, n_images: int) -> Callable[[], Tensor]:
 
 
 def _scoring(engine: Engine, n_images: int) -> tuple[Callable[[], Tensor], int]:
-    with engine.ready() as simulator:
+    with engine.ready_convolutions():
+        simulator = Simulator(engine.batch, engine.frozen)
         state = simulator.start(engine.size // 8)
     n_columns = min(n_images // len(state), state.n_left)
     blocked = simulator.blocked(state)
@@ -157,50 +151,3 @@ def _policy(engine: Engine) -> Part:
     # A backward pass multiplies twice for each product of the forward pass, and reads it all again.
     work = Work(3 * forward.flops, 3 * forward.n_bytes)
     return Part("policy forward + backward", run, n_images, work, in_half)
-
-
-def measure_batches(engine: Engine, *, horizon: int, q: int) -> list[dict[str, Any]]:
-    """Return the time of greedy and non-greedy batches, and of five seeds in lockstep."""
-    n_slices = len(engine.slices)
-    records = []
-    for work in (
-        Workload(n_slices, horizon, q),
-        Workload(n_slices, horizon, q, method="ngreedy"),
-        Workload(n_slices, horizon, q, n_seeds=5),
-    ):
-        records.append(_batch_record(engine, work))
-        release(engine.device)
-    return records
-
-
-def _batch_record(engine: Engine, work: Workload) -> dict[str, Any]:
-    """Time a batch's gradients, and updates: draws and optimizer steps too."""
-    device, n_updates = engine.device, N_UPDATES[engine.device.type]
-    batch = TrainingBatch(engine, work, n_updates=n_updates)
-    # Batches on a CPU are long enough; a few on CUDA would measure the clock's ramp.
-    at_least_s = 0.5 if device.type == "cuda" else 0.0
-    seconds = best_time(batch.gradients, device, at_least_s=at_least_s, n_least=2)
-    update_s = best_time(batch.updates, device, at_least_s=at_least_s, n_least=2) / n_updates
-    record: dict[str, Any] = {
-        **asdict(work),
-        "method": ESTIMATORS[work.method].title,
-        "size": engine.size,
-        "arithmetic": engine.arithmetic,
-        "seconds": seconds,
-        "update_seconds": update_s,
-        "reconstructions_per_s": work.n_reconstructions / seconds,
-    }
-    if engine.size == PAPER_SIZE:
-        record["extrapolated_paper_minutes"] = extrapolate(work, update_s)
-        is_whole = (work.n_slices, work.horizon, work.q) == (PAPER.n_slices, PAPER.horizon, PAPER.q)
-        record["extrapolated_from"] = "this batch" if is_whole else "a smaller batch"
-    return record
-
-
-def extrapolate(work: Workload, update_s: float) -> float:
-    """Return how many minutes the paper's updates would take, of all seeds, nothing else counted.
-
-    Where the batch is not the paper's, its time is scaled by the number of reconstructions.
-    """
-    growth = work.n_seeds * PAPER.n_reconstructions / work.n_reconstructions
-    return PAPER_UPDATES * update_s * growth / 60

@@ -1,4 +1,4 @@
-"""A training's greedy batch against the plain one: the same slices and draws, turn by turn."""
+"""A training's greedy batch against the plain one: same slices and samples, interleaved."""
 
 from statistics import median
 from typing import Any
@@ -14,11 +14,11 @@ N_ROUNDS = 3
 
 
 def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any]:
-    """Time both, interleaved three times; return the median of the ratios and all that led to it.
+    """Time both, interleaved three times; return the median of the ratios and all measured values.
 
-    Both are warmed up before: kernels compiled, graphs captured. What is faster must also be the
-    same, so gradients are compared too, outside the timing and with the plain side's columns: where
-    the arithmetic differs, the same numbers may draw others.
+    Both are warmed up before: kernels compiled, graphs captured. A faster batch must also compute
+    the same, so gradients are also compared, outside the timing and with the columns of the plain
+    implementation: if the arithmetic differs, the same random numbers may select other columns.
     """
     batch = TrainingBatch(engine, Workload(len(engine.slices), horizon, q))
     unet, policy = plain_unet(engine), plain_policy(batch)
@@ -64,9 +64,9 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
 def _compare_results(
     batch: TrainingBatch, policy: PlainPolicy, expected: PlainEstimate
 ) -> dict[str, Any]:
-    """Return how far rewards and gradients are apart where both take the plain side's columns.
+    """Return how far rewards and gradients differ for the columns of the plain implementation.
 
-    `columns_equal` compares free draws, and is None where arithmetic differs.
+    `columns_equal` compares sampled columns, and is None if the arithmetic differs.
     """
     is_alike = batch.engine.frozen.precision == "fp32" and batch.engine.device.type == "cpu"
     columns = batch.estimate().columns if is_alike else None
@@ -86,8 +86,8 @@ def _compare_results(
 def gradient_cosine(first: nn.Module, second: nn.Module) -> float:
     """Return the cosine of the angle between the gradients of two networks with the same names.
 
-    In 16 bit the direction says more than the largest difference: rounding moves some maxima of 2x2
-    pixels, and with each a gradient from one weight to others.
+    In 16 bit the direction is more informative than the largest difference: rounding moves some
+    maxima of 2x2 pixels, and with each a gradient from one weight to others.
     """
     a, b = (_flat_gradient(network) for network in (first, second))
     return float(a @ b / (a.norm() * b.norm()))
@@ -109,7 +109,7 @@ def plain_unet(engine: Engine) -> PlainUNet:
 
 
 def plain_policy(batch: TrainingBatch) -> PlainPolicy:
-    """Return torch's modules with the weights of the batch's first policy."""
+    """Return torch's modules with the weights of the batch's policy."""
     own = batch.policy
     policy = PlainPolicy(
         n_cols=own.n_cols, n_channels=own.n_channels, n_blocks=own.n_blocks, n_hidden=own.n_hidden

@@ -20,24 +20,15 @@ def bench(
         bool,
         typer.Option("--scaling", help="Also time batches of growing size, about a minute more."),
     ] = False,
-    reconstructor: Annotated[
-        str, typer.Option(help="A trained U-Net, to judge the agreement of precisions on.")
-    ] = "knee-unet",
     as_json: AsJson = False,
 ) -> None:
-    """Measure speed: each part beside its limit, and whole batches beside a plain implementation.
+    """Measure speed: whole batches against a plain implementation, and each part and its limit.
 
     Example: kscout bench --json
     """
-    from kscout.bench import print_tables, run_benchmarks
+    from kscout.bench import SIZES, print_tables, run_benchmarks
 
-    found = run_benchmarks(
-        device=device,
-        sizes=tuple(size or (64, 128)),
-        quick=quick,
-        scaling=scaling,
-        reconstructor=reconstructor,
-    )
+    found = run_benchmarks(device=device, sizes=tuple(size or SIZES), quick=quick, scaling=scaling)
     if as_json:
         typer.echo(json.dumps(found))
     else:
