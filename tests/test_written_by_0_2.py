@@ -5,7 +5,9 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,15 +16,32 @@ from typer.testing import CliRunner
 from kscout import policies, reconstruction
 from kscout.acquisition import Advisor, Session
 from kscout.cli import app
+from kscout.config import (
+    Config,
+    JointConfig,
+    PolicyConfig,
+    ReconstructorConfig,
+    of_0_2,
+    of_today,
+    read,
+    to_table,
+)
 from kscout.data.store import Store
+from kscout.errors import ConfigError
 from kscout.names import POLICIES, RECONSTRUCTORS
 from kscout.names.renamed import CLASSES
 from kscout.runs import read_run
-from kscout.weights import fingerprint, read_weights
+from kscout.weights import fingerprint, read_weights, save_weights
 from kscout.zoo import ZOO
 
 WRITTEN = Path(__file__).parent / "written_by_0_2"
 TOLD = json.loads((WRITTEN / "told.json").read_text())
+PRESETS = json.loads((WRITTEN / "presets.json").read_text())
+KINDS: dict[str, type[Config]] = {
+    "reconstructor": ReconstructorConfig,
+    "policy": PolicyConfig,
+    "joint": JointConfig,
+}
 ONLY_RECONSTRUCT = ("unet", "varnet")
 
 
@@ -64,6 +83,14 @@ def test_a_policy_has_the_same_fingerprint(name: str) -> None:
     assert fingerprint(policies.load(f"runs/{name}")) == TOLD["policies"][name]
 
 
+def test_weights_with_an_argument_that_had_an_effect_are_rejected(tmp_path: Path) -> None:
+    weights = read_weights(Path("runs/imagine/weights.safetensors"))
+    file = tmp_path / "completed.safetensors"
+    save_weights(file, replace(weights, arguments={**weights.arguments, "order": [3, 4]}))
+    with pytest.raises(ConfigError, match=r"completed\.safetensors: imagine\.order is \[3, 4\]"):
+        policies.load(file)
+
+
 @pytest.mark.parametrize("name", TOLD["reconstructions"])
 def test_a_reconstruction_has_the_same_fingerprint(name: str) -> None:
     assert fingerprint(reconstruction.load(f"runs/{name}")) == TOLD["reconstructions"][name]
@@ -80,6 +107,13 @@ def test_fingerprints_count_the_name_that_a_class_had(name: str) -> None:
     table = POLICIES if name in POLICIES else RECONSTRUCTORS
     found = table.resolve(name).__qualname__
     assert CLASSES.get(found, found) == TOLD["classes"][name]
+
+
+@pytest.mark.parametrize("table", PRESETS, ids=lambda table: table["training"].get("method"))
+def test_settings_are_read_and_name_the_same_runs_of_campaigns(table: dict[str, Any]) -> None:
+    config = read(KINDS[table["kind"]], of_today(table))
+    if table["kind"] != "joint":
+        assert of_0_2(to_table(config)) == table
 
 
 def test_a_finished_training_is_recognized(copy: Path) -> None:

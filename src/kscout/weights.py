@@ -162,7 +162,10 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
             + (f"give {beside}" if is_pair else f"load it with {_LOADERS[weights.kind]}")
         )
     constructor = _TABLES[kind].recall(weights.component, path)
-    arguments = supported_arguments(constructor, weights.component, weights.arguments)
+    try:
+        arguments = supported_arguments(constructor, weights.component, weights.arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     try:
         _check_shapes(constructor, arguments, weights.state)
         component = constructor(**arguments)
