@@ -2,9 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,46 +155,6 @@ def test_the_fixed_order_is_fitted_for_the_network_as_it_is(
     policy = policies.load(runs["fixed"])
     assert isinstance(policy, FixedOrder)
     assert policy.order == wanted.order
-
-
-@pytest.mark.parametrize("fresh_pool", [True, False])
-def test_masks_of_orders_before_may_be_dropped(
-    fresh_pool: bool, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orders = [[1, 2, 3], [15, 14, 13]]
-    fits = iter(orders)
-    monkeypatch.setattr(
-        "kscout.training.joint.blind.fit_fixed_order",
-        lambda *_, **__: SimpleNamespace(order=next(fits)),
-    )
-    config = joint_config("fixed", fresh_pool=fresh_pool)
-    run = train_joint(config, store, tmp_path / "run", device="cpu")
-    pool = torch.load(run.path / "checkpoint.pt", weights_only=True)["facts"]["carried"]["pool"]
-    assert len(pool["masks"]) == 7
-    is_newest = pool["masks"][:, -1, orders[1]].all(dim=-1)
-    # Of seven acquisitions the last refill made four.
-    assert is_newest.sum() == (7 if fresh_pool else 4)
-
-
-@pytest.mark.parametrize("orders", list(permutations([[6, 10, 5], [0, 1, 15]])))
-def test_an_order_may_stay_until_a_better_one_is_fitted(
-    orders: tuple[list[int], ...], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fits = iter(orders)
-    monkeypatch.setattr(
-        "kscout.training.joint.blind.fit_fixed_order",
-        lambda *_, **__: SimpleNamespace(order=next(fits)),
-    )
-    config = joint_config("fixed", keep_better=True, n_fit_slices=11)
-    path = train_joint(config, store, tmp_path / "run", device="cpu").path
-    kept = policies.load(path)
-    assert isinstance(kept, FixedOrder)
-    network = path / "epoch-0002.safetensors"
-    named = [(str(order), FixedOrder(n_cols=16, order=order)) for order in orders]
-    setting = EvaluationSetting(AcquisitionPlan(2, 3), split="train", device="cpu")
-    found = evaluate(named, store, network, setting).scores
-    best = max(found, key=lambda one: float(one.metric("ssim")[:, -1].mean()))
-    assert best.policy == str(kept.order)
 
 
 @pytest.mark.parametrize("changes", [{"flips": True}, {"zoom": 1.5}])

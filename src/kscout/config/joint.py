@@ -118,12 +118,6 @@ class FixedSampling(JointTraining):
     """Name of the sampler."""
     n_fit_slices: Annotated[int, AtLeast(1)] = 256
     """Training slices drawn for each column of the order."""
-    fresh_pool: bool = False
-    """Whether the whole pool is acquired anew when an order was fitted; else masks of orders before
-    are learned from until newer ones have driven them out."""
-    keep_better: bool = False
-    """Whether an order stays until a newly fitted one ends higher on `n_fit_slices` training
-    slices: the network has learned for the order that it had, and a greedy fit may lose to it."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +192,6 @@ class StraightThroughSampling(LearnedSampling):
     """Name of the sampler."""
     temperature: Annotated[float, Above(0)] = 1.0
     """Of the probabilities that gradients go through; choices do not depend on it."""
-    through_images: bool = True
-    """Whether gradients go through images that the policy saw, to the choices that led to them, as
-    in arXiv 2105.06460 and 2203.16392; else a choice is judged by the images after it alone."""
 
 
 @final

@@ -190,8 +190,6 @@ class DenseTraining(PolicyTraining, VariedSlices):
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which the mean gains of a fixed order are measured at the start; of
     coarser `sizes` as many as have as many pixels, up to 256."""
-    from_order: bool = True
-    """Whether a policy that can, such as `column`, starts from these gains; an ablation."""
     starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
     """Central columns to start from, drawn for each slice; none: those of `acquisition`."""
     horizons: tuple[Annotated[int, AtLeast(1)], ...] = ()

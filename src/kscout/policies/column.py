@@ -52,8 +52,6 @@ class ColumnPolicy(Policy):
         channels: features of the convolutions along the rows, each of which halves their number.
         image_channels: features of the convolutions over the image, each of which halves it.
         n_bins: rows that remain for a token, whatever their number was.
-        paired: whether two columns at opposite frequencies share a token, which halves the work.
-        sees_mirrored: whether it looks at the mirror image of what was measured; an ablation.
         n_cols: columns of the matrix whose mean gains it may start from; those of another matrix
             are read at the same frequencies, in cycles per pixel. What it expects is for such
             columns: those of a matrix with twice as many bring half of it.
@@ -84,8 +82,6 @@ class ColumnPolicy(Policy):
         channels: Sequence[int] = (16, 32, 48),
         image_channels: Sequence[int] = (16, 32, 48, 64, 96),
         n_bins: int = 8,
-        paired: bool = False,
-        sees_mirrored: bool = True,
         known_cols: Sequence[int] = (),
         known_starts: Sequence[int] = (),
     ) -> None:
@@ -94,16 +90,14 @@ class ColumnPolicy(Policy):
         self.n_cols, self.horizon, self.n_initial = n_cols, horizon, n_initial
         self.width, self.n_layers, self.n_heads, self.n_bins = width, n_layers, n_heads, n_bins
         self.channels, self.image_channels = list(channels), list(image_channels)
-        self.paired, self.sees_mirrored = paired, sees_mirrored
-        n_sides = 1 + paired
         self.along_rows = _convolutions([_N_SIGNALS, *channels], stride=(2, 1))
         self.over_image = _convolutions([2, *image_channels], stride=(2, 2))
-        self.token = nn.Linear(n_sides * channels[-1] * n_bins, width)
+        self.token = nn.Linear(channels[-1] * n_bins, width)
         self.context = nn.Linear(2 * image_channels[-1], width)
-        n_place = n_sides * (_N_PLACE + (n_initial is not None))
+        n_place = _N_PLACE + (n_initial is not None)
         self.place = nn.Sequential(nn.Linear(n_place, width), nn.GELU(), nn.Linear(width, width))
         self.blocks = nn.Sequential(*(_Attention(width, n_heads) for _ in range(n_layers)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, n_sides)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.known_cols = [n for n in dict.fromkeys(known_cols) if n != n_cols]
@@ -143,16 +137,13 @@ class ColumnPolicy(Policy):
         zero_filled = (magnitude(seen.zero_filled) - mean) / std
         context = _convolved(self.over_image, [seen.image, zero_filled])
         shared = torch.cat([context.mean(dim=(2, 3)), context.amax(dim=(2, 3))], dim=1)
-        features = _convolved(self.along_rows, _signals(seen, mean, std, self.sees_mirrored))
+        features = _convolved(self.along_rows, _signals(seen, mean, std))
         if features.shape[2] != self.n_bins:
             features = F.adaptive_avg_pool2d(features, (self.n_bins, features.shape[3]))
         features, place = features.flatten(1, 2).transpose(1, 2), self._place(seen, step)
-        if self.paired:
-            features, place = _paired(features), _paired(place)
         tokens = self.token(features) + self.place(place) + self.context(shared)[:, None]
-        expected = self.head(self.norm(self.blocks(tokens))).float()
+        expected = self.head(self.norm(self.blocks(tokens))).float()[..., 0]
         n_cols = seen.mask.shape[1]
-        expected = _unpaired(expected, n_cols) if self.paired else expected[..., 0]
         expected = expected + self._before_learning(seen.mask, step)
         # The same share of a finer matrix is more columns, of which each brings less. What columns
         # are drawn by is no gain.
@@ -183,7 +174,7 @@ class ColumnPolicy(Policy):
         self, seen: Observation, step: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch col feature"]:
         """Return what a column is, whatever was measured, and how many may still follow."""
-        place = _place(seen.mask, step, self.sees_mirrored)
+        place = _place(seen.mask, step)
         if self.n_initial is None:
             return place
         left = (self.horizon - step).clamp(min=1)
@@ -225,9 +216,7 @@ def _convolutions(widths: Sequence[int], *, stride: tuple[int, int]) -> nn.Seque
     return nn.Sequential(*layers)
 
 
-def _signals(
-    seen: Observation, mean: Tensor, std: Tensor, sees_mirrored: bool
-) -> list[Float[Tensor, "batch row col"]]:
+def _signals(seen: Observation, mean: Tensor, std: Tensor) -> list[Float[Tensor, "batch row col"]]:
     """Return maps over k-space: logarithms of magnitudes and of differences, masks, frequencies.
 
     The reconstruction and what was measured are both in units of the measurement's statistics.
@@ -241,8 +230,8 @@ def _signals(
     # Taken after the transform, so that not even the sign of a zero tells of other columns.
     known = [torch.where(seen.mask[:, None, :], x, 0.0) for x in found]
     # The image is real: what was measured is as far from it as its mirror image is.
-    mirrored = [at_opposite(x) if sees_mirrored else torch.zeros_like(x) for x in known]
-    is_mirrored = seen.mask[:, opposite(n_cols, device)] & sees_mirrored
+    mirrored = [at_opposite(x) for x in known]
+    is_mirrored = seen.mask[:, opposite(n_cols, device)]
     masks = [x[:, None, :].expand(-1, n_rows, -1).float() for x in (seen.mask, is_mirrored)]
     rows, cols = (frequencies(n, device) / (n / 2) for n in (n_rows, n_cols))
     places = [rows.abs()[:, None].expand(-1, n_cols), cols.expand(n_rows, -1)]
@@ -313,24 +302,8 @@ def _convolved(layers: nn.Sequential, maps: Sequence[Float[Tensor, "batch row co
     return features
 
 
-def _paired(columns: Float[Tensor, "batch col feature"]) -> Float[Tensor, "batch pair both"]:
-    """Join what is known of opposite columns; pairs come by frequency, DC first."""
-    n_cols, device = columns.shape[1], columns.device
-    first = (torch.arange(n_cols // 2 + 1, device=device) + n_cols // 2) % n_cols
-    second = opposite(n_cols, device)[first]
-    return torch.cat([columns.index_select(1, first), columns.index_select(1, second)], dim=-1)
-
-
-def _unpaired(pairs: Float[Tensor, "batch pair 2"], n_cols: int) -> Float[Tensor, "batch col"]:
-    """Return the score of each column from those of pairs."""
-    frequency = torch.arange(n_cols, device=pairs.device) - n_cols // 2
-    # The lowest of an even number has no opposite: it is the first of its pair.
-    is_second = (frequency < 0) & (2 * frequency > -n_cols)
-    return pairs.flatten(1).index_select(1, 2 * frequency.abs() + is_second)
-
-
 def _place(
-    mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"], sees_mirrored: bool
+    mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
 ) -> Float[Tensor, "batch col feature"]:
     """Return what a column is, whatever was measured: frequency, neighborhood, progress."""
     n_cols = mask.shape[1]
@@ -354,7 +327,7 @@ def _place(
     progress = [known.mean(dim=1), step / 16]
     changing = [
         known,
-        known[:, opposite(n_cols, mask.device)] * sees_mirrored,
+        known[:, opposite(n_cols, mask.device)],
         *around,
         *(x[:, None].expand(-1, n_cols).float() for x in progress),
     ]

@@ -104,7 +104,7 @@ class Dense(WarmedEstimator):
         is_begun = start is not None and not is_resized(policy, start)
         # One that has learned gains of another metric takes new ones.
         is_begun = is_begun and learned_from(start) in ("", config.training.metric)
-        takes_gains = dense_of(config).from_order and not state and not is_begun
+        takes_gains = not state and not is_begun
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if self._learns_gains else ()
             one.labels = config.training.metric
@@ -140,9 +140,8 @@ class Dense(WarmedEstimator):
         return {"units": self.units.cpu(), "average": average, **memory}
 
     def begins_able(self, number: int) -> bool:
-        policy, training = self.trainees[number].module, dense_of(self.trainees[number].config)
-        takes_gains = training.from_order and isinstance(policy, StartsFromGains)
-        return takes_gains or super().begins_able(number)
+        policy = self.trainees[number].module
+        return isinstance(policy, StartsFromGains) or super().begins_able(number)
 
     def evaluated(self, number: int) -> Policy:
         return cast(Policy, self.averages[number].module)

@@ -10,7 +10,6 @@ from kscout.policies.fixed import FixedOrder
 from kscout.policies.random import Random
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.joint.sampler import Sampler
-from kscout.training.policy import final_scores
 
 _N_FITTED_AT_ONCE = {"cpu": 16, "cuda": 64}
 """Slices on which columns are tried together, by kind of device; does not change results."""
@@ -50,12 +49,8 @@ class Fixed(Sampler):
         assert isinstance(training, FixedSampling)
         return training
 
-    @property
-    def renews_pool(self) -> bool:
-        return self.training.fresh_pool
-
     def renew(self, epoch: int, *, is_first: bool) -> None:
-        """Fit the order anew, always on the same draws of slices; keep a better one of before."""
+        """Fit the order anew, always on the same draws of slices."""
         slices, config, training = self.material.slices, self.material.config, self.training
         found = fit_fixed_order(
             slices,
@@ -69,19 +64,11 @@ class Fixed(Sampler):
             metric=training.metric,
             device=slices.device,
         )
-        new = self._made(found.order)
-        if is_first or not training.keep_better or self._end(new) > self._end(self.learner):
-            self.learner = new
+        self.learner = self._made(found.order)
 
     def _made(self, order: list[int]) -> Policy:
         slices = self.material.slices
         return FixedOrder(n_cols=slices.n_cols, order=order).to(slices.device)
-
-    def _end(self, policy: Policy) -> float:
-        """Score the end of an order on the network as it is, always on the same slices."""
-        slices = self.material.slices.sample(self.training.n_fit_slices)
-        scores = final_scores(policy, self.material.view, slices, self.material.config)
-        return next(iter(scores.values()))
 
     def state(self) -> dict[str, Any]:
         assert isinstance(self.learner, FixedOrder)

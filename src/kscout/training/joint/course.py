@@ -148,17 +148,9 @@ class Joint(Course[Pair, JointConfig]):
             with self.watch.running():
                 self.current.refresh()
                 self.sampler.renew(epoch, is_first=is_first)
-            if self.sampler.renews_pool:
-                self.pool.clear()
-                self._refill(number, training.n_pool)
-                return
         if number % training.refill_every == 0 or not len(self.pool):
-            self._refill(number, training.n_refill)
-
-    def _refill(self, number: int, n_most: int) -> None:
-        """Acquire some slices and put their masks into the pool."""
-        with self.watch.running():
-            self._acquire(number, min(n_most, len(self.slices)))
+            with self.watch.running():
+                self._acquire(number, min(training.n_refill, len(self.slices)))
 
     def _acquire(self, number: int, n: int) -> None:
         training, slices = self.training, self.slices

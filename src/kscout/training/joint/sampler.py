@@ -67,11 +67,6 @@ class Sampler(ABC):
         """The policy that acquires, is validated and is written."""
         return self.learner
 
-    @property
-    def renews_pool(self) -> bool:
-        """Whether no mask of before is learned from after `renew`."""
-        return False
-
     @classmethod
     def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
         """Build the policy that a training begins with."""

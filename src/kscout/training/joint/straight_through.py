@@ -150,8 +150,7 @@ def scores_on_the_way(
         left = noise.shape[1] - step
         zero_filled = measured.zero_filled.detach()
         seen = shown_to(policy, given, zero_filled, measured.mask, step=step, n_left=left)
-        if training.through_images:
-            seen = replace(seen, image=found.image)
+        seen = replace(seen, image=found.image)
         blocked = measured.mask | ~judge.batch.selectable
         drawn = drawn_through(policy(seen).float(), blocked, noise[:, step], training.temperature)
         masks.append(masks[-1] + drawn)
