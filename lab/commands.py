@@ -73,7 +73,9 @@ def summary_rows(
     rows = []
     for entry in summary.policies:
         compared = summary.comparison(entry.policy)
-        choice = "best" if summary.is_argmax or not entry.is_trained else "draws"
+        choice = "best" if summary.is_argmax else "draws"
+        if not entry.is_trained:
+            choice = "draws" if entry.policy == "random" else ""
         low, high = compared.interval if compared and compared.interval else (None, None)
         values: dict[str, str | float | None] = {
             **{"experiment": experiment, "store": summary.store, "split": summary.split},

@@ -99,15 +99,6 @@ def test_column_networks_serve_other_matrix_sizes(name: str, n_cols: int) -> Non
     assert (done.columns - n_cols // 2).abs().max() < n_cols // 4
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_cards_name_the_store_and_the_network_of_the_training(name: str) -> None:
-    path = zoo_path(name)
-    assert path is not None
-    card = zoo_card(name)
-    assert read_weights(path).extra["store"][:12] in card
-    assert NETWORKS.get(name.split("-")[0], name) in card
-
-
 @pytest.mark.parametrize("is_folder", [True, False])
 def test_a_path_that_is_called_like_an_entry_goes_first(
     is_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
