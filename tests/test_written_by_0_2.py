@@ -156,6 +156,10 @@ def test_an_evaluation_gives_the_same_scores(copy: Path) -> None:
         *("--out", "again", *(word for one in given for word in ("--policy", one))),
     )
     again = scores(copy / "again")
+    orders = [
+        [file.name for file in (copy / x / "orders").iterdir()] for x in ("evaluation", "again")
+    ]
+    assert orders[0] == orders[1]
     assert [row["column"] for row in again] == [row["column"] for row in rows]
     for metric in ("ssim", "psnr", "nmse"):
         found, wanted = ([float(row[metric]) for row in table] for table in (again, rows))
@@ -184,6 +188,9 @@ def test_a_session_resumes(copy: Path) -> None:
         assert float(session.image().sum()) == pytest.approx(TOLD["session"]["image"], rel=1e-4)
 
 
-def test_a_campaign_finds_all_its_runs_finished() -> None:
+@pytest.mark.parametrize("label", ["imagine-seed0", "label-of-0.2"])
+def test_a_campaign_finds_all_its_runs_finished(copy: Path, label: str) -> None:
+    (run_of_imagine,) = (copy / "campaigns").glob("*/policies/*/imagine-seed0")
+    run_of_imagine.rename(run_of_imagine.with_name(label))
     status = json.loads(run("campaign", "status", "tiny.toml", "--json"))
     assert status["total"] == {"waiting": 0, "running": 0, "done": 4, "failed": 0, "runs": 4}

@@ -73,7 +73,10 @@ class Node:
 
     @property
     def output(self) -> Path:
-        return self.folder / self.label
+        """Return where the command writes, or wrote when its method had another name."""
+        own = self.folder / self.label
+        before = [] if own.exists() else list(self.folder.glob(f"*/{self.product}"))
+        return before[0].parent if before else own
 
     @property
     def log(self) -> Path:
