@@ -5,18 +5,16 @@ The header is ISMRMRD's: with it `kscout data import --header` reads what such a
 
 import tempfile
 import warnings
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, final
+from typing import Any
 
 import numpy as np
 
-from kscout.config.bounds import Above, Between
-from kscout.config.records import check
 from kscout.errors import ConfigError
 from kscout.export.order import ScanTable
+from kscout.export.settings import GradientEcho
 from kscout.files import check_replaceable, write_text
 
 _RASTER_S = 1e-5
@@ -26,31 +24,6 @@ _SPOILING_DEG = 117.0
 _SPOIL_CYCLES = 4
 """Of phase over a slice, and over two pixels of the readout."""
 _PULSE_S, _PULSE_CYCLES = 3e-3, 4.0
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class GradientEcho:
-    """What a sequence is like, besides the order of its lines."""
-
-    n_rows: Annotated[int, Between(2, 4096)]
-    """Samples of a readout."""
-    readout_mm: Annotated[float, Above(0)]
-    """Field of view along the readout."""
-    slice_mm: Annotated[float, Above(0)] = 5.0
-    flip_deg: Annotated[float, Between(0.1, 180)] = 15.0
-    echo_ms: Annotated[float, Above(0)] = 8.0
-    """From the middle of the pulse to the center of k-space."""
-    repetition_ms: Annotated[float, Above(0)] = 20.0
-    dwell_us: Annotated[float, Above(0)] = 20.0
-    """Of one sample; rounded to 10 us."""
-    max_grad_mt_per_m: Annotated[float, Above(0)] = 28.0
-    max_slew_t_per_m_per_s: Annotated[float, Above(0)] = 120.0
-    field_t: Annotated[float, Above(0)] = 3.0
-    """Of the magnet; stands in the header."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 def write_pulseq(path: Path, table: ScanTable, echo: GradientEcho) -> Path:

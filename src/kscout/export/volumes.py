@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import final
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from jaxtyping import Bool, Float32
 
 from kscout import reconstruction
 from kscout.acquisition.budget import check_budget
-from kscout.config.records import check
 from kscout.core import Policy, Reconstructor
 from kscout.data.manifest import VolumeRecord, refuse_store
 from kscout.data.slices import SliceSet
@@ -24,43 +22,9 @@ from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.running.trajectories import AcquisitionPlan, check_start, trajectories
 from kscout.export.image_files import SUFFIXES, WRITERS, Volume
 from kscout.export.order import central_budget, policy_of
-from kscout.names import ImageFormat
+from kscout.export.settings import ExportSetting
 from kscout.physics.sampling import start_mask
 from kscout.weights import fingerprint
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ExportSetting:
-    """What is reconstructed, from which columns, and as what it is written."""
-
-    format: ImageFormat
-    split: str = "test"
-    n_initial: int | None = None
-    """Central columns that a policy starts from."""
-    steps: int | None = None
-    """Columns that it acquires."""
-    seed: int | None = None
-    """Draws columns of a stochastic policy; None takes the best, and of a policy without weights,
-    such as `random`, draws by 0."""
-    batch_size: int | None = None
-    """Slices at once."""
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    @property
-    def plan(self) -> AcquisitionPlan:
-        return AcquisitionPlan(
-            n_initial=self.n_initial or 0,
-            horizon=self.steps or 0,
-            n_trajectories=1,
-            seed=self.seed or 0,
-            is_argmax=self.seed is None,
-            protocol="blind",
-            batch_size=self.batch_size,
-        )
 
 
 def export_store(
@@ -96,8 +60,8 @@ def export_store(
     n_volumes = sum(record.split == setting.split for record in opened.manifest.volumes)
     # Before the first file: a later volume may lack columns that the first has.
     for slices in _sizes(opened, setting, is_scored=policy is not None):
-        start = slices.selectable if policy is None else setting.plan.n_initial
-        check_budget(slices.selectable, n_initial=start, horizon=setting.plan.horizon)
+        start = slices.selectable if policy is None else setting.n_initial or 0
+        check_budget(slices.selectable, n_initial=start, horizon=setting.steps or 0)
         check_start(slices, network.to(slices.device), start)
     for record, slices in _volumes(opened, setting, is_scored=policy is not None):
         images, masks = _reconstructed(slices, network, choose, setting)
@@ -157,7 +121,7 @@ def _reconstructed(
     """Return the images of all slices, and the columns they were made of."""
     _, n_rows, n_cols = slices.shape
     view = network.frozen(precision="auto", n_rows=n_rows, n_cols=n_cols, device=slices.device)
-    images, masks, plan = [], [], setting.plan
+    images, masks, plan = [], [], _plan(setting)
     if choose is None:
         for batch in slices.batches(plan.n_at_once(slices)):
             found = view(batch.kspace, batch.selectable)
@@ -182,3 +146,15 @@ def _name(volume: str, suffix: str, others: set[str]) -> str:
     while (found := f"{plain}{'' if number == 1 else f'-{number}'}{suffix}") in others:
         number += 1
     return found
+
+
+def _plan(setting: ExportSetting) -> AcquisitionPlan:
+    return AcquisitionPlan(
+        n_initial=setting.n_initial or 0,
+        horizon=setting.steps or 0,
+        n_trajectories=1,
+        seed=setting.seed or 0,
+        is_argmax=setting.seed is None,
+        protocol="blind",
+        batch_size=setting.batch_size,
+    )

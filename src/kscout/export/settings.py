@@ -1,0 +1,78 @@
+"""What is exported, and how; nothing here needs torch."""
+
+from dataclasses import dataclass
+from typing import Annotated, final
+
+from kscout.config.bounds import Above, AtLeast, Between
+from kscout.config.records import check
+from kscout.config.written import Written
+from kscout.names import ImageFormat
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OrderSetting:
+    """Which acquisition of a policy or of an evaluation a scan table describes."""
+
+    n_cols: int | None = None
+    """Columns of the image, for a policy."""
+    n_initial: int | None = None
+    """Central columns measured first, for a policy."""
+    steps: int | None = None
+    """Columns measured after them, for a policy."""
+    policy: str | None = None
+    """Whose acquisition, of an evaluation."""
+    slice: Annotated[str | None, Written("VOLUME:NUMBER")] = None
+    """Which slice, of an evaluation."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GradientEcho:
+    """What a sequence is like, besides the order of its lines."""
+
+    n_rows: Annotated[int, Between(2, 4096)]
+    """Samples of a readout; else as many as columns."""
+    readout_mm: Annotated[float, Above(0)]
+    """Field of view along the readout; else --fov-mm."""
+    slice_mm: Annotated[float, Above(0)] = 5.0
+    """Thickness of the slice."""
+    flip_deg: Annotated[float, Between(0.1, 180)] = 15.0
+    """Flip angle."""
+    echo_ms: Annotated[float, Above(0)] = 8.0
+    """Echo time, from the middle of the pulse to the center of k-space."""
+    repetition_ms: Annotated[float, Above(0)] = 20.0
+    """Repetition time."""
+    dwell_us: Annotated[float, Above(0)] = 20.0
+    """Time of a sample, in steps of 10."""
+    max_grad_mt_per_m: Annotated[float, Above(0)] = 28.0
+    max_slew_t_per_m_per_s: Annotated[float, Above(0)] = 120.0
+    field_t: Annotated[float, Above(0)] = 3.0
+    """Field of the magnet, for the header."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ExportSetting:
+    """What is reconstructed, from which columns, and as what it is written."""
+
+    format: ImageFormat
+    """Of the files."""
+    split: str = "test"
+    """train, val or test."""
+    n_initial: int | None = None
+    """Central columns at the start; else as it was trained."""
+    steps: int | None = None
+    """Columns acquired; else as it was trained."""
+    seed: int | None = None
+    """Draw columns by this seed; else a trained policy's best."""
+    batch_size: Annotated[int | None, AtLeast(1)] = None
+    """Slices at once."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+    def __post_init__(self) -> None:
+        check(self)
