@@ -57,7 +57,7 @@ def test_trained_policies_run_beside_others_on_the_same_unseen_slices(demo: Demo
     policies = [{entry.policy for entry in one.policies} for one in (ready, oracle, trained)]
     assert policies[0] == {"random", "center-out", "fixed", "greedy", "column"}
     assert policies[1] == {"random", "fixed", "column", "oracle"}
-    assert policies[2] == {"random", "equispaced-two", "center-out", "fixed", "oracle", "dense"}
+    assert policies[2] == {"random", "equispaced-two", "center-out", "fixed", "dense"}
     assert {(one.reference, one.split, one.protocol) for one in (ready, oracle, trained)} == {
         ("fixed", "test", "paper")
     }
@@ -76,12 +76,13 @@ def test_the_page_is_self_contained_and_opens_with_the_comparison_and_a_player(d
         "Trained here",
     ]
     assert {"Reconstructions", "Training", "Images", "How this was made"} < set(titles)
-    for title, learned in (("One acquisition, step by step", "column"), ("Trained here", "dense")):
+    played = {titles[0]: ("column", "fixed", "oracle"), titles[2]: ("dense", "fixed", "random")}
+    for title, names in played.items():
         part = text[text.index(f"<h2>{title}</h2>") :]
         player = part[part.index('class="player"') : part.index('class="cards"')]
-        assert all(f">{name}<" in player for name in (learned, "fixed", "oracle"))
-    names = re.findall(r'id="([^"]+)"', text)
-    assert len(names) == len(set(names))
+        assert all(f">{name}<" in player for name in names)
+    links = re.findall(r'id="([^"]+)"', text)
+    assert len(links) == len(set(links))
 
 
 def test_a_second_run_starts_nothing(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
