@@ -55,8 +55,8 @@ def plan_of(out: Path, name: str) -> Plan:
 def test_trained_policies_run_beside_others_on_the_same_unseen_slices(demo: Demo) -> None:
     ready, oracle, trained = demo[1].summaries.values()
     policies = [{entry.policy for entry in one.policies} for one in (ready, oracle, trained)]
-    assert policies[0] == {"random", "center-out", "fixed", "greedy", "column"}
-    assert policies[1] == {"random", "fixed", "column", "oracle"}
+    assert policies[0] == {"fixed", "column"}
+    assert policies[1] == {"random", "center-out", "fixed", "greedy", "column", "oracle"}
     assert policies[2] == {"random", "equispaced-two", "center-out", "fixed", "dense"}
     assert {(one.reference, one.split, one.protocol) for one in (ready, oracle, trained)} == {
         ("fixed", "test", "paper")
@@ -154,6 +154,6 @@ def test_what_to_try_next_works_on_what_the_demo_left(demo: Demo) -> None:
 
 def test_the_page_counts_the_seeds_whose_interval_lies_above_zero() -> None:
     told = tell_seeds([(0.0021, 0.001, 0.003), (-0.0004, -0.001, 0.002)])
-    assert "With 2 recorded seeds" in told and "above zero in 1:" in told
+    assert "With 2 seeds" in told and "above zero in 1:" in told
     assert "+0.0021 (+0.0010 to +0.0030), −0.0004" in told
     assert len(LEADS) == 5

@@ -1,7 +1,6 @@
 """The page of the demo: the comparison and a player first, then what was trained, then numbers."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from html import escape
 from itertools import chain
 from pathlib import Path
@@ -13,10 +12,8 @@ from kscout.campaign.nodes import Node
 from kscout.campaign.plan import Plan
 from kscout.data.store import Store
 from kscout.evaluation.records.acquisitions import load_acquisition
-from kscout.evaluation.summaries.summary import Summary, read_summary
-from kscout.evaluation.summaries.tables import policy_table
+from kscout.evaluation.summaries.summary import read_summary
 from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
-from kscout.figures.curves import draw_differences
 from kscout.figures.pictures import draw_montage
 from kscout.figures.series import LineStyle
 from kscout.report.build import (
@@ -29,10 +26,10 @@ from kscout.report.build import (
     write_report,
 )
 from kscout.report.commands import as_shell, code_html
-from kscout.report.evaluations import differences_of, result_parts
+from kscout.report.evaluations import result_parts
 from kscout.report.folders import search
 from kscout.report.page import Front
-from kscout.report.words import tell_comparison, tell_headroom
+from kscout.report.words import tell_comparison
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"
 LEADS = (
@@ -42,8 +39,8 @@ LEADS = (
     (0.00380, 0.00285, 0.00490),
     (0.00404, 0.00324, 0.00496),
 )
-"""Lead of `column` over the fixed order with its 95 % interval, as `kscout demo` found it with
-seeds 0 to 4."""
+"""Lead of `column` over the fixed order with its 95 % interval, as `kscout demo` of version 0.2 found
+it with seeds 0 to 4 (`demo-seeds` in lab/results.csv)."""
 _N_SHOWN = 8
 
 Command = tuple[str, Sequence[str]]
@@ -62,15 +59,17 @@ def write_demo_page(out: Path, plans: Mapping[str, Plan], *, seed: int, is_quick
     folders = {name: plan.of_kind("evaluation")[0].output for name, plan in plans.items()}
     summaries = {name: read_summary(folder) for name, folder in folders.items()}
     looks = looks_of(*summaries.values())
-    ready, trained = (
-        list(chain(*result_parts(summaries[name], looks, stem=f"{name}-").values()))
-        for name in ("ready", "trained")
+    ready, oracle, trained = (
+        result_parts(summary, looks, stem=f"{name}-") for name, summary in summaries.items()
     )
     kinds = ("reconstructor", "policy", "analysis")
     others = [one.output for kind in kinds for one in plans["trained"].of_kind(kind)]
     sections = (
         Section(PLAYER_TITLE, (Prose(_PLAYED), _player(folders["oracle"], 1, looks))),
-        _lead(summaries["ready"], looks),
+        Section(
+            "The lead over the fixed order",
+            (*ready["Difference to fixed"][-1:], Prose(tell_seeds(LEADS))),
+        ),
         Section(
             "Trained here",
             (
@@ -80,10 +79,17 @@ def write_demo_page(out: Path, plans: Mapping[str, Plan], *, seed: int, is_quick
         ),
         _commands("What to try next", _NEXT, next_commands(out, plans, seed)),
         Section(
-            "At the paper's size", (Prose(_READY), *ready, _player(folders["ready"], 2, looks))
+            "At the paper's size",
+            (
+                *(Prose(_READY), *ready["Scores"], *ready["SSIM by step"]),
+                _player(folders["ready"], 2, looks),
+            ),
         ),
-        _headroom(summaries["oracle"]),
-        Section("At the size of the training here", tuple(trained)),
+        Section(
+            "How much is possible",
+            (Prose(_BOUND), *oracle["Scores"], *oracle["SSIM by step"]),
+        ),
+        Section("At the size of the training here", tuple(chain(*trained.values()))),
         *analysis_sections(search(others), looks),
         _images(plans["trained"].of_kind("store")[0]),
         _how(out, plans),
@@ -103,21 +109,6 @@ def _player(folder: Path, number: int, looks: dict[str, LineStyle]) -> Widget:
     return player_widget(acquisition, name, colors=policy_colors(looks))
 
 
-def _lead(summary: Summary, looks: dict[str, LineStyle]) -> Section:
-    """Draw the lead of trained policies column by column, and say how often it was found."""
-    trained = [one.policy for one in summary.policies if one.is_trained]
-    curves = [one for one in differences_of(summary) if one.name in trained]
-    figure = partial(draw_differences, curves, reference=summary.reference, styles=looks)
-    caption = (
-        f"SSIM of trained policies minus that of the fixed order after every acquired column, over "
-        f"{summary.n_slices} slices of {summary.n_volumes} knees."
-    )
-    return Section(
-        "The lead over the fixed order",
-        (Drawing(figure, "lead", caption), Prose(tell_seeds(LEADS))),
-    )
-
-
 def tell_seeds(leads: Sequence[tuple[float, float, float]]) -> str:
     """Say with how many of the recorded seeds the interval of the lead lies above zero."""
     n_above = sum(low > 0 for _, low, _ in leads)
@@ -125,15 +116,9 @@ def tell_seeds(leads: Sequence[tuple[float, float, float]]) -> str:
         f"{lead:+.4f} ({low:+.4f} to {high:+.4f})".replace("-", "−") for lead, low, high in leads
     )
     return (
-        f"With {len(leads)} recorded seeds of the demo, each with other knees, the 95 % interval "
-        f"of the lead of column lies above zero in {n_above}: {listed}."
+        f"With {len(leads)} seeds of the demo, each with other knees, recorded with version 0.2, "
+        f"the 95 % interval of the lead of column lies above zero in {n_above}: {listed}."
     )
-
-
-def _headroom(summary: Summary) -> Section:
-    told = tell_headroom(summary) or ""
-    table = policy_table(summary, name="oracle-policies")
-    return Section("How much is possible", (Prose(f"{_BOUND} {told}"), table))
 
 
 def _images(node: Node) -> Section:
@@ -227,8 +212,9 @@ _READY = """Nothing was trained for this section: the U-Net and the policies com
 trained on other procedural knees of this size. The last picture shows a slice on which column \
 does worse than on nine in ten others."""
 
-_BOUND = """The oracle tries every column at every step and takes the best by the true image. It \
-ran on the first of these knees only, because each takes seconds."""
+_BOUND = """The oracle tries every column at every step and takes the best by the true image. That \
+takes so long that it ran on a few knees only; so few show what policies do, not which one is \
+better."""
 
 _IMAGES = """Knees are drawn from random anatomy and scanner settings. They look like MR images \
 and need no license; they are not of patients."""
