@@ -39,8 +39,8 @@ LEADS = (
     (0.00380, 0.00285, 0.00490),
     (0.00404, 0.00324, 0.00496),
 )
-"""Lead of `column` over the fixed order with its 95 % interval, as `kscout demo` of version 0.2 found
-it with seeds 0 to 4 (`demo-seeds` in lab/results.csv)."""
+"""Lead of `column` over the fixed order with its 95 % interval, as `kscout demo` of version 0.2
+found it with seeds 0 to 4 (`demo-seeds` in lab/results.csv)."""
 _N_SHOWN = 8
 
 Command = tuple[str, Sequence[str]]
