@@ -161,6 +161,11 @@ def test_a_measurement_that_ended_early_is_kept_to_be_reconstructed_alone(tmp_pa
     assert store.measured("test").selectable[0].tolist() == [True] * 8 + [False] * 3
 
 
+def declare_many(path: Path) -> None:
+    with h5py.File(write(path, lines()), "r+") as file:
+        file["dataset/data"].resize((2**34,))
+
+
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "epi": (
         lambda path: write(path, lines(), header(encoding("epi"))),
@@ -183,6 +188,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: write(path, lines(), header(encoding("radial"))),
         "along a trajectory that is radial",
     ),
+    "many": (declare_many, r"declares records of shape \(17179869184,\), which are [\d.]+ TB"),
     "depth": (
         lambda path: write(path, lines(), header(encoding(z=4))),
         "encodes two phase directions",

@@ -146,6 +146,10 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: write_older(path, [*blocks(), special(SYNCHRONOUS)[:-60]]),
         "ends within a measurement, or is damaged",
     ),
+    "of no length": (
+        lambda path: write(path, [*blocks(), bytes(4) + special(SYNCHRONOUS)[4:]]),
+        "ends within a measurement, or is damaged",
+    ),
     "short": (lambda path: path.write_bytes(b"\0" * 64), "has 64 bytes, too few for raw data"),
     "truncated": (truncated, "ends within a measurement, or is damaged"),
 }

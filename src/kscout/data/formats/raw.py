@@ -152,7 +152,8 @@ def check_shape(path: Path, shape: Sequence[int]) -> None:
 def check_declared(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
     """Refuse an array of which its file cannot hold what it declares."""
     n_bytes = math.prod(int(length) for length in shape) * dtype.itemsize
-    check_expansion(path, n_bytes, f"{dtype} of shape {tuple(shape)}")
+    what = "records" if dtype.names else str(dtype)
+    check_expansion(path, n_bytes, f"{what} of shape {tuple(shape)}")
 
 
 def _slice(array: Any, axes: Sequence[str], at: Sequence[Any]) -> np.ndarray:  # noqa: ANN401
