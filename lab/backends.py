@@ -74,7 +74,7 @@ def exported_ways(images: torch.Tensor, n_threads: int, n_times: int) -> dict[st
             import openvino
 
             model = openvino.compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": n_threads})
-            name = f"OpenVINO {openvino.__version__.partition('-')[0]}"
+            name = f"OpenVINO {'.'.join(openvino.__version__.split('.')[:2])}"
             found[name] = median_ms(lambda: model(given), n_times)
     return found
 

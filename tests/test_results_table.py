@@ -1,5 +1,6 @@
 """The table of results and the tables of the docs agree, and bundled weights reproduce its rows."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ def test_a_new_row_replaces_the_row_that_measured_the_same(tmp_path: Path) -> No
 def test_no_number_is_in_two_rows(tmp_path: Path) -> None:
     results.record(ROWS, tmp_path / "results.csv")
     assert results.read_results(tmp_path / "results.csv") == ROWS
+
+
+def test_every_experiment_finds_what_it_imports() -> None:
+    for path in results.RESULTS.parent.glob("*.py"):
+        importlib.import_module(path.stem)
 
 
 @pytest.mark.slow
