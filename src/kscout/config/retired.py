@@ -47,7 +47,7 @@ RETIRED: dict[str, Retired] = {
         False, reason="because its estimates were below the policies that they should bound"
     ),
 }
-"""By section and key, for arguments of a component by its name and the argument."""
+"""By section and key, for arguments of a component by its name in 0.2 and the argument."""
 
 
 def is_dropped(name: str, value: object) -> bool:
@@ -57,7 +57,7 @@ def is_dropped(name: str, value: object) -> bool:
         name: dotted, of any depth, such as `training.slopes`.
         value: as a file or the command line gave it.
     """
-    retired = RETIRED.get(".".join(name.split(".")[-2:]))
+    retired = _found(name)
     if retired is None:
         return False
     if _has_no_effect(retired, value):
@@ -66,6 +66,15 @@ def is_dropped(name: str, value: object) -> bool:
         f"{name} is {value!r}; version 0.3 removed this setting {retired.reason}; leave it out, or "
         "use version 0.2"
     )
+
+
+def _found(name: str) -> Retired | None:
+    *_, section, key = f".{name}".split(".")
+    return RETIRED.get(f"{_component_in_0_2(section)}.{key}")
+
+
+def _component_in_0_2(section: str) -> str:
+    return in_0_2("policy", in_0_2("reconstruction", section))
 
 
 def _has_no_effect(retired: Retired | None, value: object) -> bool:
@@ -109,7 +118,7 @@ def of_today(table: Mapping[str, Any]) -> dict[str, Any]:
             found[title] = {
                 key: value
                 for key, value in section.items()
-                if not _has_no_effect(RETIRED.get(f"{where}.{key}"), value)
+                if not _has_no_effect(_found(f"{where}.{key}"), value)
             }
     return found
 
@@ -150,4 +159,5 @@ def _renamed(table: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
 def defaults_of(where: str) -> dict[str, Any]:
     """Return the defaults of all retired settings of a section, or arguments of a component."""
     dotted = {tuple(name.split(".")): retired for name, retired in RETIRED.items()}
-    return {key: retired.default for (section, key), retired in dotted.items() if section == where}
+    section = _component_in_0_2(where)
+    return {key: retired.default for (of, key), retired in dotted.items() if of == section}
