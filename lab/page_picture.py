@@ -17,7 +17,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from kscout.data.generate import MakeSettings, make_store
+from kscout.data.generate import make_store
+from kscout.data.making import MakeSettings
 
 STATE = (
     "slice=3&policies=knee-base-greedy|knee-base-fixed&n_initial=16"

@@ -7,7 +7,8 @@ import pytest
 import results
 import tables
 
-from kscout.data.generate import MakeSettings, make_store
+from kscout.data.generate import make_store
+from kscout.data.making import MakeSettings
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 
 ROWS = results.read_results()

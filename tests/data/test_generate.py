@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from kscout.data.generate import MakeSettings, make_store, paper_settings
+from kscout.data.generate import make_store
+from kscout.data.making import MakeSettings, paper_settings, parse_counts
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, RunError
 from kscout.names import SOURCES
@@ -180,5 +181,5 @@ def test_what_cannot_be_made_is_refused() -> None:
     with pytest.raises(ConfigError, match="choose one of: brain, knee"):
         paper_settings("heads", download=True)
     with pytest.raises(ConfigError, match="as in 40,10,10"):
-        MakeSettings.parse_counts("40,10")
-    assert MakeSettings.parse_counts("3,1,2") == (3, 1, 2)
+        parse_counts("40,10", "--volumes")
+    assert parse_counts("3,1,2", "--volumes") == (3, 1, 2)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fastmri_layout import IMAGES, SETTINGS, write_layout, write_volume
+from kscout.config.written import parse_size
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.errors import ConfigError, DataError
 
@@ -163,14 +164,14 @@ def test_images_of_several_sizes_are_told_with_sizes_that_fit_all(tmp_path: Path
 
 
 def test_a_size_on_the_command_line_is_a_side_or_rows_and_columns() -> None:
-    found = [ImportSettings.parse_size(text, "--size") for text in ("64", "64x64", "640x368")]
+    found = [parse_size(text, "--size") for text in ("64", "64x64", "640x368")]
     assert found == [64, 64, (640, 368)]
     for text in ("", "x", "1x2x3", "a", "3.5"):
         with pytest.raises(ConfigError, match=r"--pad '.*' is no image size; write pixels as in"):
-            ImportSettings.parse_size(text, "--pad")
+            parse_size(text, "--pad")
     for size in ("0", "12x-3", "5000x12"):
         with pytest.raises(ConfigError, match="is no image size; give 1 to 4096"):
-            ImportSettings(size=ImportSettings.parse_size(size, "--size"))
+            ImportSettings(size=parse_size(size, "--size"))
 
 
 def test_padding_takes_images_of_any_shape(tmp_path: Path) -> None:

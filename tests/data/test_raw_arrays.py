@@ -15,6 +15,7 @@ from coil_data import coil_kspace, imported, stored
 from kscout.data.importing import ImportSettings
 from kscout.data.importing import kspace as importing_kspace
 from kscout.data.importing.kspace_cutting import Cutting
+from kscout.data.importing.settings import parse_axes
 from kscout.data.info import describe
 from kscout.errors import ConfigError, DataError
 from kscout.physics.fourier import ifft2c
@@ -292,8 +293,8 @@ def test_arrays_without_named_axes_are_told_what_to_name(tmp_path: Path) -> None
 )
 def test_odd_axes_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        ImportSettings.parse_axes(text)
-    assert ImportSettings.parse_axes("slice, -,row,col") == ("slice", "-", "row", "col")
+        parse_axes(text, "--axes")
+    assert parse_axes("slice, -,row,col", "--axes") == ("slice", "-", "row", "col")
 
 
 def test_options_of_images_are_not_those_of_kspace() -> None:

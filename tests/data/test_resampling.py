@@ -14,6 +14,7 @@ from data.test_volumes import write_dicom
 from kscout.cli.data import app
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing.resampling import resample, resampled_size
+from kscout.data.importing.settings import parse_spacing
 from kscout.data.importing.volumes import find_volumes, read_volume
 from kscout.errors import ConfigError, DataError
 
@@ -143,10 +144,10 @@ def test_resampling_needs_a_spacing_and_sensible_numbers(tmp_path: Path) -> None
         import_folder(tmp_path / "b.nii", tmp_path / "store", ImportSettings(resample=(0.01, 0.01)))
     for text in ("", "x", "1x2x3", "a"):
         with pytest.raises(ConfigError, match="is no spacing; write mm as in"):
-            ImportSettings.parse_spacing(text)
+            parse_spacing(text, "--resample")
     for spacing in ("nan", "0", "1x1e400"):
         with pytest.raises(ConfigError, match=r"is no spacing; give 0\.01 to 100 mm"):
-            ImportSettings(resample=ImportSettings.parse_spacing(spacing))
+            ImportSettings(resample=parse_spacing(spacing, "--resample"))
 
 
 def test_an_import_without_resampling_is_what_it_was(tmp_path: Path) -> None:

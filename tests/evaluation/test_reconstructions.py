@@ -8,7 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 from kscout.cli import app
-from kscout.data.generate import MakeSettings, make_store
+from kscout.data.generate import make_store
+from kscout.data.making import MakeSettings
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis

@@ -15,11 +15,9 @@ from kscout.config.joint import (
     StraightThroughSampling,
 )
 from kscout.config.layers import (
-    assigned,
     differences,
     given,
     merge,
-    nested,
     read_file,
     section,
     told,
@@ -91,7 +89,6 @@ __all__ = [
     "StraightThroughSampling",
     "VariedSlices",
     "WeighTraining",
-    "assigned",
     "check",
     "check_arguments",
     "differences",
@@ -100,7 +97,6 @@ __all__ = [
     "learning_rate_at",
     "load",
     "merge",
-    "nested",
     "of_0_2",
     "of_today",
     "read",

@@ -105,8 +105,6 @@ def check_target(name: str) -> None:
 Plane = Literal["axial", "coronal", "sagittal"]
 """How a volume is cut into slices."""
 
-PLANES: tuple[Plane, ...] = ("axial", "coronal", "sagittal")
-
 Origin = Literal["center", "corner", "plain", "image"]
 """Where arrays of k-space have the centers of k-space and image: both in the middle, both at the
 first index, or as `numpy.fft.fft2` makes k-space of an image that has its center in the middle; or

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from kscout.data.generate import MakeSettings
 from kscout.data.makers.coils import CoilArray, Receiver
 from kscout.data.makers.measured_maps import MeasuredArray
 from kscout.data.makers.parallel import make_volumes
+from kscout.data.making import MakeSettings
 from kscout.data.transforms import root_sum_of_squares, to_images, to_kspace
 from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c, ifft2c
