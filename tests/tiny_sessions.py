@@ -24,6 +24,7 @@ def column_policy() -> ColumnPolicy:
     policy = ColumnPolicy(
         n_cols=N_COLS,
         horizon=HORIZON,
+        n_initial=N_INITIAL,
         width=8,
         n_layers=1,
         n_heads=2,

@@ -29,8 +29,8 @@ FITTED = {
     "density": {"n_cols": N_COLS},
     "imagine": {"n_channels": 2, "n_pools": 1, "n_draws": 2},
     "column": {
-        **{"n_cols": N_COLS, "horizon": HORIZON, "width": 8, "n_layers": 1, "n_heads": 2},
-        **{"channels": [8], "image_channels": [8], "n_bins": 2},
+        **{"n_cols": N_COLS, "horizon": HORIZON, "n_initial": 2, "width": 8, "n_layers": 1},
+        **{"n_heads": 2, "channels": [8], "image_channels": [8], "n_bins": 2},
     },
 }
 FITTED["weighed"] = {

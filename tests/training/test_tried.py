@@ -19,7 +19,7 @@ N_STATES, N_COLS = 8, 24
 def labelled_states() -> tuple[ColumnPolicy, Rows]:
     torch.manual_seed(0)
     sizes = {name: value for name, value in COLUMN.items() if name != "name"}
-    policy = ColumnPolicy(n_cols=N_COLS, horizon=3, **sizes)
+    policy = ColumnPolicy(n_cols=N_COLS, horizon=3, n_initial=2, **sizes)
     torch.nn.init.normal_(policy.head.weight)
     image = torch.rand(N_STATES, 16, N_COLS)
     measured = image[:, None].to(torch.complex64)

@@ -22,11 +22,11 @@ from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.physics.fourier import at_opposite, frequencies, opposite
 from kscout.physics.normalization import magnitude
-from kscout.policies.mean_gains import Table, at_frequencies, read_nearest, row_of, tables_of
+from kscout.policies.mean_gains import Table, read_nearest, row_of, tables_of
 
 _N_SIGNALS = 9
 _N_WAVES = 7
-_N_PLACE = 2 * _N_WAVES + 10
+_N_PLACE = 2 * _N_WAVES + 11
 _N_GROUPS = 8
 _FAINTEST = 1e-2
 """Added to magnitudes before the logarithm, in deviations of the zero-filled image."""
@@ -59,9 +59,8 @@ class ColumnPolicy(Policy):
             nearest matrix are read.
         known_starts: columns of `n_cols` at later starts, whose mean gains it may start from.
         horizon: steps of those gains.
-        n_initial: columns that were measured before the first of these steps. Gains are then looked
-            up by the number of measured columns, and the network is told how many may follow;
-            without it, by the step (networks of older files).
+        n_initial: columns that were measured before the first of these steps; gains are looked up
+            by the number of measured columns.
     """
 
     needs_measurement = True
@@ -75,7 +74,7 @@ class ColumnPolicy(Policy):
         *,
         n_cols: int,
         horizon: int,
-        n_initial: int | None = None,
+        n_initial: int,
         width: int = 128,
         n_layers: int = 4,
         n_heads: int = 4,
@@ -94,8 +93,7 @@ class ColumnPolicy(Policy):
         self.over_image = _convolutions([2, *image_channels], stride=(2, 2))
         self.token = nn.Linear(channels[-1] * n_bins, width)
         self.context = nn.Linear(2 * image_channels[-1], width)
-        n_place = _N_PLACE + (n_initial is not None)
-        self.place = nn.Sequential(nn.Linear(n_place, width), nn.GELU(), nn.Linear(width, width))
+        self.place = nn.Sequential(nn.Linear(_N_PLACE, width), nn.GELU(), nn.Linear(width, width))
         self.blocks = nn.Sequential(*(_Attention(width, n_heads) for _ in range(n_layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1)
         nn.init.zeros_(self.head.weight)
@@ -153,8 +151,6 @@ class ColumnPolicy(Policy):
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch col"]:
         """Return the mean gains that belong to each image."""
-        if self.n_initial is None:
-            return at_frequencies(self.prior, mask.shape[1])[step.clamp(max=len(self.prior) - 1)]
         where = (mask.sum(dim=1), step, mask.shape[1])
         return read_nearest(self.tables, self.get_buffer, *where)
 
@@ -163,8 +159,6 @@ class ColumnPolicy(Policy):
 
         Units begin where acquisitions of its training do, mean gains where the earliest does.
         """
-        if self.n_initial is None:
-            return super().units_at(mask, step)
         share = self.n_cols / mask.shape[1]
         row = row_of(mask.sum(dim=1), self.n_initial, self.horizon, share=share)
         n_before = max(0, self.horizon - len(self.gain_units))
@@ -175,8 +169,6 @@ class ColumnPolicy(Policy):
     ) -> Float[Tensor, "batch col feature"]:
         """Return what a column is, whatever was measured, and how many may still follow."""
         place = _place(seen.mask, step)
-        if self.n_initial is None:
-            return place
         left = (self.horizon - step).clamp(min=1)
         if seen.n_left is not None:
             left = seen.for_each(seen.n_left)

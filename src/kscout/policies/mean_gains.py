@@ -28,7 +28,7 @@ class Table(NamedTuple):
 
 def tables_of(
     n_cols: int,
-    n_initial: int | None,
+    n_initial: int,
     horizon: int,
     known_cols: Sequence[int] = (),
     known_starts: Sequence[int] = (),
@@ -37,18 +37,11 @@ def tables_of(
 
     Args:
         n_cols: columns of its own matrix.
-        n_initial: columns of it that are measured at the earliest start; none where it knows steps
-            alone.
+        n_initial: columns of it that are measured at the earliest start.
         horizon: rows from there on; tables of later starts end with the same column.
         known_cols: columns of other matrices, of which the same shares are measured.
         known_starts: columns of its own matrix at later starts.
     """
-    if n_initial is None:
-        if known_cols or known_starts:
-            raise ConfigError(
-                "mean gains of several sizes or starts begin with n_initial columns; give it"
-            )
-        return [Table("prior", n_cols, 0, 0, horizon)]
     if not all(n_initial < start < n_initial + horizon for start in known_starts):
         raise ConfigError(
             f"of known_starts {[*known_starts]} some are not among the {horizon - 1} columns that "

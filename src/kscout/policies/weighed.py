@@ -229,7 +229,7 @@ def entry(name: str) -> dict[str, str]:
 
 def _as_trained(policy: Policy, seen: Observation) -> Observation:
     """Show a network that knows starts the step at which so many columns were measured."""
-    if not isinstance(policy, ColumnPolicy) or policy.n_initial is None:
+    if not isinstance(policy, ColumnPolicy):
         return seen
     measured, n_cols = seen.mask.sum(dim=1), seen.mask.shape[1]
     step = steps_since(policy.tables, measured, seen.for_each(seen.step), n_cols)
