@@ -7,7 +7,6 @@ import pytest
 
 from kscout.cli.train_policy import resolve_policy
 from kscout.config import (
-    GreedyTraining,
     NonGreedyTraining,
     PolicyConfig,
     to_table,
@@ -58,11 +57,6 @@ def test_the_method_that_is_meant_brings_its_own_step_sizes(file: Path) -> None:
         resolve(file, "training.gama=0.5")
     with pytest.raises(KScoutError, match="Greedy"):
         resolve(method="Greedy")
-
-
-def test_settings_that_a_greedy_run_of_0_1_wrote_may_be_given_again(file: Path) -> None:
-    file.write_text('kind = "policy"\n[training]\nmethod = "greedy"\ngamma = 1.0\nseed = 3\n')
-    assert resolve(file).training == GreedyTraining(seed=3)
 
 
 def test_numbers_of_columns_free_the_setting_from_the_presets_size(file: Path) -> None:
