@@ -136,7 +136,7 @@ def _row(name: str, records: Sequence[RunRecord]) -> CostRow:
     own_counts = [
         sum(line["n_reconstructions"] / line.get("n_lockstep", 1) for line in record.metrics)
         for record in records
-        if all("n_decisions" in line for line in record.metrics)
+        if all({"n_decisions", "n_reconstructions"} <= set(line) for line in record.metrics)
     ]
     n_decisions = sum(line.get("n_decisions", 0) for line in lines)
     total_s = float(sum(times))
