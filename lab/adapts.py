@@ -36,14 +36,14 @@ def acquired(
     plan = AcquisitionPlan(N_INITIAL, STEPS, n_trajectories=1, is_argmax=True, protocol="paper")
     slices = Store.open(data).split("test").sample(limit)
     ready = prepare(names, slices, reconstructor, EvaluationSetting(plan, device=device))
-    found = {}
+    acquisitions = {}
     for name in names:
         (one,) = ready.by_name[name]
         done = [trajectory for _, trajectory in ready.trajectories(one)]
         columns = np.concatenate([part.columns[:, 0].cpu().numpy() for part in done])
         ssim = np.concatenate([part.ssim[:, 0, -1].double().cpu().numpy() for part in done])
-        found[name] = (columns, ssim)
-    return found, ready.slices
+        acquisitions[name] = (columns, ssim)
+    return acquisitions, ready.slices
 
 
 def frequency_counts(
@@ -91,9 +91,11 @@ def main() -> None:
     asked = options.parse_args()
     names = [*asked.policy, asked.fixed]
     where = (asked.data, asked.limit, asked.reconstructor, asked.device)
-    found, slices = acquired(names, *where)
+    acquisitions, slices = acquired(names, *where)
     volumes, n_cols = slices.volumes, slices.n_cols
-    counts = {name: frequency_counts(columns, n_cols) for name, (columns, _) in found.items()}
+    counts = {
+        name: frequency_counts(columns, n_cols) for name, (columns, _) in acquisitions.items()
+    }
     fixed, is_other = counts[asked.fixed], np.array(volumes)[:, None] != np.array(volumes)
     common = {"experiment": "adapts", "store": "knee-paper-size", "split": "test", "n_seeds": 1}
     common |= {"n_slices": len(volumes), "n_volumes": len(set(volumes)), "choice": "best"}
@@ -101,16 +103,16 @@ def main() -> None:
     common |= {"steps": STEPS, "n_cols": n_cols, "device": asked.device, "commit": commit()}
     common |= {"command": f"python lab/adapts.py --data {asked.data}"}
     for name in asked.policy:
-        difference = found[name][1] - found[asked.fixed][1]
+        difference = acquisitions[name][1] - acquisitions[asked.fixed][1]
         low, high = confidence_interval(difference, volumes) or (None, None)
         lead = {"difference": float(difference.mean()), "low": low, "high": high}
-        ssim = {"metric": "ssim", "statistic": "mean", "value": float(found[name][1].mean())}
+        ssim = {"metric": "ssim", "statistic": "mean", "value": float(acquisitions[name][1].mean())}
         shared = float(in_common(counts[name], fixed).diagonal().mean())
         others = float(in_common(counts[name], counts[name])[is_other].mean())
         with_fixed = {"metric": "columns in common with the fixed order", "value": shared}
         with_others = {"metric": "columns in common with other volumes", "value": others}
         record([result(**common, method=name, difference_to="fixed", **lead, **ssim)])
-        record([result(**common, method=name, **told) for told in (with_fixed, with_others)])
+        record([result(**common, method=name, **fields) for fields in (with_fixed, with_others)])
     if asked.picture:
         means = {name: counts[name] for name in asked.policy}
         draw(means, fixed.mean(axis=0)).savefig(asked.picture, dpi=150, facecolor="white")

@@ -40,13 +40,13 @@ def median_ms(run: Callable[[], object], n_times: int) -> float:
 def torch_ways(images: torch.Tensor, n_times: int) -> dict[str, float]:
     """Time the network in PyTorch."""
     network = reconstruction.load("knee-unet").network.eval()
-    found = {"torch, default layout": median_ms(lambda: network(images), n_times)}
+    times = {"torch, default layout": median_ms(lambda: network(images), n_times)}
     last = images.to(memory_format=torch.channels_last)
     network = network.to(memory_format=torch.channels_last)
-    found["torch, channels last"] = median_ms(lambda: network(last), n_times)
+    times["torch, channels last"] = median_ms(lambda: network(last), n_times)
     compiled = torch.compile(network)
-    found["torch.compile"] = median_ms(lambda: compiled(last), n_times)
-    return found
+    times["torch.compile"] = median_ms(lambda: compiled(last), n_times)
+    return times
 
 
 def frozen_ms(images: torch.Tensor, n_times: int) -> float:
@@ -58,7 +58,7 @@ def frozen_ms(images: torch.Tensor, n_times: int) -> float:
 
 def exported_ways(images: torch.Tensor, n_threads: int, n_times: int) -> dict[str, float]:
     """Time the network in other libraries."""
-    network, found = reconstruction.load("knee-unet").network.eval(), {}
+    network, times = reconstruction.load("knee-unet").network.eval(), {}
     with TemporaryDirectory() as folder:
         path = Path(folder) / "unet.onnx"
         torch.onnx.export(network, (images,), path, dynamo=False, input_names=["images"])
@@ -69,14 +69,14 @@ def exported_ways(images: torch.Tensor, n_threads: int, n_times: int) -> dict[st
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = n_threads
             session = onnxruntime.InferenceSession(path, options)
-            found["ONNX Runtime"] = median_ms(lambda: session.run(None, {"images": given}), n_times)
+            times["ONNX Runtime"] = median_ms(lambda: session.run(None, {"images": given}), n_times)
         if importlib.util.find_spec("openvino"):
             import openvino
 
             model = openvino.compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": n_threads})
             name = f"OpenVINO {'.'.join(openvino.__version__.split('.')[:2])}"
-            found[name] = median_ms(lambda: model(given), n_times)
-    return found
+            times[name] = median_ms(lambda: model(given), n_times)
+    return times
 
 
 @torch.no_grad()
@@ -95,14 +95,14 @@ def main() -> None:
     again = [sys.executable, __file__, "--only-frozen", "--threads", str(asked.threads)]
     plain = {**os.environ, "KSCOUT_KERNELS": "off"}
     without = subprocess.run(again, env=plain, check=True, capture_output=True, text=True).stdout
-    found = {"kernels": frozen_ms(images, asked.times), "without kernels": float(without)}
-    found |= torch_ways(images, asked.times)
-    found |= exported_ways(images, asked.threads, asked.times)
+    times = {"kernels": frozen_ms(images, asked.times), "without kernels": float(without)}
+    times |= torch_ways(images, asked.times)
+    times |= exported_ways(images, asked.threads, asked.times)
     common = {"experiment": "unet-backends", "reconstruction": "knee-unet", "n_cols": SIZE}
     common |= {"device": f"{asked.threads} CPU threads", "commit": commit()}
     common |= {"metric": "median_ms", "command": "python lab/backends.py"}
-    record([result(**common, method=name, value=value) for name, value in found.items()])
-    for name, value in found.items():
+    record([result(**common, method=name, value=value) for name, value in times.items()])
+    for name, value in times.items():
         print(f"{name}: {value:.0f} ms")
 
 

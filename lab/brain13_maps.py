@@ -2,8 +2,8 @@
 
     python lab/brain13_maps.py VFA_cart_smalltest.h5
 
-brain13.py tells where the file is from. ESPIRiT's maps of the head, from the sixth of its flip
-angles, are averaged over cells and go on smoothly into the air around it.
+brain13.py has the source of the file. ESPIRiT's maps of the head, from the sixth of its flip
+angles, are averaged over cells and extended smoothly into the air around it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from kscout.physics.normalization import magnitude
 
 FLIP_ANGLE, N_CELLS = 5, 28
 _SMOOTHNESS = 0.02
-"""Weight of the second derivatives, beside cells of the head."""
+"""Weight of the second derivatives relative to the data of cells in the head."""
 _AIR = 0.1
 """Of the brightest pixels: what is darker shows no head."""
 

@@ -1,7 +1,6 @@
 """Run commands of kscout and turn their outputs into rows of results.csv."""
 
 import argparse
-import json
 import shlex
 import subprocess
 import sys
@@ -22,12 +21,14 @@ ACQUISITIONS = {"base": (16, 16), "long": (4, 28), "8x": (8, 8)}
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options that all experiments have."""
-    found = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    found.add_argument("--work", type=Path, default=Path("lab-runs"), help="folder of all outputs")
-    found.add_argument("--device", default="auto")
-    return found
+    options.add_argument(
+        "--work", type=Path, default=Path("lab-runs"), help="folder of all outputs"
+    )
+    options.add_argument("--device", default="auto")
+    return options
 
 
 def kscout(*words: object) -> str:
@@ -115,9 +116,3 @@ def paired(
     )
     interval = confidence_interval(difference, runs[0].volumes)
     return float(difference.mean()), interval or (None, None)
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """Read a JSON object."""
-    found: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-    return found

@@ -73,9 +73,11 @@ def main() -> None:
     for name, arguments in NETWORKS.items():
         found = median_ms(arguments, asked.size, asked.times, asked.batch, device)
         method = name if asked.batch == 1 else f"{name}, batch {asked.batch}"
-        told = {"experiment": "speed", "n_cols": asked.size, "method": method, "device": place}
+        fields = {"experiment": "speed", "n_cols": asked.size, "method": method, "device": place}
         command = f"python lab/decisions.py --device {asked.device} --batch {asked.batch}"
-        record([result(**told, metric="median_ms", value=found, commit=commit(), command=command)])
+        record(
+            [result(**fields, metric="median_ms", value=found, commit=commit(), command=command)]
+        )
         print(f"{name}: {found:.2f} ms on {place}")
 
 

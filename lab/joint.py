@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands import evaluate, kscout, paired, parser, scores, seconds
-from results import record
+from results import Row, record
+
+from kscout.evaluation.records.results import Scores
 
 TASKS = {
     "knee-base": ("knee-paper-size", "knee-unet", 16, 16),
@@ -38,12 +40,13 @@ def main() -> None:
     suffix = "-no-flips" if asked.no_flips else ""
     # The other methods are compared with the fixed order.
     methods = list(dict.fromkeys(["fixed", *asked.method]))
-    found, rows = {}, []
+    by_method: dict[str, list[Scores]] = {}
+    rows: list[Row] = []
     for method in methods:
         runs = [
             asked.work / asked.task / (method + suffix) / f"seed-{n}" for n in range(asked.seeds)
         ]
-        found[method] = []
+        by_method[method] = []
         for seed, run in enumerate(runs):
             where = ("--data", asked.data, "--out", run, "--device", asked.device)
             how = ("--method", method, "--reconstructor", start, "--updates", asked.updates)
@@ -68,17 +71,17 @@ def main() -> None:
                 *("joint", asked.data, run, named, out, *budget, *draws),
                 **{"device": asked.device, **fields} if asked.device != "auto" else fields,
             )
-            own = next(row for row in judged if row.method == method + suffix)
-            found[method].append(scores(out, method + suffix))
-            rows.append(own)
-        difference, interval = paired(found[method], found["fixed"])
+            row = next(one for one in judged if one.method == method + suffix)
+            by_method[method].append(scores(out, method + suffix))
+            rows.append(row)
+        difference, interval = paired(by_method[method], by_method["fixed"])
         if method != "fixed":
             seeds = " ".join(map(str, range(asked.seeds)))
             mean = sum(float(row.value) for row in rows[-asked.seeds :]) / asked.seeds
             low, high = (f"{end:.6g}" if end is not None else "" for end in interval)
-            whole = replace(rows[-1], seed=seeds, n_seeds=str(asked.seeds), value=f"{mean:.6g}")
+            mean_row = replace(rows[-1], seed=seeds, n_seeds=str(asked.seeds), value=f"{mean:.6g}")
             compared = {"difference_to": f"fixed{suffix}", "difference": f"{difference:.6g}"}
-            rows.append(replace(whole, low=low, high=high, **compared))
+            rows.append(replace(mean_row, low=low, high=high, **compared))
     record(rows)
 
 

@@ -59,11 +59,14 @@ def main() -> None:
         source, out = make_cfl(Path(folder), n_slices), Path(folder) / "data"
         begin = time.monotonic()
         command = kscout("data", "import", source, "--out", out, *OPTIONS)
-        told = {"experiment": "speed", "method": f"import of a .cfl file of {asked.gigabytes:g} GB"}
-        told |= {"n_slices": n_slices, "metric": "peak_bytes", "value": peak_bytes()}
-        told |= {"seconds": time.monotonic() - begin, "device": f"CPU ({platform.machine()})"}
-    record([result(**told, commit=commit(), command=command)])
-    print(f"peak memory: {told['value'] / 1e6:.0f} MB")
+        fields = {
+            "experiment": "speed",
+            "method": f"import of a .cfl file of {asked.gigabytes:g} GB",
+        }
+        fields |= {"n_slices": n_slices, "metric": "peak_bytes", "value": peak_bytes()}
+        fields |= {"seconds": time.monotonic() - begin, "device": f"CPU ({platform.machine()})"}
+    record([result(**fields, commit=commit(), command=command)])
+    print(f"peak memory: {fields['value'] / 1e6:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Usage: python lab/page_picture.py docs/images/page.webp
 
 Draws a knee, starts `kscout serve` on it and photographs the page with Chromium: two policies of
-the zoo, and four columns taken by hand. The dark picture lies beside, as page-dark.webp.
+the zoo, and four columns taken by hand. The dark picture is page-dark.webp.
 """
 
 import io

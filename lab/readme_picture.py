@@ -2,7 +2,7 @@
 
 Usage: python lab/readme_picture.py docs/images/acquisition.png
 
-The dark one lies beside it, as acquisition-dark.png.
+The dark picture is acquisition-dark.png.
 """
 
 import io
@@ -31,7 +31,7 @@ DARK_INK, DARK_PAPER = "#e6edf3", "#161b22"
 
 def acquired() -> list[Shown]:
     """Acquire one slice by each policy."""
-    # Test volumes of seed 0 are drawn with 3 * 0 + 2 (kscout.data.generate).
+    # Test volumes of seed 0 are generated with 3 * 0 + 2 (kscout.data.generate).
     volume = draw_knee_volume(seed=2, volume=4, n_slices=18, size=SIZE)
     slices = SliceSet.from_images(torch.from_numpy(volume.stored), ["knee"] * 18)
     simulator = Simulator(slices.batch(torch.tensor([8])), reconstruction.load("knee-unet"))

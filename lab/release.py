@@ -2,7 +2,7 @@
 
     python lab/release.py --work release
 
-The wheel is built from the unpacked source distribution, so that both are whole. It is installed
+The wheel is built from the unpacked source distribution, so both are complete. It is installed
 into an environment that holds nothing else, and `kscout demo --quick` runs there, away from the
 repository. Prints one JSON object; takes minutes, and a package index for what kscout depends on.
 """
@@ -77,7 +77,7 @@ def try_wheel(wheel: Path, work: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Build, try and tell."""
+    """Build, install, run and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--work", type=Path, default=Path("release"), help="a new folder")
     work = parser.parse_args().work.resolve()

@@ -54,16 +54,20 @@ def main() -> None:
             for policy in POLICIES:
                 difference = values[policy] - values[FIXED]
                 differences[how, policy][person or name].append(difference)
-                told = {"method": policy, "value": values[policy], "difference_to": FIXED}
-                told |= {"difference": difference, "store": f"heads-{name}-{how}", "n_volumes": 1}
-                told |= {"n_slices": summary.n_slices, "device": summary.device, "command": command}
-                rows.append(result(**common, **told))
+                fields = {"method": policy, "value": values[policy], "difference_to": FIXED}
+                fields |= {"difference": difference, "store": f"heads-{name}-{how}", "n_volumes": 1}
+                fields |= {
+                    "n_slices": summary.n_slices,
+                    "device": summary.device,
+                    "command": command,
+                }
+                rows.append(result(**common, **fields))
     for (how, policy), people in differences.items():
         means = np.array([np.mean(own) for own in people.values()])
         low, high = confidence_interval(means, list(people)) or (None, None)
-        told = {"store": f"heads-each-person-{how}", "n_volumes": len(people), "method": policy}
-        told |= {"difference_to": FIXED, "difference": float(means.mean())}
-        rows.append(result(**common, **told, low=low, high=high, command="python lab/scans.py"))
+        fields = {"store": f"heads-each-person-{how}", "n_volumes": len(people), "method": policy}
+        fields |= {"difference_to": FIXED, "difference": float(means.mean())}
+        rows.append(result(**common, **fields, low=low, high=high, command="python lab/scans.py"))
     record(rows)
 
 

@@ -67,19 +67,19 @@ def ship_ensemble(run: Path, members: Sequence[str], out: Path) -> None:
         is_same = own.keys() == other.keys() and len(set(words)) == 1
         if not is_same or not all(torch.equal(value, other[key]) for key, value in own.items()):
             raise ConfigError(f"{name} differs from the member of the ensemble; name another entry")
-    found = WeighedPolicy(
+    shipped = WeighedPolicy(
         members=[entry(name) for name in members],
         horizon=policy.horizon,
         order=policy.order,
         order_cols=policy.order_cols,
     )
     with torch.no_grad():
-        found.weights.copy_(policy.weights)
-        found.constants.copy_(policy.constants)
-    found.gain_units = policy.gain_units
+        shipped.weights.copy_(policy.weights)
+        shipped.constants.copy_(policy.constants)
+    shipped.gain_units = policy.gain_units
     extra = read_weights(policy_file(run)).extra
-    kept = {name: value for name, value in extra.items() if name != "gain_units"}
-    policies.save(out, found, extra=kept)
+    kept_extra = {name: value for name, value in extra.items() if name != "gain_units"}
+    policies.save(out, shipped, extra=kept_extra)
 
 
 def ship_pair(run: Path, name: str, folder: Path) -> None:

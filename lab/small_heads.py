@@ -1,4 +1,4 @@
-"""Heads in two megabytes, for machines that cannot download them: coarser, with few gray levels.
+"""Heads in two megabytes, for machines that cannot download them: downsampled, few gray levels.
 
     python lab/small_heads.py ~/.cache/kscout/heads --out heads-small
 
@@ -28,7 +28,7 @@ from kscout.data.makers.heads import Head, load_heads
 from kscout.files import write_json
 
 DEPTH = 0.8
-"""Of a head's length from nose to back: what slices reach below the crown, tilted ones too."""
+"""Depth below the crown that slices reach, tilted ones included, relative to the length."""
 BRIGHTEST = 1.3
 """Largest value of a head as it is loaded."""
 CENTERED = ImportSettings(center_volume=True)
@@ -38,7 +38,7 @@ N_PLAIN_LEVELS = 200
 
 
 def smaller(head: Head, spacing_mm: float) -> Head:
-    """Return a head without what lies too deep, its voxels no finer than a spacing."""
+    """Crop a head to the depth that slices reach and downsample it to a spacing."""
     depth = round(DEPTH * head.length_mm / head.spacing_mm[2])
     factors = [min(1.0, own / spacing_mm) for own in head.spacing_mm]
     values = ndimage.zoom(head.values[..., -depth:], factors, order=3)
@@ -52,7 +52,7 @@ def save(
     spacing_mm: Sequence[float],
     n_levels: int,
 ) -> None:
-    """Write values between 0 and `BRIGHTEST` with so many gray levels."""
+    """Write values between 0 and `BRIGHTEST` with `n_levels` gray levels."""
     gray = np.clip(values / BRIGHTEST, 0, 1) * (n_levels - 1)
     image = nibabel.Nifti1Image(np.round(gray).astype(np.uint8), np.diag([*spacing_mm, 1.0]))
     path.parent.mkdir(parents=True, exist_ok=True)
