@@ -36,7 +36,9 @@ def kscout(*words: object) -> str:
     text = [str(word) for word in words]
     command = shlex.join(["kscout", *text])
     print(command, flush=True)
-    subprocess.run([sys.executable, "-m", "kscout", *text], check=True)
+    code = subprocess.run([sys.executable, "-m", "kscout", *text]).returncode
+    if code:
+        sys.exit(code)
     return command
 
 

@@ -51,16 +51,8 @@ def main() -> None:
             where = ("--data", asked.data, "--out", run, "--device", asked.device)
             how = ("--method", method, "--reconstructor", start, "--updates", asked.updates)
             flips = ("--set", f"training.flips={'false' if asked.no_flips else 'true'}")
-            train = (
-                *where,
-                *how,
-                *budget,
-                *flips,
-                "--seed",
-                seed,
-                "--set",
-                "training.compile=true",
-            )
+            compiled = () if asked.device == "cpu" else ("--set", "training.compile=true")
+            train = (*where, *how, *budget, *flips, *compiled, "--seed", seed)
             command = kscout("train", "joint", *train)
             fields = {"store": store, "reconstruction": "co-trained", "seed": seed}
             fields |= {"seconds": seconds(run), "command": command}
