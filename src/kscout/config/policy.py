@@ -169,10 +169,6 @@ class DenseTraining(PolicyTraining, VariedSlices):
     """Columns tried at each state because their scores are the highest."""
     n_random: Annotated[int, AtLeast(1)] = 16
     """Columns tried at random, so that none is overlooked for good; one may be drawn twice."""
-    explore_best: Annotated[float, Between(0, 1)] = 0.23
-    """Chance to go on with one of the best columns by score instead of the best."""
-    explore_any: Annotated[float, Between(0, 1)] = 0.07
-    """Chance to go on with any column that was tried."""
     gain_weight: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the expected gain beside the squared error."""
     average: Annotated[float, Between(0, 1)] = 0.995

@@ -32,6 +32,8 @@ RETIRED: dict[str, Retired] = {
     "training.completion": Retired("none", ("dense", "imagine")),
     "training.n_trusted": Retired(128, ("imagine",), is_any_neutral=True),
     "training.from_order": Retired(True, ("dense",)),
+    "training.explore_best": Retired(0.23, ("dense",)),
+    "training.explore_any": Retired(0.07, ("dense",)),
     "training.label_every": Retired(1, ("dense",)),
     "training.turn": Retired(0.0, ("dense", "imagine")),
     "training.bend": Retired(0.0, ("dense", "imagine")),

@@ -289,7 +289,7 @@ class Dense(WarmedEstimator):
         scores = score(batch.policies, seen).float()
         columns = columns_to_try(scores, blocked, draws, training.n_best)
         is_valid = ~blocked.gather(-1, columns)
-        choice = choice_of(follow, is_valid, training)
+        choice = choice_of(follow, is_valid, training.n_best)
         # Columns that stand in where too few are left to try do not count.
         labels = {"columns": columns, "is_valid": is_valid}
         rows = rows_of(seen, **labels)

@@ -7,11 +7,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.choose import column_log_probabilities, draw_columns
-from kscout.config import DenseTraining
 from kscout.policies.views import View
 from kscout.training.estimators.visited import joined, observation_of, part_of
 from kscout.training.replay import Rows
 
+_EXPLORE_BEST, _EXPLORE_ANY = 0.23, 0.07
+"""Chances that an acquisition goes on with one of the best columns by score instead of the best,
+and with any column that was tried."""
 N_AT_ONCE = {"cpu": 16, "cuda": 1024}
 """States of a policy whose gradients are computed together, by kind of device."""
 _N_PIXELS = 128 * 128
@@ -43,14 +45,14 @@ def columns_to_try(
 def choice_of(
     uniforms: Float[Tensor, "state 2"],
     is_valid: Bool[Tensor, "state candidate"],
-    training: DenseTraining,
+    n_best: int,
 ) -> Int[Tensor, " state"]:
     """Return which tried column to go on with: the best, another of the best, or any."""
     which, place = uniforms.unbind(dim=-1)
     n_tried = is_valid.shape[1]
-    n_best = min(training.n_best, n_tried)
-    other = torch.where(which < training.explore_any, place * n_tried, place * n_best).long()
-    explores = which < training.explore_any + training.explore_best
+    n_best = min(n_best, n_tried)
+    other = torch.where(which < _EXPLORE_ANY, place * n_tried, place * n_best).long()
+    explores = which < _EXPLORE_ANY + _EXPLORE_BEST
     choice = torch.where(explores, other, torch.zeros_like(other))
     return torch.where(is_valid.gather(-1, choice[:, None])[:, 0], choice, torch.zeros_like(choice))
 
