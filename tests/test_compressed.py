@@ -159,5 +159,5 @@ def test_a_file_of_the_zoo_can_be_made_plain(name: str, tmp_path: Path) -> None:
 
 
 def test_the_networks_of_the_zoo_lie_compressed() -> None:
-    plain = ("-fixed", "-weighed")
+    plain = ("-fixed", "-ensemble")
     assert [name for name in ZOO if not name.endswith(plain)] == COMPRESSED

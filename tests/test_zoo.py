@@ -52,7 +52,7 @@ def test_entries_load_by_name_and_stay_small(name: str) -> None:
     kinds = {
         **{"unet": UNet, "varnet": VarNet},
         **{"greedy": ConvPolicy, "column": ColumnPolicy, "fixed": FixedOrder},
-        **{"imagine": ImaginePolicy, "weighed": WeighedPolicy},
+        **{"posterior": ImaginePolicy, "ensemble": WeighedPolicy},
     }
     kind = kinds[name.split("-")[-1]]
     loaded = load(name)
@@ -122,7 +122,7 @@ def test_a_path_object_is_never_a_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_unknown_names_list_the_zoo() -> None:
-    with pytest.raises(WeightsError, match="knee-base-fixed, knee-long-weighed, knee-long-greedy"):
+    with pytest.raises(WeightsError, match="knee-base-fixed, knee-long-ensemble, knee-long-greedy"):
         policies.load("knee-bass")
     with pytest.raises(WeightsError, match="of the zoo: knee-unet, knee-sizes-unet, heads-unet"):
         reconstruction.load("knee-net")
@@ -160,7 +160,7 @@ def test_the_entries_work_together_on_one_slice(family: str) -> None:
     slices = SliceSet.from_images(images, ["one"], name="blob", split="test")
     plan = AcquisitionPlan(n_initial=16, horizon=2, is_argmax=True)
     # Those that try hundreds of columns are asked for one of them below.
-    slow = ("-imagine", "-weighed")
+    slow = ("-posterior", "-ensemble")
     all_of_it = [name for name in zoo_names("policy") if name.split("-")[0] == family]
     names = [name for name in all_of_it if not name.endswith(slow)]
     network = NETWORKS[family]
@@ -185,11 +185,11 @@ def test_names_of_entries_that_are_no_more_stand_for_better_ones(
 @pytest.mark.parametrize(
     ("name", "n_ordered"),
     [
-        *[("knee-base-weighed", 0), ("knee-long-weighed", 16)],
-        *[("heads-base-weighed", 0), ("heads-long-weighed", 12)],
+        *[("knee-base-ensemble", 0), ("knee-long-ensemble", 16)],
+        *[("heads-base-ensemble", 0), ("heads-long-ensemble", 12)],
     ],
 )
-def test_weighed_entries_add_up_what_others_expect(name: str, n_ordered: int) -> None:
+def test_ensembles_add_up_what_their_members_expect(name: str, n_ordered: int) -> None:
     policy = policies.load(name)
     assert isinstance(policy, WeighedPolicy)
     path = zoo_path(name)
@@ -202,7 +202,7 @@ def test_weighed_entries_add_up_what_others_expect(name: str, n_ordered: int) ->
     with torch.no_grad():
         found = policy(seen)
         anatomy = name.partition("-")[0]
-        first = policies.load(f"{anatomy}-base-imagine")(seen)
+        first = policies.load(f"{anatomy}-base-posterior")(seen)
         column = policies.load(f"{anatomy}-base-column")
         # It was trained from 16 columns, and 20 are measured.
         second = column(replace(seen, step=4)) * column.gain_units[4]
@@ -212,8 +212,8 @@ def test_weighed_entries_add_up_what_others_expect(name: str, n_ordered: int) ->
     assert len(policy.order) == n_ordered
 
 
-def test_a_weighed_entry_wants_just_the_members_that_it_was_weighed_with(tmp_path: Path) -> None:
-    path = zoo_path("knee-base-weighed")
+def test_an_ensemble_accepts_only_the_members_that_it_was_fitted_with(tmp_path: Path) -> None:
+    path = zoo_path("knee-base-ensemble")
     assert path is not None
     read = read_weights(path)
     for changes, words in (

@@ -152,6 +152,8 @@ def _renamed(table: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
                 names["members"] = [
                     rename("zoo entry", one) if isinstance(one, str) else one for one in members
                 ]
+            if "follows" in section:
+                names["follows"] = rename("zoo entry", str(section["follows"]))
             found[title] = {
                 rename("setting", f"{where}.{x}").rpartition(".")[2]: y for x, y in section.items()
             } | names

@@ -14,7 +14,14 @@ RENAMED: dict[str, dict[str, str]] = {
     "reconstruction": {},
     "estimator": {},
     "sampler": {},
-    "zoo entry": {},
+    "zoo entry": {
+        "knee-base-imagine": "knee-base-posterior",
+        "knee-base-weighed": "knee-base-ensemble",
+        "knee-long-weighed": "knee-long-ensemble",
+        "heads-base-imagine": "heads-base-posterior",
+        "heads-base-weighed": "heads-base-ensemble",
+        "heads-long-weighed": "heads-long-ensemble",
+    },
     "setting": {},
     "option": {},
 }

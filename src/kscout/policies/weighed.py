@@ -80,7 +80,9 @@ class WeighedPolicy(Policy):
         policies = [_member(one) for one in members]
         self.horizon = horizon
         self.members = [
-            dict(one) if _is_entry(one) else _described(policy)
+            {**one, "zoo": current("zoo entry", one["zoo"])}
+            if _is_entry(one)
+            else _described(policy)
             for one, policy in zip(members, policies, strict=True)
         ]
         # As text it is a plain setting, by which fingerprints tell policies apart.
