@@ -1,7 +1,6 @@
 """Imports point down only, and names on one line never import each other."""
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -25,14 +24,13 @@ LAYERS = [
     {"kernels", "files", "compressed", "pickles", "columns", "layers", "randomness", "device"},
     {"errors", "exports"},
 ]
-REFUSALS = ("ConfigError", "DataError", "RunError", "WeightsError")
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 
 
 @cache
 def nodes(path: Path) -> list[ast.AST]:
-    """Return the imports, refusals and calls of a file's syntax tree."""
-    kinds = ast.Import | ast.ImportFrom | ast.Raise | ast.Call
+    """Return the imports and calls of a file's syntax tree."""
+    kinds = ast.Import | ast.ImportFrom | ast.Call
     return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
 
 
@@ -78,26 +76,6 @@ def test_files_stay_below_their_ceiling() -> None:
     paths = [path for room in ("src", "tests", "lab") for path in root.glob(f"{room}/**/*.py")]
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
     assert {path: length for path, length in lengths.items() if length > 400} == {}
-
-
-def sentences(path: Path) -> Iterator[str]:
-    """Yield the words of refusals in a file, but for those that end with what another one said."""
-    for node in nodes(path):
-        if not isinstance(node, ast.Raise) or not isinstance(node.exc, ast.Call):
-            continue
-        error, given = node.exc.func, node.exc.args
-        parts = given[0].values if given and isinstance(given[0], ast.JoinedStr) else given
-        if isinstance(error, ast.Name) and error.id in REFUSALS and parts:
-            if isinstance(parts[-1], ast.Constant):
-                yield "".join(str(x.value) if isinstance(x, ast.Constant) else "?" for x in parts)
-
-
-def test_a_refusal_says_what_to_do() -> None:
-    """After a semicolon; what a store or a weights file lacks, those that read it complete."""
-    paths = [path for path in source_files() if path.name not in ("manifest.py", "weights.py")]
-    told = [(path, one) for path in paths for one in sentences(path)]
-    assert len(told) > 300
-    assert [one for one in told if ";" not in one[1] and ", or " not in one[1]] == []
 
 
 def test_nothing_is_printed_through_markup() -> None:

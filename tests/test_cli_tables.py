@@ -10,8 +10,6 @@ from typer.testing import CliRunner
 
 from kscout.cli import app
 from kscout.cli.analyze import _table
-from kscout.cli.evaluate import summary_table
-from synthetic_results import make_summary
 
 
 def test_a_table_keeps_names_whole_and_leaves_out_what_tells_nothing() -> None:
@@ -21,13 +19,6 @@ def test_a_table_keeps_names_whole_and_leaves_out_what_tells_nothing() -> None:
     text = out.getvalue()
     assert "total-variation" in text and "reconstruction" in text and "acceleration" in text
     assert "low" not in text and "4.0" not in text and " 4 " in text and "0.5000" in text
-
-
-def test_the_head_of_an_evaluation_breaks_where_a_sentence_does() -> None:
-    out = StringIO()
-    Console(file=out, width=80).print(summary_table(make_summary()))
-    first, second, third = (line.strip() for line in out.getvalue().splitlines()[:3])
-    assert first.endswith("volumes") and second.endswith("protocol paper") and not third
 
 
 def _commands(group: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

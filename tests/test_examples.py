@@ -55,10 +55,3 @@ def test_reinforcement_learning_example_runs(tmp_path: Path) -> None:
     ssim = scores(run("03_gymnasium_ppo.py", tmp_path))
     assert set(ssim) == {"random", "ppo", "center-out"}
     assert ssim["random"] < ssim["center-out"]
-
-
-def test_examples_are_numbered_scripts_with_cells() -> None:
-    scripts = sorted(path.name for path in EXAMPLES.glob("*.py"))
-    assert [name[:3] for name in scripts] == [f"{i:02d}_" for i in range(1, len(scripts) + 1)]
-    for name in scripts:
-        assert (EXAMPLES / name).read_text(encoding="utf-8").count("\n# %% ") >= 3, name

@@ -14,7 +14,6 @@ from kscout.data import kinds
 from kscout.data.importing import ImportSettings
 from kscout.errors import ConfigError
 from kscout.names import (
-    ESTIMATORS,
     FORMATS,
     IMPORT_PRESETS,
     POLICIES,
@@ -32,8 +31,6 @@ from kscout.names import (
 )
 from kscout.policies import save
 from kscout.policies.random import Random
-
-TABLES = (POLICIES, RECONSTRUCTORS, ESTIMATORS)
 
 OWN = """
 from kscout.core import Policy

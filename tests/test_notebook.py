@@ -20,21 +20,12 @@ from kscout.figures.style import COLORS
 from kscout.names import POLICIES
 from kscout.zoo import ZOO
 from synthetic_results import make_summary
-from website.tutorials import PAGES, cells_of, recorded
+from website.tutorials import PAGES
 
 
 def pictures(html: str) -> list[Image.Image]:
     data = re.findall(r'src="data:image/webp;base64,([^"]+)"', html)
     return [Image.open(io.BytesIO(base64.b64decode(one))) for one in data]
-
-
-def test_ten_lines_reach_a_trained_policy() -> None:
-    """`make tutorials` runs them."""
-    (page,) = (page for page in PAGES if page.stem == "1-first-policy")
-    last = cells_of(recorded(page))[-1]
-    assert len([line for line in last.source.splitlines() if line]) == 10
-    assert "kscout.train_policy(" in last.source
-    assert ">from-python</th>" in last.outputs[-1].data["text/html"]
 
 
 @pytest.mark.parametrize(("n_coils", "words"), [(None, "5 test slices of 9×11"), (3, "3 coils")])

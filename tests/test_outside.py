@@ -78,9 +78,8 @@ def kscout(*words: str) -> str:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_each_is_short_and_the_docs_show_it(name: str) -> None:
+def test_the_docs_show_each(name: str) -> None:
     text = (OUTSIDE / f"{name}.py").read_text(encoding="utf-8")
-    assert sum(bool(line.strip()) for line in text.splitlines()) < 40
     shown = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert text in shown
 

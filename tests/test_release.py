@@ -29,13 +29,6 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert citation["date-released"] == date
 
 
-def test_the_paper_is_cited_with_the_software() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    (paper,) = citation["references"]
-    assert {"cff-version", "message", "title", "authors", "license"} <= set(citation)
-    assert "2010.16262" in paper["url"] and len(paper["authors"]) == 3
-
-
 def test_every_datum_of_the_repository_has_a_license() -> None:
     rows = [line for line in licenses().splitlines() if line.startswith("|")]
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}

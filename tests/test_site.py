@@ -7,12 +7,11 @@ from pathlib import Path
 import yaml
 from markdown import Markdown
 
-from kscout.evaluation.statistics import confidence_interval
 from test_docs import PUBLIC
 from website.api import ROOMS, api_pages, members_of
 from website.command_line import command_line_page, commands, options_of, prose
-from website.drawings import DRAWINGS, MARKER, made_up_differences, palette, with_drawings
-from website.links import ROOT, outside_files, site_uri, source_of, with_site_links
+from website.drawings import DRAWINGS, MARKER, palette, with_drawings
+from website.links import ROOT, outside_files, with_site_links
 
 SETTINGS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 MADE = {"reference/cli.md"}
@@ -68,15 +67,6 @@ def test_every_link_of_a_copy_is_in_the_site() -> None:
                 assert path.exists() or path.relative_to(ROOT / "docs").as_posix() in copies
 
 
-def test_a_file_of_the_repository_and_its_page_name_each_other() -> None:
-    for path in (
-        ROOT / "docs" / "data.md",
-        ROOT / "SECURITY.md",
-        ROOT / "docs" / "paper-half.html",
-    ):
-        assert source_of(site_uri(path)) == path
-
-
 def test_no_page_fetches_from_elsewhere() -> None:
     """The theme would fetch fonts, and its plugin for use offline a script."""
     settings = yaml.safe_load(SETTINGS)
@@ -120,11 +110,3 @@ def test_drawings_have_colors_in_light_and_dark() -> None:
     for scheme in palette().splitlines():
         assert used and used <= set(re.findall(r"(--[\w-]+):", scheme))
     assert len(palette().splitlines()) == 2
-
-
-def test_the_intervals_of_the_drawing_disagree_as_its_page_says() -> None:
-    values, volumes = made_up_differences()
-    over_volumes = confidence_interval(values, volumes)
-    over_slices = confidence_interval(values, [f"{place}" for place in range(len(values))])
-    assert over_volumes is not None and over_slices is not None
-    assert over_volumes[0] < 0 < over_slices[0] < over_slices[1] < over_volumes[1]

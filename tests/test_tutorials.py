@@ -1,20 +1,16 @@
 """The tutorials run as they stand, show what they say, and are the notebooks beside them."""
 
 import json
-import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from fuzz.forks import in_child, load_modules, run_task
 from website.tutorials import PAGES, cells_of, notebook_of, recorded, run, with_markers, write
 from website.tutorials import with_outputs as shown_on_the_site
-
-NAVIGATION = Path(__file__).parents[1] / "mkdocs.yml"
 
 
 def name_of(page: Path) -> str:
@@ -116,28 +112,3 @@ def test_notebooks_are_small_and_name_no_machine() -> None:
         assert len(text) < 200_000
         told = json.dumps([cell.outputs for cell in cells_of(recorded(page))])
         assert not any(place in told for place in ("/tmp", "/work", "/root", "/home"))
-
-
-def test_tutorials_are_numbered_and_stand_in_order_on_the_site() -> None:
-    assert [page.name[:2] for page in PAGES] == [f"{number}-" for number in range(1, 9)]
-    (tutorials,) = [
-        part["Tutorials"]
-        for part in yaml.safe_load(NAVIGATION.read_text(encoding="utf-8"))["nav"]
-        if "Tutorials" in part
-    ]
-    pages = [page for page in tutorials if isinstance(page, str)]
-    assert pages == ["tutorials/index.md", *(f"tutorials/{page.name}" for page in PAGES)]
-
-
-def written_by(page: Path) -> set[str]:
-    """Return the places that the commands and the code of a page write to."""
-    text = page.read_text(encoding="utf-8")
-    made = r'--out[= ](\S+)|make_store\(\s*"([^"]+)"|Path\("([^"]+)"\)\.mkdir|%%writefile (\S+)'
-    return {place for found in re.findall(made, text) for place in found if place}
-
-
-def test_no_two_tutorials_write_to_the_same_place() -> None:
-    """A reader types one after the other in one folder."""
-    places = [place for page in PAGES for place in sorted(written_by(page))]
-    assert {"stores/knee", "stores/drawn", "scans", "small.toml"} <= set(places)
-    assert sorted(places) == sorted(set(places))

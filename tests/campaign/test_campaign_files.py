@@ -11,7 +11,6 @@ from small_campaign import TABLE, PlanOf
 
 from kscout.campaign.grid import parse_grid, read_grid
 from kscout.campaign.plan import Plan, make_plan
-from kscout.config import to_table
 from kscout.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -50,25 +49,6 @@ def test_the_papers_files_expand_to_exactly_its_trainings(name: str, n_policies:
     assert found == expected
     of_search = {(*horizon, seed) for horizon in horizons for seed in range(3)}
     assert searched == (of_search if name == "paper-knee" else set())
-
-
-def test_the_papers_knees_at_half_size_leave_out_no_method_and_no_analysis() -> None:
-    whole, half = (read_grid(CONFIGS / f"{name}.toml") for name in ("paper-knee", "paper-half"))
-    labels = [{one.training.label for one in grid.policies} for grid in (whole, half)]
-    assert labels[0] == {*labels[1], "alphazero"}
-    assert {one.training.seed for one in half.policies} == {0, 1, 2}
-    assert set(half.analyses) == set(whole.analyses)
-    assert half.evaluation is not None and whole.evaluation is not None
-    assert half.evaluation.policies == whole.evaluation.policies
-    columns = [[(x.n_initial, x.horizon) for x in grid.horizons.values()] for grid in (whole, half)]
-    assert columns[0] == [(2 * start, 2 * steps) for start, steps in columns[1]]
-
-
-def test_the_papers_brains_in_small_are_of_its_size() -> None:
-    grid = read_grid(CONFIGS / "paper-half-brain.toml")
-    assert list(grid.horizons) == ["brain-base", "brain-long"]
-    assert {one.training.label for one in grid.policies} == {"greedy", "ngreedy-0.9"}
-    assert to_table(grid.stores["brain"])["size"] == 256
 
 
 def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:

@@ -262,12 +262,6 @@ def test_compressed_chunks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert np.array_equal(read_volume(find_volumes(tmp_path)[0]).images, IMAGES)
 
 
-def test_the_docs_tell_the_bounds() -> None:
-    told = " ".join((Path(__file__).parents[2] / "docs" / "data.md").read_text().split())
-    always = f"above {formats.ALWAYS_UNPACKED // 2**20} MiB it may be up to"
-    assert f"{always} {formats.LARGEST_EXPANSION} times the file's own" in told
-
-
 def test_volumes_larger_than_the_free_memory_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

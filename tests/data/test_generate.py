@@ -60,12 +60,6 @@ def test_either_way_of_an_image_may_be_encoded_by_phase(coils: int | None, tmp_p
     torch.testing.assert_close(images[1], images[0].mT)
 
 
-def test_images_have_the_recipe_of_before(tmp_path: Path) -> None:
-    assert not {"coils", "phase", "snr", "target", "phase_encoding"} & set(
-        make(tmp_path / "store", 1, 0, 0).manifest.recipe["settings"]
-    )
-
-
 def test_totals_cut_the_last_volume_short(tmp_path: Path) -> None:
     store = make(tmp_path / "store", 2, 1, 0, totals=(4, 2, 0))
     assert store.manifest.splits == {"train": 4, "val": 2}

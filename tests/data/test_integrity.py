@@ -118,12 +118,6 @@ def test_of_a_large_array_a_sample_is_checked(
         store.verify()
 
 
-def test_the_docs_tell_how_much_is_checked() -> None:
-    told = " ".join((Path(__file__).parents[2] / "docs" / "data.md").read_text().split())
-    blocks = f"{integrity._N_BLOCKS} blocks of {integrity._BLOCK_BYTES // 2**10} KiB"
-    assert f"a file above {integrity.READ_WHOLE // 2**20} MiB" in told and blocks in told
-
-
 def test_pixels_that_are_not_finite_are_not_stored(tmp_path: Path) -> None:
     for value in (np.nan, np.inf):
         with (

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -299,10 +298,3 @@ def test_16_bit_is_refused_at_a_size_that_kernels_do_not_serve(
     assert isinstance(view, HalfPrecisionUNet) and view.precision == "fp32"
     with pytest.raises(ConfigError, match="no 16-bit kernels"):
         UNet().frozen(precision="fp16", n_rows=96, n_cols=96, device="cuda")
-
-
-def test_the_documentation_lists_the_registry() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
-    assert registry.table() in text
-    for condition in registry._CUDA:
-        assert condition.needs in text

@@ -12,7 +12,7 @@ from kscout.core import Measurement, Reconstructor
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.metrics import psnr, ssim
 from kscout.physics.normalization import denormalize
-from kscout.reconstruction import RECONSTRUCTORS, is_learnable, load, save
+from kscout.reconstruction import load, save
 from kscout.reconstruction.fastmri_unet import FastMRIUNet
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
@@ -22,13 +22,6 @@ from kscout.weights import Weights, save_weights
 def same_state(one: nn.Module, other: nn.Module) -> bool:
     left, right = one.state_dict(), other.state_dict()
     return list(left) == list(right) and all(torch.equal(left[k], right[k]) for k in left)
-
-
-def test_the_table_has_what_the_documentation_names() -> None:
-    untrained = {"zero-filled", "zero-filled-weighted", "total-variation", "sense", "sense-tv"}
-    assert set(RECONSTRUCTORS) == untrained | {"unet", "fastmri-unet", "varnet"}
-    learned = {name for name, kind in RECONSTRUCTORS.items() if is_learnable(kind())}
-    assert learned == {"unet", "fastmri-unet", "varnet"}
 
 
 @pytest.mark.parametrize(

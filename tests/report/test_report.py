@@ -14,12 +14,10 @@ from kscout.cli import app
 from kscout.errors import DataError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.cost import Cost
-from kscout.evaluation.running.recording import _MOST_PIXELS, QUANTILES
-from kscout.evaluation.running.setting import EvaluationSetting
 from kscout.evaluation.summaries.tables import policy_table
 from kscout.figures.blocks import Prose, Section, Widget
 from kscout.player import save_acquisition
-from kscout.report.build import PICTURE_BYTES, build_report, write_report
+from kscout.report.build import build_report, write_report
 from kscout.report.evaluations import facts_html
 from kscout.report.page import Front, write_page
 from synthetic_results import STEPS, make_acquisition, make_summary, write_evaluation, write_run
@@ -185,15 +183,6 @@ def test_the_papers_columns_without_a_number_are_left_out(tmp_path: Path) -> Non
     without = policy_table(make_summary(**changes, policies=feasible))
     assert [column.name for column in without.columns if column.is_paper] == names[-2:-1]
     assert all(len(row.cells) == len(without.columns) for row in without.rows)
-
-
-def test_the_page_on_reports_states_the_numbers_of_the_code() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
-    assert f"take {PICTURE_BYTES / 1e6:g} MB at most" in page
-    assert f"most {_MOST_PIXELS // 10**6} million pixels" in page
-    assert EvaluationSetting.n_examples == 3 and "keeps three slices" in page
-    assert f"0 to {len(QUANTILES)}" in page
-    assert QUANTILES[:3] == (0.5, 0.1, 0.9) and "10 % and 90 % of all slices" in page
 
 
 def test_the_papers_numbers_stand_beside_its_protocol_only(tmp_path: Path) -> None:

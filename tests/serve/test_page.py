@@ -26,10 +26,8 @@ from kscout.policies import save
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.app import make_app
-from kscout.serve.desk import Limits
 from kscout.serve.guard import LOOPBACK, Guard
 from kscout.serve.page import routes as routes_module
-from kscout.serve.page import shelf as shelf_module
 from kscout.serve.page import stage as stage_module
 from kscout.serve.page.stage import Asked, GoneError, Shown, Stage
 
@@ -320,14 +318,6 @@ def test_the_file_that_nobody_asked_for_longest_makes_room(client: Client, stage
     assert client.post(f"{PLACE}/acquisitions", {**ASKED, "source": names[0]}).status == 400
     kept = [one.name for one in stage.shelf.sources() if one.name in names]
     assert kept == names[1:]
-
-
-def test_the_documents_tell_the_limits_of_the_page() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
-    assert f"at most {Limits().n_bytes // 2**20} MiB" in text
-    words = {4: "four", 8: "eight"}
-    assert f"which keeps {words[shelf_module._N_DROPPED]}" in " ".join(text.split())
-    assert f"{words[stage_module._N_WAITING]} at most are taken on" in text
 
 
 def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:

@@ -48,11 +48,6 @@ def train(store: Store, out: Path, *more: str) -> dict[str, torch.Tensor]:
     return read_weights(out / "weights.safetensors").state if not more else {}
 
 
-def test_it_is_short() -> None:
-    lines = (OUTSIDE / "reinforce.py").read_text().splitlines()
-    assert sum(bool(line.strip()) for line in lines) < 40
-
-
 @pytest.mark.slow
 def test_it_trains_alone_as_in_lockstep(store: Store, tmp_path: Path) -> None:
     alone = train(store, tmp_path / "alone")

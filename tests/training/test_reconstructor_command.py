@@ -52,8 +52,3 @@ def test_the_answer_is_one_json_object_and_epochs_are_told(store: str, tmp_path:
     again = CliRunner().invoke(app, [*words[:-1], "--seed", "1"])
     assert isinstance(again.exception, RunError)
     assert "training.seed is 0 there and 1 here" in str(again.exception)
-
-
-def test_help_has_an_example() -> None:
-    result = CliRunner().invoke(app, ["reconstructor", "--help"])
-    assert "Example: kscout train reconstructor" in " ".join(result.stdout.split())

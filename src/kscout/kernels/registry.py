@@ -336,15 +336,3 @@ def _tell(operation: str, passed: Implementation, reason: str, *, is_warning: bo
         level = logging.WARNING if is_warning else logging.INFO
         words = (passed.source, OPERATIONS[operation].summary, reason)
         _log.log(level, "plain torch, not %s, will %s: %s", *words)
-
-
-def table() -> str:
-    """Return the registry as a Markdown table, without what all CUDA or all C kernels need."""
-    lines = ["| operation | summary | implementation | serves |", "|---|---|---|---|"]
-    for name, (summary, implementations) in OPERATIONS.items():
-        for number, (kind, source, conditions) in enumerate(implementations):
-            first = f"`{name}` | {summary}" if number == 0 else " | "
-            own = conditions[len(_CUDA) :] if kind == "cuda" else conditions[:-1]
-            where = "; ".join(condition.needs for condition in own) or "always"
-            lines.append(f"| {first} | {f'{kind}: `{source}`' if source else kind} | {where} |")
-    return "\n".join(lines) + "\n"
