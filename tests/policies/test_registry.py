@@ -8,8 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kscout.acquisition.choose import choose_columns, column_log_probabilities, draw_columns
-from kscout.acquisition.episode import Simulator
-from kscout.acquisition.trial import Trial
+from kscout.acquisition.episode import Simulator, Trial
 from kscout.contracts.policies import check_policy
 from kscout.core import Measurement, Observation, Policy, Reconstructor, Truth
 from kscout.data.slices import SliceSet

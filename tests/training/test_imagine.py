@@ -10,9 +10,8 @@ from training_stores import blob_store, small_config
 
 from coil_data import coil_store
 from kscout.acquisition import Advisor, Scan, Session
-from kscout.acquisition.episode import Simulator
+from kscout.acquisition.episode import Simulator, Trial
 from kscout.acquisition.rollout import rollout
-from kscout.acquisition.trial import Trial
 from kscout.contracts import check_policy
 from kscout.core import Protocol, SliceBatch
 from kscout.data.store import Store

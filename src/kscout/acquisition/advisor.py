@@ -12,10 +12,9 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from kscout.acquisition.episode import how_many_at_once
+from kscout.acquisition.episode import Trial, how_many_at_once
 from kscout.acquisition.graphs import MOST_BYTES, Graphs
 from kscout.acquisition.state import shown_to
-from kscout.acquisition.trial import Trial
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.weights import fingerprint

@@ -11,7 +11,7 @@ computed once per batch. No step synchronizes with the device.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
@@ -199,7 +199,8 @@ class Simulator:
         """
         found = Reconstruction(state.image, state.mean, state.std)
         given = (policy, found, state.zero_filled, state.mask)
-        judge = self._judge() if policy.needs_judge else None
+        how = (self.reconstructor, self.protocol, self.metric)
+        judge = Trial(*how) if policy.needs_judge else None
         seen = shown_to(*given, step=state.step, n_left=n_left, judge=judge)
         if not policy.needs_target:
             return seen
@@ -212,12 +213,6 @@ class Simulator:
             score=state.score if policy.needs_candidate_scores else None,
         )
         return replace(seen, truth=truth)
-
-    def _judge(self) -> Judge:
-        """Return what tries columns on other images as this does on its slices."""
-        from kscout.acquisition.trial import Trial  # which runs simulators itself
-
-        return Trial(self.reconstructor, self.protocol, self.metric)
 
     def blocked(self, state: State) -> Bool[Tensor, "state col"]:
         """Return the columns that may not be chosen: measured, or outside the matrix."""
@@ -299,6 +294,38 @@ class Simulator:
         """Return how many states of each slice lie side by side; 1 where that is not known."""
         n_slices = len(self.batch)
         return len(state) // n_slices if len(state) % n_slices == 0 else 1
+
+
+@final
+@dataclass(frozen=True)
+class Trial(Judge):
+    """Tries columns on images that are taken for the truth, as acquisitions do on their slices."""
+
+    reconstructor: Reconstructor
+    """Frozen."""
+    protocol: Protocol
+    metric: str = "ssim"
+    """A name of `kscout.names.METRICS`, or `module:function`."""
+
+    def gains(
+        self,
+        truth: SliceBatch,
+        mask: Bool[Tensor, "batch col"],
+        columns: Int[Tensor, "batch candidate"],
+    ) -> Float[Tensor, "batch candidate"]:
+        is_measured = mask.gather(-1, columns)
+        # An unmeasured column is tried in place of each measured one.
+        some = (~mask).to(torch.int8).argmax(dim=-1, keepdim=True)
+        columns = torch.where(is_measured, some, columns)
+        most = how_many_at_once(self.reconstructor, truth.kspace.shape[1:], mask.device)
+        gains = []
+        for rows in torch.arange(len(truth), device=mask.device).split(most):
+            simulator = Simulator(
+                truth.rows(rows), self.reconstructor, protocol=self.protocol, metric=self.metric
+            )
+            state = simulator.start_from(mask[rows])
+            gains.append(simulator.score_columns(state, columns[rows]) - state.score[:, None])
+        return torch.cat(gains).masked_fill(is_measured, 0.0)
 
 
 def how_many_at_once(

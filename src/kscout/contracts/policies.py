@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kscout.acquisition.trial import Trial
+from kscout.acquisition.episode import Trial
 from kscout.core import Measurement, Observation, Policy, Truth
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
