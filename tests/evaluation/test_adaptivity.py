@@ -12,9 +12,9 @@ from kscout.errors import ConfigError
 from kscout.evaluation.adaptivity import (
     EntropyAccumulator,
     entropies,
-    entropy_rows,
     policy_entropies,
 )
+from kscout.evaluation.analyses.entropy import entropy_rows
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.reconstruction.zero_filled import ZeroFilled
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
+from kscout.evaluation.analyses.overlooked import overlooked_rows
 from kscout.evaluation.overlooked import (
     Tally,
-    overlooked_rows,
     tally_choices,
     tally_policy,
     tally_states,

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from kscout.evaluation.adaptivity import entropies, entropy_rows
+from kscout.evaluation.adaptivity import entropies
 from kscout.evaluation.analyses import Page, write_table
 from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.curves import Curves
-from kscout.evaluation.analyses.entropy import Entropy, EntropyRow
+from kscout.evaluation.analyses.entropy import Entropy, EntropyRow, entropy_rows
 from kscout.evaluation.analyses.examples import ExampleRow, Examples
 from kscout.evaluation.analyses.gammas import GammaRow, Gammas
-from kscout.evaluation.analyses.overlooked import Overlooked
+from kscout.evaluation.analyses.overlooked import Overlooked, overlooked_rows
 from kscout.evaluation.analyses.policy import Policy, PolicyRow
 from kscout.evaluation.analyses.snr import Snr, SnrRow
 from kscout.evaluation.gradient_noise import PassRecord, noise_table
-from kscout.evaluation.overlooked import overlooked_rows, tally_states
+from kscout.evaluation.overlooked import tally_states
 from kscout.evaluation.records.examples import Example, save_examples
 from kscout.evaluation.records.results import writing_results
 from kscout.figures.blocks import Drawing

@@ -11,7 +11,6 @@ column; a policy that takes the same columns in every slice has none. Where a po
 column, p is 1 there: nothing is left open by the state, and all marginal entropy is information.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -22,7 +21,6 @@ from torch import Tensor
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.analyses.entropy import EntropyRow
 from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 
 EPSILON = 1e-11
@@ -103,14 +101,3 @@ def policy_entropies(
             taken = torch.nn.functional.one_hot(done.columns, slices.n_cols)
             accumulator.add(taken.permute(2, 0, 1, 3).float())
     return accumulator.result()
-
-
-def entropy_rows(policy: str, by_seed: Sequence[Entropies]) -> list[EntropyRow]:
-    """Return by step what the seeds of a policy have in common; one seed has no deviation."""
-    columns: list[list[float | None]] = []
-    for name in ("marginal", "conditional", "mutual_information"):
-        values = torch.stack([getattr(one, name) for one in by_seed])
-        stds = values.std(dim=0).tolist() if len(by_seed) > 1 else [None] * values.shape[1]
-        columns += [values.mean(dim=0).tolist(), stds]
-    steps = enumerate(zip(*columns, strict=True), start=1)
-    return [EntropyRow(policy, step, len(by_seed), *values) for step, values in steps]

@@ -6,7 +6,6 @@ drawing has no chances of its own; there a column counts as hardly ever drawn th
 taken, in any state in which it could be.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -20,7 +19,6 @@ from kscout.acquisition.rollout import action_uniforms
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.analyses.overlooked import ANY, OverlookedRow
 from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits
 from kscout.policies.oracle import TIE
 from kscout.policies.views import in_precision
@@ -40,18 +38,6 @@ class Tally:
     """What measuring it next adds to SSIM, over the overlooked ones."""
     forgone: Float[Tensor, " col"]
     """By how much that exceeds what the policy can expect of its draw."""
-
-    def row(self, policy: str, column: int | str = ANY) -> OverlookedRow:
-        """Return what was counted of a policy at one column, or at all of them together."""
-        chosen = slice(None) if isinstance(column, str) else [column]
-        n_overlooked = float(self.n_overlooked[chosen].sum())
-        gain, forgone = (
-            float(sums[chosen].sum()) / n_overlooked if n_overlooked else None
-            for sums in (self.gain, self.forgone)
-        )
-        best, overlooked = float(self.n_best[chosen].sum()), n_overlooked / self.n_states
-        shares = (best / self.n_states, overlooked, gain, forgone)
-        return OverlookedRow(policy, column, *shares, self.n_states)
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -151,18 +137,3 @@ def tally_policy(
     if total is None:
         raise ConfigError("nothing is overlooked in no step; raise the number of steps")
     return total
-
-
-def overlooked_rows(found: Mapping[str, Tally]) -> list[OverlookedRow]:
-    """Return the rows of policies: all columns together first, then single ones.
-
-    Columns come most overlooked first, whichever policy overlooks them; those that are never best
-    are left out.
-    """
-    columns = [
-        tally.row(name, column)
-        for name, tally in found.items()
-        for column in tally.n_best.nonzero()[:, 0].tolist()
-    ]
-    columns.sort(key=lambda row: row.overlooked, reverse=True)
-    return [tally.row(name) for name, tally in found.items()] + columns

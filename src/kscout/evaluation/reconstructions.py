@@ -15,9 +15,9 @@ from kscout import reconstruction
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.analyses.reconstructions import ReconstructionRow
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
+from kscout.evaluation.records.reconstruction_row import ReconstructionRow
 from kscout.evaluation.statistics import confidence_interval
 from kscout.metrics import nmse, psnr, ssim
 from kscout.training.masks import MaskDistribution

@@ -3,14 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, final
+
+import numpy as np
 
 from kscout.config.bounds import AtLeast
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting, grouped
 from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.paper_numbers import gamma_of
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
+
+if TYPE_CHECKING:
+    from kscout.evaluation.adaptivity import Entropies
 
 _PANELS = {
     "mutual_information": "mutual information",
@@ -77,7 +83,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[EntropyRow]:
         """Run the policies; seeds of one method share a row."""
-        from kscout.evaluation.adaptivity import entropy_rows, policy_entropies
+        from kscout.evaluation.adaptivity import policy_entropies
         from kscout.evaluation.running.prepare import open_policies
 
         ready = open_policies(given, SliceSetting.of(self))
@@ -116,6 +122,16 @@ class Entropy(PolicyAnalysis[EntropyRow]):
             )
             for part, own in _parts(rows).items()
         ]
+
+
+def entropy_rows(policy: str, by_seed: Sequence["Entropies"]) -> list[EntropyRow]:
+    """Return mean and standard deviation over the seeds of a policy, by step."""
+    columns: list[list[float | None]] = []
+    for name in ("marginal", "conditional", "mutual_information"):
+        values = np.array([getattr(one, name).tolist() for one in by_seed])
+        columns += [values.mean(axis=0).tolist(), [std_over_seeds(step) for step in values.T]]
+    steps = enumerate(zip(*columns, strict=True), start=1)
+    return [EntropyRow(policy, step, len(by_seed), *values) for step, values in steps]
 
 
 def _parts(rows: Sequence[EntropyRow]) -> dict[str, Sequence[EntropyRow]]:

@@ -1,9 +1,9 @@
 """Columns that would raise SSIM most and that a policy hardly ever draws."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, final
+from typing import TYPE_CHECKING, Annotated, final
 
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError
@@ -11,6 +11,9 @@ from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetti
 from kscout.evaluation.progress import OnStep, Step
 from kscout.figures.blocks import Block
 from kscout.figures.tables import Column, Row, Table, measured
+
+if TYPE_CHECKING:
+    from kscout.evaluation.overlooked import Tally
 
 ANY = "any"
 """The column of a row that is of all columns together."""
@@ -82,7 +85,7 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[OverlookedRow]:
         """Tally each policy over all its seeds; columns come most overlooked first."""
-        from kscout.evaluation.overlooked import overlooked_rows, tally_policy
+        from kscout.evaluation.overlooked import tally_policy
         from kscout.evaluation.running.prepare import open_policies
 
         ready = open_policies(given, SliceSetting.of(self))
@@ -125,3 +128,31 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
         shares = (Column("best", digits=3), Column("overlooked", digits=3))
         names = (Column("policy"), Column("column"), *shares, Column("gain"), Column("forgone"))
         return [Table("Columns that policies overlook", names, lines, _NOTE, "overlooked")]
+
+
+def overlooked_rows(found: Mapping[str, "Tally"]) -> list[OverlookedRow]:
+    """Return the rows of policies: all columns together first, then single ones.
+
+    Columns are sorted by how often any policy overlooks them; columns that are never best are left
+    out.
+    """
+    columns = [
+        _row(tally, name, column)
+        for name, tally in found.items()
+        for column in tally.n_best.nonzero()[:, 0].tolist()
+    ]
+    columns.sort(key=lambda row: row.overlooked, reverse=True)
+    return [_row(tally, name) for name, tally in found.items()] + columns
+
+
+def _row(tally: "Tally", policy: str, column: int | str = ANY) -> OverlookedRow:
+    """Return the counts of a policy at one column, or at all columns together."""
+    chosen = slice(None) if isinstance(column, str) else [column]
+    n_overlooked = float(tally.n_overlooked[chosen].sum())
+    gain, forgone = (
+        float(sums[chosen].sum()) / n_overlooked if n_overlooked else None
+        for sums in (tally.gain, tally.forgone)
+    )
+    best, overlooked = float(tally.n_best[chosen].sum()), n_overlooked / tally.n_states
+    shares = (best / tally.n_states, overlooked, gain, forgone)
+    return OverlookedRow(policy, column, *shares, tally.n_states)

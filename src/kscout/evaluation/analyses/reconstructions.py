@@ -12,38 +12,13 @@ from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.acquisitions import Acquisition, load_acquisition, save_acquisition
+from kscout.evaluation.records.reconstruction_row import ReconstructionRow
 from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS
 from kscout.figures.blocks import Block, Drawing, Prose
 from kscout.figures.tables import Cell, Column, Measured, Row, Table
 from kscout.names import Protocol
 
 _PICTURES = "reconstructions-*.npz"
-
-
-@final
-@dataclass(frozen=True)
-class ReconstructionRow:
-    """What one reconstruction reached at one acceleration, mean over slices."""
-
-    reconstruction: str
-    acceleration: float
-    n_center: int
-    """Columns around the center that are always measured."""
-    n_slices: int
-    n_volumes: int
-    protocol: str
-    ssim: float
-    ssim_low: float | None
-    """The ends of the 95 % interval over volumes; None with fewer than three."""
-    ssim_high: float | None
-    psnr: float
-    nmse: float
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of SSIM."""
-        low, high = self.ssim_low, self.ssim_high
-        return None if low is None or high is None else (low, high)
 
 
 @final
