@@ -71,6 +71,7 @@ def test_help_waits_for_no_heavy_import(tmp_path: Path) -> None:
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "kscout.cli" in imported
     assert not imported & {"torch", "scipy", "h5py", "matplotlib", "gymnasium", "distributed"}
+    assert "kscout.campaign.execute" not in imported
 
 
 def test_store_is_described_and_shown(workplace: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from kscout.cli.campaign_display import telling
 from kscout.cli.console import answer_console, console
 from kscout.cli.evaluate import summary_table
 
@@ -39,6 +38,7 @@ def demo(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     begun, told = time.perf_counter(), console(stderr=True)
     told.print(_QUICK if quick else _OPENING, soft_wrap=True)
+    from kscout.cli.campaign_display import telling
     from kscout.demo import run_demo
 
     found = run_demo(out, seed=seed, is_quick=quick, telling=telling)

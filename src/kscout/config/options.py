@@ -2,7 +2,9 @@
 
 import ast
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -80,17 +82,19 @@ def _docstrings(kind: type) -> dict[str, str]:
 @cache
 def _own_docstrings(kind: type) -> dict[str, str]:
     try:
-        # The source of a class alone takes several times longer to find than its module's.
-        tree = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
-    except (OSError, TypeError):
+        source = inspect.getsource(sys.modules[kind.__module__])
+        # To parse whole modules, or to look for classes in them, would delay every command.
+        pattern = rf"^( *)class {kind.__name__}\b.*?(?=^\1[^\s)#]|\Z)"
+        found = re.search(pattern, source, re.MULTILINE | re.DOTALL)
+        tree = ast.parse(textwrap.dedent(found[0] if found else ""))
+    except (OSError, SyntaxError, TypeError):
         # Typed into an interpreter, or not written in Python: its options have no help.
         return {}
-    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    body = next((node.body for node in classes if node.name == kind.__name__), [])
-    found = {}
+    body = [item for node in tree.body if isinstance(node, ast.ClassDef) for item in node.body]
+    helps = {}
     for item, after in pairwise(body):
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             text = after.value if isinstance(after, ast.Expr) else None
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                found[item.target.id] = " ".join(text.value.split())
-    return found
+                helps[item.target.id] = " ".join(text.value.split())
+    return helps
