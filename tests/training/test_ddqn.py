@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from training_stores import small_config, train_in_lockstep_and_alone, train_whole_and_cut
 
 from kscout import policies
 from kscout.config import DdqnTraining, PolicyConfig
 from kscout.data.store import Store
 from kscout.runs import read_run
 from kscout.training.estimators.ddqn import double_target, explored
-from kscout.training.policy import train_policies, train_policy
 from kscout.training.replay import Memory
 
 NETWORK = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
@@ -23,11 +22,6 @@ def config_of(**changes: object) -> PolicyConfig:
         **{"batch_size": 4, "n_memory": 20, "seed": 3, "learning_rate": 1e-2},
     }
     return small_config(NETWORK, {**training, **changes})
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
 def test_one_network_says_which_column_is_best_and_the_other_what_it_is_worth() -> None:
@@ -67,8 +61,4 @@ def test_an_interrupted_training_ends_with_the_same_weights(store: Store, tmp_pa
 
 @pytest.mark.slow
 def test_policies_that_take_turns_are_those_trained_alone(store: Store, tmp_path: Path) -> None:
-    configs = [config_of(n_epochs=2, seed=seed) for seed in (3, 8)]
-    train_policies(configs, store, "zero-filled", [tmp_path / "a", tmp_path / "b"], device="cpu")
-    train_policy(configs[1], store, "zero-filled", tmp_path / "alone", device="cpu")
-    together, alone = weights(tmp_path / "b"), weights(tmp_path / "alone")
-    assert all(torch.equal(together[key], alone[key]) for key in alone)
+    train_in_lockstep_and_alone(config_of(n_epochs=2), store, tmp_path)

@@ -11,8 +11,8 @@ from training_stores import (
     CONV,
     blob_store,
     dense_config,
+    train_in_lockstep_and_alone,
     train_whole_and_cut,
-    weights,
 )
 
 from coil_data import coil_store
@@ -31,18 +31,13 @@ from kscout.training.estimators.tried import columns_to_try, dense_loss
 from kscout.training.estimators.variation import N_DRAWN, Variation
 from kscout.training.estimators.visited import joined
 from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.policy import check_setting, train_policies, train_policy
+from kscout.training.policy import check_setting, train_policy
 
 ROOT = Path(__file__).parents[2]
 VARNET = {
     **{"n_cascades": 1, "n_channels": 2, "n_pools": 1},
     **{"sensitivity_channels": 2, "sensitivity_pools": 1},
 }
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
 def test_a_repeated_step_has_no_more_states_than_its_batch() -> None:
@@ -232,12 +227,8 @@ def test_a_state_that_is_seen_again_is_what_was_seen(
 
 @pytest.mark.slow
 def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
-    configs = [dense_config(seed=seed, n_epochs=1, n_repeats=1, n_repeated=5) for seed in (3, 4)]
-    outs = [tmp_path / "three", tmp_path / "four"]
-    train_policies(configs, store, "zero-filled", outs, device="cpu")
-    train_policy(configs[1], store, "zero-filled", tmp_path / "alone", device="cpu")
-    together, alone = weights(outs[1]), weights(tmp_path / "alone")
-    assert all(torch.equal(together[key], alone[key]) for key in alone)
+    config = dense_config(n_epochs=1, n_repeats=1, n_repeated=5)
+    train_in_lockstep_and_alone(config, store, tmp_path)
 
 
 @pytest.mark.slow

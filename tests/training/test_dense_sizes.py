@@ -24,11 +24,6 @@ from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policy
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
-
-
 def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_size(
     tmp_path: Path,
 ) -> None:

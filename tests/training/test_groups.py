@@ -10,7 +10,6 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from training_stores import blob_store
 
 from kscout.acquisition.choose import draw_groups, group_log_probabilities
 from kscout.acquisition.episode import Simulator
@@ -151,11 +150,6 @@ def test_groups_are_drawn_as_often_as_their_probability_says() -> None:
     # Four deviations of a share of 20,000 draws.
     assert (shares - expected).abs().max() < 4 * (0.25 / 20_000) ** 0.5
     assert shares.sum() == 1
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from joint_runs import LEARNABLE, METHODS, REPEATS, UNET, joint_config
-from training_stores import blob_store
 from typer.testing import CliRunner
 
 from kscout import policies, reconstruction
@@ -32,11 +31,6 @@ from kscout.training.joint.sampler import acquire
 from kscout.training.joint.train import train_joint
 from kscout.training.reconstructor import training_loss
 from kscout.weights import read_weights
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
 
 
 @pytest.fixture(scope="module")

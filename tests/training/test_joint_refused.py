@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from joint_runs import joint_config
-from training_stores import blob_store
 
 from kscout import reconstruction
 from kscout.cli import app
@@ -21,11 +20,6 @@ from kscout.reconstruction.fastmri_unet import FastMRIUNet
 from kscout.training import Sampler
 from kscout.training.joint.train import train_joint
 from kscout.zoo import zoo_names
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
 
 
 def test_a_sampler_that_is_due_and_cannot_learn_is_told_so(

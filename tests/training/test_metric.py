@@ -9,22 +9,19 @@ import torch
 from joint_runs import joint_config
 from sharpness import edges
 from torch import Tensor
-from training_stores import CONV, blob_store, weighed
-from typer.testing import CliRunner
+from training_stores import CONV, weighed
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
-from kscout.cli import app
 from kscout.config import PolicyConfig, read
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.metrics import nmse, psnr, ssim
-from kscout.names import ESTIMATORS, METRICS, Protocol, metric_word
+from kscout.names import ESTIMATORS, Protocol, metric_word
 from kscout.physics.sampling import center_mask
 from kscout.policies import build
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.runs import read_run
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
@@ -40,11 +37,6 @@ NETWORKS = {
     "imagine": {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2},
     "weigh": weighed(),
 }
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
 @pytest.fixture
@@ -126,30 +118,6 @@ def test_samplers_that_learn_with_a_network_learn_by_any_metric(
     assert seen
 
 
-@pytest.mark.parametrize(
-    ("metric", "name", "word"),
-    [("nmse", "-NMSE", "negative_nmse"), ("sharpness:edges", "sharpness:edges", "score")],
-)
-def test_the_last_line_names_the_metric_that_the_best_epoch_is_best_in(
-    store: Store, tmp_path: Path, metric: str, name: str, word: str
-) -> None:
-    words = [
-        *("train", "joint", "--data", str(store.path), "--out", str(tmp_path / "run")),
-        *("--method", "random", "--model", "unet", "--channels", "2", "--n-initial", "2"),
-        *("--steps", "3", "--updates", "4", "--epochs", "2", "--batch-size", "3"),
-        *("--set", "reconstructor.n_pools=2", "--device", "cpu", "--metric", metric),
-    ]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    run = read_run(tmp_path / "run")
-    assert run.done is not None
-    best, last = run.metrics[run.done["best_epoch"] - 1], run.metrics[-1]
-    assert last[f"val_{word}"] <= best[f"val_{word}"]
-    told = [f"{name} {one[f'val_{word}']:.4f} (SSIM {one['val_ssim']:.4f})" for one in (last, best)]
-    line = done.stdout.strip().splitlines()[-1]
-    assert f"validation {told[0]} after epoch 2, best {told[1]} after epoch {best['epoch']}" in line
-
-
 def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:
     found = fit_fixed_order(slices, ZeroFilled(), n_initial=2, horizon=1, metric="nmse")
     start = center_mask(14, 2)
@@ -199,8 +167,3 @@ def test_a_metric_that_nothing_learns_through_is_told_at_once(
     with pytest.raises(ConfigError, match=words):
         train_joint(config, store, tmp_path / "run", device="cpu", on_step=steps.append)
     assert not steps and not (tmp_path / "run").exists()
-
-
-def test_metrics_are_those_of_the_table() -> None:
-    assert {metric_word(name) for name in METRICS} == {"ssim", "psnr", "negative_nmse"}
-    assert metric_word("sharpness:edges") == "score"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_stores import blob_store
 from typer.testing import CliRunner
 
 from kscout.cli import app
@@ -30,11 +29,6 @@ WORDS = [
 def own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(OUTSIDE)
     monkeypatch.syspath_prepend(str(OUTSIDE))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
 def kscout(*words: str | Path) -> str:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from joint_runs import joint_config
 from torch import Tensor
-from training_stores import blob_store
 
 from kscout.config import Component, JointConfig, JointTraining
 from kscout.core import Policy
@@ -88,11 +87,6 @@ class Forgetful(Outwards):
 
     def state(self) -> dict[str, Any]:
         return {"seen": 3}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
 
 
 def own_config(name: str, **changes: Any) -> JointConfig:

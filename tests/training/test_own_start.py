@@ -8,7 +8,7 @@ import pytest
 import torch
 from joint_runs import joint_config
 from torch import Tensor
-from training_stores import blob_store, weighed
+from training_stores import weighed
 
 from coil_data import coil_store
 from kscout.cli.train_policy import _start
@@ -30,11 +30,6 @@ SMALL = {
     **{"n_prior_slices": 4, "n_searches": 3, "n_episodes": 5, "n_updates": 2, "n_repeats": 0},
 }
 """Settings of a short training; an estimator takes those that it has."""
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
 
 
 def config_of(
