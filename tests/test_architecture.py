@@ -66,6 +66,15 @@ def test_imports_point_down() -> None:
             assert HEIGHT[other] < HEIGHT[own], f"{path}: {own} may not import {other}"
 
 
+def test_nothing_imports_a_baseline() -> None:
+    """Tables of names find them, so that the package can be removed with its entries."""
+    package = SOURCE / "training" / "baselines"
+    for path in source_files():
+        imports = [x for x in nodes(path) if isinstance(x, ast.Import | ast.ImportFrom)]
+        if package not in path.parents:
+            assert not any("training.baselines" in ast.unparse(x) for x in imports), path
+
+
 def test_every_part_has_a_floor() -> None:
     parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in SOURCE.rglob("*.py")}
     assert parts - {"__init__"} <= set(HEIGHT)

@@ -10,9 +10,7 @@ from kscout.config.joint import (
     FixedSampling,
     JointTraining,
     LearnedSampling,
-    LoupeSampling,
     RandomSampling,
-    StraightThroughSampling,
 )
 from kscout.config.layers import (
     differences,
@@ -24,8 +22,6 @@ from kscout.config.layers import (
 )
 from kscout.config.methods import settings_class
 from kscout.config.policy import (
-    AlphaZeroTraining,
-    DdqnTraining,
     DenseTraining,
     FrozenPrecision,
     GradientTraining,
@@ -65,10 +61,8 @@ __all__ = [
     "ACQUISITIONS",
     "RECONSTRUCTOR_TRAININGS",
     "AcquisitionSetting",
-    "AlphaZeroTraining",
     "Component",
     "Config",
-    "DdqnTraining",
     "DenseSampling",
     "DenseTraining",
     "FixedSampling",
@@ -79,14 +73,12 @@ __all__ = [
     "JointConfig",
     "JointTraining",
     "LearnedSampling",
-    "LoupeSampling",
     "NonGreedyTraining",
     "PolicyConfig",
     "PolicyTraining",
     "RandomSampling",
     "ReconstructorConfig",
     "ReconstructorTraining",
-    "StraightThroughSampling",
     "VariedSlices",
     "WeighTraining",
     "check",

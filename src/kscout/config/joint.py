@@ -181,31 +181,3 @@ class DenseSampling(LearnedSampling):
     """States in each of these steps; not given: 256, or as many as a smaller batch has."""
     n_batches_kept: Annotated[int, AtLeast(1)] = 8
     """Newest batches whose labels are repeated: older ones are of a network that is no more."""
-
-
-@final
-@dataclass(frozen=True)
-class StraightThroughSampling(LearnedSampling):
-    """A policy whose draws are differentiated as if they were their probabilities."""
-
-    method: _Method = "straight-through"
-    """Name of the sampler."""
-    temperature: Annotated[float, Above(0)] = 1.0
-    """Of the probabilities that gradients go through; choices do not depend on it."""
-
-
-@final
-@dataclass(frozen=True)
-class LoupeSampling(LearnedSampling):
-    """One learned density for all slices, differentiated as `straight-through` is."""
-
-    method: _Method = "loupe"
-    """Name of the sampler."""
-    sampler_every: Annotated[int, AtLeast(1)] = 4
-    """Steps of the reconstruction for each step of the sampler."""
-    sampler_batch: Annotated[int, AtLeast(1)] = 64
-    """Slices per step of the sampler."""
-    sampler_rate: Annotated[float, Above(0), Between(0, 1e3)] = 5e-2
-    """Its largest step size: of logits, not of a network's weights."""
-    temperature: Annotated[float, Above(0)] = 1.0
-    """Of the probabilities that gradients go through; choices do not depend on it."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from kscout.acquisition.graphs import Capture, Pool
 
@@ -59,3 +60,11 @@ class GraphedGradients:
         for parameter, gradient in zip(self.eager.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         return losses
+
+
+def take_step(optimizer: Optimizer, rate: float) -> None:
+    """Take an optimizer step of this size, and clear the gradients."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad()

@@ -1,16 +1,10 @@
-"""Learning from what was remembered of rounds before: a bounded memory, and steps on its rows."""
+"""A replay buffer: the newest rows of tensors by name."""
 
-from collections.abc import Callable
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
-
-from kscout.policies.views import View
-from kscout.randomness import keyed_generator
-from kscout.training.distributed import average_gradients, share, sum_over_processes
-from kscout.training.estimators import PolicyTrainee
 
 Rows = dict[str, Tensor]
 """Tensors by name with one row for each remembered thing: a state, a decision, an acquisition."""
@@ -41,37 +35,3 @@ class Memory:
         """Return some rows, with replacement, by numbers in [0, 1)."""
         which = (uniforms * len(self)).long().clamp(max=len(self) - 1)
         return {name: value[which] for name, value in self.rows.items()}
-
-    def drawn(
-        self, n_steps: int, n_rows: int, *, seed: int, epoch: int
-    ) -> Int[Tensor, "{n_steps} {n_rows}"]:
-        """Draw the rows of a round's optimizer steps, by number."""
-        generator = keyed_generator("replay", seed, epoch)
-        return torch.randint(len(self), (n_steps, n_rows), generator=generator)
-
-
-def step_on(
-    rows: Int[Tensor, " n"],
-    trainee: PolicyTrainee,
-    view: View,
-    loss_of: Callable[[Int[Tensor, " mine"]], Float[Tensor, ""]],
-) -> Float[Tensor, ""]:
-    """Take an optimizer step on remembered rows, each process on its share; return their mean loss.
-
-    Args:
-        rows: of all processes.
-        trainee: what learns.
-        view: the policy as it learns.
-        loss_of: the mean loss of some rows.
-    """
-    trainee.optimizer.zero_grad()
-    view.refresh()
-    parameters = list(trainee.module.parameters())
-    mine, loss = share(rows), torch.zeros((), device=parameters[0].device)
-    if len(mine):
-        loss = loss_of(mine)
-        loss.backward()
-    weight = len(mine) / len(rows)
-    average_gradients(parameters, weight)
-    trainee.optimizer.step()
-    return sum_over_processes(loss.detach() * weight)

@@ -6,5 +6,5 @@
 | `course` | updates of the reconstruction on pooled masks, and of the sampler for it |
 | `pool` | the masks of the newest acquisitions |
 | `sampler` | what a sampler is, and how it acquires |
-| `blind`, `straight_through`, `dense` | samplers, found by name in `kscout.names.SAMPLERS` |
+| `blind`, `dense` | samplers, found by name in `kscout.names.SAMPLERS` |
 """

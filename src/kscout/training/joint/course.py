@@ -21,10 +21,9 @@ from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.augmentation import varied
-from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.gradients import EagerGradients, GraphedGradients, take_step
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
-from kscout.training.joint.straight_through import take_step
 from kscout.training.loop import Course, EpochResult, OnStep
 from kscout.training.reconstructor import training_loss
 from kscout.training.rounds import slices_of_round

@@ -16,8 +16,8 @@ from kscout.core import Policy
 from kscout.data.slices import SliceSet
 from kscout.training.estimators.dense import Dense
 from kscout.training.estimators.gradient import Drawn
+from kscout.training.gradients import take_step
 from kscout.training.joint.sampler import Material, Sampler
-from kscout.training.joint.straight_through import take_step
 from kscout.training.trainee import Trainee
 
 

@@ -1,7 +1,6 @@
 """Gradients through draws agree with computations that know no autograd."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import torch
 from joint_runs import joint_config
 from torch import Tensor
 
-from kscout.config import StraightThroughSampling
 from kscout.core import Observation, Policy, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.names import SAMPLERS
@@ -18,17 +16,13 @@ from kscout.physics.sampling import center_mask
 from kscout.policies import POLICIES
 from kscout.policies.density import LearnedDensity
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.baselines.loupe import masks_drawn_blindly
+from kscout.training.baselines.straight_through import Scorer, drawn_through, scores_on_the_way
 from kscout.training.joint.dense import policy_config
 from kscout.training.joint.sampler import Material, acquire
-from kscout.training.joint.straight_through import (
-    Judge,
-    drawn_through,
-    masks_drawn_blindly,
-    scores_on_the_way,
-)
 
 N_SLICES, N_ROWS, N_COLS, HORIZON, TEMPERATURE = 3, 8, 10, 3, 0.7
-LOUPE = joint_config("loupe").training
+TRAINING = joint_config("straight-through").training
 
 
 class Looks(Policy):
@@ -49,12 +43,6 @@ def batch(generator: torch.Generator) -> SliceBatch:
     images = torch.rand(N_SLICES, N_ROWS, N_COLS, generator=generator, dtype=torch.float64)
     found = SliceSet.from_images(images, ["a"] * N_SLICES).batch(torch.arange(N_SLICES))
     assert found.kspace.dtype == torch.complex128
-    return found
-
-
-def training_of(**changes: Any) -> StraightThroughSampling:
-    found = joint_config("straight-through", temperature=TEMPERATURE, **changes).training
-    assert isinstance(found, StraightThroughSampling)
     return found
 
 
@@ -143,10 +131,14 @@ def test_a_density_learns_by_the_slope_of_scores_with_masks(
     noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
     masks = masks_drawn_blindly(policy, start, batch.selectable, noise, TEMPERATURE)
     assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
-    judge, moment = Judge(batch, ZeroFilled(), start, LOUPE), torch.tensor([3, 1, 2])
-    judge.look(masks[torch.arange(N_SLICES), moment])[2].sum().backward()
+    scorer, moment = Scorer(batch, ZeroFilled(), start, TRAINING), torch.tensor([3, 1, 2])
+    scorer.reconstruct(masks[torch.arange(N_SLICES), moment])[2].sum().backward()
     fixed, counted = masks.detach(), np.eye(HORIZON)[moment.numpy() - 1]
-    slopes = [by_differences(lambda x: judge.look(x)[2], fixed[:, at + 1]) for at in range(HORIZON)]
+
+    def score(mask: Tensor) -> Tensor:
+        return scorer.reconstruct(mask)[2]
+
+    slopes = [by_differences(score, fixed[:, at + 1]) for at in range(HORIZON)]
     slopes = [slope * counted[:, [at]] for at, slope in enumerate(slopes)]
     noisy = policy.logits.detach() + noise
     blind = [np.zeros((N_SLICES, N_COLS, N_COLS))] * HORIZON
@@ -156,24 +148,27 @@ def test_a_density_learns_by_the_slope_of_scores_with_masks(
 
 
 @pytest.mark.parametrize("protocol", ["paper", "blind"])
-def test_a_policy_that_looks_is_judged_by_all_images_that_follow(
+def test_a_policy_that_looks_is_scored_by_all_images_that_follow(
     protocol: str, batch: SliceBatch, generator: torch.Generator
 ) -> None:
     policy, start = Looks(), center_mask(N_COLS, 2).expand(N_SLICES, -1)
     noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
-    training = training_of(protocol=protocol)
-    judge = Judge(batch, ZeroFilled(), start, training)
-    scores, masks = scores_on_the_way(policy, judge, start, noise, training)
+    training = joint_config("straight-through", protocol=protocol).training
+    scorer = Scorer(batch, ZeroFilled(), start, training)
+    scores, masks = scores_on_the_way(policy, scorer, start, noise, TEMPERATURE)
     assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
     scores.sum().backward()
     fixed, weight = masks.detach(), policy.weight.detach()
 
     def features(mask: Tensor) -> Tensor:
-        return judge.look(mask)[1].image.square().mean(dim=1)
+        return scorer.reconstruct(mask)[1].image.square().mean(dim=1)
+
+    def score(mask: Tensor) -> Tensor:
+        return scorer.reconstruct(mask)[2]
 
     with torch.no_grad():
         seen = torch.stack([features(fixed[:, step]) for step in range(HORIZON)], dim=1)
-        slopes = [by_differences(lambda x: judge.look(x)[2], fixed[:, at + 1]) for at in range(3)]
+        slopes = [by_differences(score, fixed[:, at + 1]) for at in range(3)]
         sights = [
             by_differences(lambda x: features(x) * weight, fixed[:, step])
             for step in range(HORIZON)
@@ -194,8 +189,8 @@ def test_policies_are_told_how_many_columns_may_follow(
     policy, config = Looks(), joint_config("straight-through", horizon=HORIZON)
     start = center_mask(N_COLS, 2).expand(N_SLICES, -1)
     noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
-    judge = Judge(batch, ZeroFilled(), start, training_of())
-    scores_on_the_way(policy, judge, start, noise, training_of())
+    scorer = Scorer(batch, ZeroFilled(), start, TRAINING)
+    scores_on_the_way(policy, scorer, start, noise, TEMPERATURE)
     acquire(policy, batch, config, torch.rand(N_SLICES, HORIZON), ZeroFilled())
     assert policy.told == [3, 2, 1] * 2
 
@@ -208,9 +203,9 @@ def test_while_it_learns_nothing_unmeasured_changes_a_draw(
 
     def masks(kspace: Tensor) -> Tensor:
         seen = SliceBatch(kspace, *batch.tensors()[1:])
-        judge = Judge(seen, ZeroFilled(), start, training_of())
+        scorer = Scorer(seen, ZeroFilled(), start, TRAINING)
         with torch.no_grad():
-            return scores_on_the_way(Looks(), judge, start, noise, training_of())[1]
+            return scores_on_the_way(Looks(), scorer, start, noise, TEMPERATURE)[1]
 
     chosen = masks(batch.kspace)
     hidden = chosen[:, -1][:, None, None, :].expand(batch.kspace.shape) == 0

@@ -1,20 +1,17 @@
-"""Samplers that learn through their own draws, as if a draw were its probability.
+"""Straight-through gradients: a policy learns as if each draw were its probability.
 
 In a step a column is drawn, y = onehot(argmax(s + g)) with scores s and Gumbel noise g, so that a
 column has the chance that the policy gives it. Gradients are those of softmax((s + g) / t) in its
 place. Masks add up to an exact budget, images depend on masks through `F^-1 M y`, and the loss is
-minus the metric: a column is judged by what it did to all images after it. Scores depend on images
-of before, too: through those that a policy saw gradients go on to the choices that led to them, as
-in both papers. What was measured, and which columns, it takes as given. A reconstruction that masks
-k-space itself passes gradients to the columns that were drawn alone.
-
-`Loupe` learns one density for all slices (after arXiv 1901.01960), `StraightThrough` a policy that
-looks (after arXiv 2105.06460 and 2203.16392).
+minus the metric: a column is scored by all images after it. Scores also depend on the images before
+it: gradients flow through the images that the policy saw to the choices that led to them, as in the
+papers (arXiv 2105.06460, 2203.16392). The mask and the zero-filled image are inputs without
+gradients. A reconstruction that masks k-space itself passes gradients to sampled columns only.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -23,14 +20,7 @@ from torch import Tensor
 
 from kscout.acquisition.choose import MEASURED_LOGIT
 from kscout.acquisition.state import shown_to
-from kscout.config import (
-    JointConfig,
-    JointTraining,
-    LearnedSampling,
-    LoupeSampling,
-    StraightThroughSampling,
-    warmed_rate,
-)
+from kscout.config import JointConfig, JointTraining, LearnedSampling, warmed_rate
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
@@ -40,8 +30,9 @@ from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator
 from kscout.training.augmentation import varied
-from kscout.training.gradients import EagerGradients, GraphedGradients
-from kscout.training.joint.sampler import Material, Sampler, without_image
+from kscout.training.baselines.settings import StraightThroughSampling
+from kscout.training.gradients import EagerGradients, GraphedGradients, take_step
+from kscout.training.joint.sampler import Material, Sampler
 from kscout.training.rounds import slices_of_round
 
 _N_NUMBERS = 19
@@ -75,7 +66,7 @@ def measured_through(batch: SliceBatch, mask: Float[Tensor, "slice col"]) -> Mea
 
 
 @final
-class Judge:
+class Scorer:
     """Scores reconstructions of a batch so that gradients flow.
 
     Args:
@@ -97,7 +88,7 @@ class Judge:
         with torch.no_grad():
             self.maps = reconstructor.calibrate(Measurement.of(batch.kspace, start))
 
-    def look(
+    def reconstruct(
         self, mask: Float[Tensor, "slice col"]
     ) -> tuple[Measurement, Reconstruction, Float[Tensor, " slice"]]:
         """Measure and reconstruct; return what was found, and its score."""
@@ -129,69 +120,38 @@ def differentiable_scores(
 
 def scores_on_the_way(
     policy: Policy,
-    judge: Judge,
+    scorer: Scorer,
     start: Bool[Tensor, "slice col"],
     noise: Float[Tensor, "slice step col"],
-    training: StraightThroughSampling,
+    temperature: float,
 ) -> tuple[Float[Tensor, "slice step"], Float[Tensor, "slice moment col"]]:
     """Acquire by a policy that looks; return scores after each column, and all masks.
 
     Args:
         policy: what chooses.
-        judge: reconstructs and scores.
+        scorer: reconstructs and scores.
         start: columns measured before the first choice.
         noise: decides the draws.
-        training: says what gradients go through.
+        temperature: of the softmax whose gradients are taken.
     """
     masks, scores = [start.float()], []
-    measured, found, _ = judge.look(masks[0])
+    measured, found, _ = scorer.reconstruct(masks[0])
     for step in range(noise.shape[1]):
         given = Reconstruction(*(x.detach() for x in (found.image, found.mean, found.std)))
         left = noise.shape[1] - step
         zero_filled = measured.zero_filled.detach()
         seen = shown_to(policy, given, zero_filled, measured.mask, step=step, n_left=left)
         seen = replace(seen, image=found.image)
-        blocked = measured.mask | ~judge.batch.selectable
-        drawn = drawn_through(policy(seen).float(), blocked, noise[:, step], training.temperature)
+        blocked = measured.mask | ~scorer.batch.selectable
+        drawn = drawn_through(policy(seen).float(), blocked, noise[:, step], temperature)
         masks.append(masks[-1] + drawn)
-        measured, found, score = judge.look(masks[-1])
+        measured, found, score = scorer.reconstruct(masks[-1])
         scores.append(score)
     return torch.stack(scores, dim=1), torch.stack(masks, dim=1)
 
 
-def masks_drawn_blindly(
-    policy: Policy,
-    start: Bool[Tensor, "slice col"],
-    selectable: Bool[Tensor, "slice col"],
-    noise: Float[Tensor, "slice step col"],
-    temperature: float,
-) -> Float[Tensor, "slice moment col"]:
-    """Draw columns by a policy that does not look; return all masks, to which gradients flow."""
-    masks = [start.float()]
-    for step in range(noise.shape[1]):
-        mask = masks[-1].detach() > 0
-        logits = policy(without_image(mask, step))
-        drawn = drawn_through(logits, mask | ~selectable, noise[:, step], temperature)
-        masks.append(masks[-1] + drawn)
-    return torch.stack(masks, dim=1)
-
-
-@final
-@dataclass(frozen=True)
-class Drawn:
-    """What an update learns from."""
-
-    batch: SliceBatch
-    start: Bool[Tensor, "slice col"]
-    """Columns measured before the first choice."""
-    noise: Float[Tensor, "slice step col"]
-    """Of a Gumbel distribution; decides the draws."""
-    moment: Int[Tensor, " slice"]
-    """One of those after the start."""
-
-
-class _Differentiated(Sampler):
-    """What both samplers share: a batch of their own, noise, and an optimizer step.
+class GradientSampler(Sampler):
+    """Learns by gradients through its draws, on batches of its own.
 
     On CUDA the passes of a batch, from its first draw to its gradients, are one graph.
     """
@@ -229,8 +189,21 @@ class _Differentiated(Sampler):
         return self.training.is_due(number)
 
     @abstractmethod
-    def scores(self, drawn: Drawn) -> Float[Tensor, "*_"]:
-        """Acquire a batch; return its scores, to which gradients flow."""
+    def scores(
+        self,
+        batch: SliceBatch,
+        start: Bool[Tensor, "slice col"],
+        noise: Float[Tensor, "slice step col"],
+        moment: Int[Tensor, " slice"],
+    ) -> Float[Tensor, "*_"]:
+        """Acquire a batch; return its scores, to which gradients flow.
+
+        Args:
+            batch: the slices.
+            start: columns measured before the first choice.
+            noise: of a Gumbel distribution; decides the draws.
+            moment: one of those after the start, for each slice.
+        """
 
     def update(self, number: int) -> Float[Tensor, ""]:
         training, optimizer = self.training, self.material.optimizer
@@ -278,44 +251,25 @@ class _Differentiated(Sampler):
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         *tensors, start, noise, moment = inputs
-        score = self.scores(Drawn(SliceBatch(*tensors), start, noise, moment)).mean()
+        score = self.scores(SliceBatch(*tensors), start, noise, moment).mean()
         torch.autograd.backward(-score)
         return score.detach()
 
 
 @final
-class StraightThrough(_Differentiated):
+class StraightThrough(GradientSampler):
     """Trains a policy that looks; scores of all moments after the start count alike."""
 
     settings = StraightThroughSampling
 
-    def scores(self, drawn: Drawn) -> Float[Tensor, "slice step"]:
+    def scores(
+        self,
+        batch: SliceBatch,
+        start: Bool[Tensor, "slice col"],
+        noise: Float[Tensor, "slice step col"],
+        moment: Int[Tensor, " slice"],
+    ) -> Float[Tensor, "slice step"]:
         training = self.training
         assert isinstance(training, StraightThroughSampling)
-        judge = Judge(drawn.batch, self.material.snapshot, drawn.start, training)
-        return scores_on_the_way(self.learner, judge, drawn.start, drawn.noise, training)[0]
-
-
-@final
-class Loupe(_Differentiated):
-    """Trains one density for all slices; each slice is scored at one moment, drawn at random."""
-
-    settings, looks = LoupeSampling, False
-
-    def scores(self, drawn: Drawn) -> Float[Tensor, " slice"]:
-        training, batch = self.training, drawn.batch
-        assert isinstance(training, LoupeSampling)
-        masks = masks_drawn_blindly(
-            self.learner, drawn.start, batch.selectable, drawn.noise, training.temperature
-        )
-        rows = torch.arange(len(batch), device=masks.device)
-        judge = Judge(batch, self.material.snapshot, drawn.start, training)
-        return judge.look(masks[rows, drawn.moment])[2]
-
-
-def take_step(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Change all that has a gradient, and leave none behind."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.step()
-    optimizer.zero_grad()
+        scorer = Scorer(batch, self.material.snapshot, start, training)
+        return scores_on_the_way(self.learner, scorer, start, noise, training.temperature)[0]

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -18,11 +18,13 @@ from kscout.physics.sampling import center_mask
 from kscout.policies.views import Recomputed
 from kscout.reconstruction import load
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators import search_trees
-from kscout.training.estimators.search_trees import SearchRule, Trees
-from kscout.training.estimators.tree_search import Episodes, SearchDraws, search_episodes
+from kscout.training.baselines import search_trees
+from kscout.training.baselines.alphazero import Episodes, SearchDraws, search_episodes
+from kscout.training.baselines.search_trees import Trees
+from kscout.training.baselines.settings import AlphaZeroTraining
 
 N_SLICES, N_ROWS, N_COLS = 3, 7, 9
+RULE = AlphaZeroTraining(exploration=1.0)
 
 
 class ByImage(Policy):
@@ -74,7 +76,7 @@ class States:
 class SlowTree:
     """The search of one slice as the formula says it, a dictionary of sets."""
 
-    def __init__(self, state: States, number: int, rule: SearchRule, budget: int) -> None:
+    def __init__(self, state: States, number: int, rule: AlphaZeroTraining, budget: int) -> None:
         self.state, self.number, self.rule, self.budget = state, number, rule, budget
         self.nodes: dict[frozenset[int], Node] = {}
         self.values: list[float] = []
@@ -141,18 +143,18 @@ class SlowTree:
 @pytest.mark.parametrize(
     "rule",
     [
-        SearchRule(12),
-        SearchRule(12, maximum_weight=0.0, noise_share=0.0, exploration=3.0),
-        SearchRule(12, maximum_weight=1.0, noise_share=0.6, exploration=0.2),
-        SearchRule(12, unvisited="lowest", added_visits=0.3),
-        SearchRule(12, exploration=0.1, scales_values=False),
+        RULE,
+        replace(RULE, maximum_weight=0.0, noise_share=0.0, exploration=3.0),
+        replace(RULE, maximum_weight=1.0, noise_share=0.6, exploration=0.2),
+        replace(RULE, unvisited="lowest", added_visits=0.3),
+        replace(RULE, exploration=0.1, scales_values=False),
     ],
 )
 def test_lockstep_equals_an_obvious_search_of_each_slice(
-    simulator: Simulator, rule: SearchRule
+    simulator: Simulator, rule: AlphaZeroTraining
 ) -> None:
-    n_initial, horizon = 2, 3
-    draws = draws_of(N_SLICES, rule.n_searches, horizon, N_COLS)
+    n_initial, horizon, n_searches = 2, 3, 12
+    draws = draws_of(N_SLICES, n_searches, horizon, N_COLS)
     found = search_episodes(
         Recomputed(ByImage()),
         simulator,
@@ -167,7 +169,7 @@ def test_lockstep_equals_an_obvious_search_of_each_slice(
         root = frozenset(center_mask(N_COLS, n_initial).nonzero()[:, 0].tolist())
         for step in range(horizon):
             assert sorted(root) == found.mask[number, step].nonzero()[:, 0].tolist()
-            for search in range(rule.n_searches):
+            for search in range(n_searches):
                 uniforms, gammas = (x[number, step, search].double().tolist() for x in draws)
                 tree.search(root, uniforms, gammas)
             children = [Node() if a in root else x for a, x in enumerate(tree.children(root))]
@@ -197,7 +199,7 @@ def test_the_best_mask_of_a_small_problem_is_found(generator: torch.Generator) -
     found = search_episodes(
         Recomputed(ByImage()),
         simulator,
-        SearchRule(100),
+        RULE,
         draws_of(4, 100, horizon, n_cols),
         n_initial=n_initial,
         horizon=horizon,
@@ -215,7 +217,7 @@ def test_every_decision_measures_a_column_that_was_left(simulator: Simulator) ->
     found = search_episodes(
         Recomputed(ByImage()),
         simulator,
-        SearchRule(5),
+        RULE,
         draws_of(N_SLICES, 5, 4, N_COLS),
         n_initial=1,
         horizon=4,
@@ -227,7 +229,7 @@ def test_every_decision_measures_a_column_that_was_left(simulator: Simulator) ->
 
 
 def test_trees_keep_no_image(simulator: Simulator) -> None:
-    trees = Trees(Recomputed(ByImage()), simulator, SearchRule(1), n_initial=1, horizon=2)
+    trees = Trees(Recomputed(ByImage()), simulator, RULE, n_searches=1, n_initial=1, horizon=2)
     draws = draws_of(N_SLICES, 1, 2, N_COLS)
     trees.search(trees.ways_down(), draws.uniforms[:, 0, 0], draws.gammas[:, 0, 0])
     kept = [x for x in vars(trees).values() if isinstance(x, Tensor)]
@@ -271,7 +273,7 @@ class Replayed:
 def searched(simulator: Simulator, n_searches: int, horizon: int, n_initial: int = 2) -> Episodes:
     (n_slices, n_cols), device = simulator.batch.selectable.shape, simulator.batch.kspace.device
     draws = [x.to(device) for x in draws_of(n_slices, n_searches, horizon, n_cols)]
-    given = (Recomputed(ByImage()), simulator, SearchRule(n_searches), SearchDraws(*draws))
+    given = (Recomputed(ByImage()), simulator, RULE, SearchDraws(*draws))
     return search_episodes(*given, n_initial=n_initial, horizon=horizon)
 
 

@@ -19,8 +19,13 @@ from kscout.evaluation.summaries.paper_numbers import SSIM
 from kscout.policies.alphazero import AlphaZeroPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run
-from kscout.training.estimators.alphazero import Sizes, decisions_of, imitation_loss, label_entropy
-from kscout.training.estimators.tree_search import Episodes
+from kscout.training.baselines.alphazero import (
+    Episodes,
+    Sizes,
+    decisions_of,
+    imitation_loss,
+    label_entropy,
+)
 from kscout.training.policy import train_policy
 from kscout.training.replay import Memory
 from kscout.training.rounds import slices_of_round

@@ -7,10 +7,11 @@ import torch
 from training_stores import small_config, train_in_lockstep_and_alone, train_whole_and_cut
 
 from kscout import policies
-from kscout.config import DdqnTraining, PolicyConfig
+from kscout.config import PolicyConfig
 from kscout.data.store import Store
 from kscout.runs import read_run
-from kscout.training.estimators.ddqn import double_target, explored
+from kscout.training.baselines.ddqn import double_target, explored
+from kscout.training.baselines.settings import DdqnTraining
 from kscout.training.replay import Memory
 
 NETWORK = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}

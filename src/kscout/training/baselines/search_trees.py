@@ -18,7 +18,7 @@ scaled to 0..1 by the smallest and the largest that the slice's tree has seen, a
 thousandths and p would drown it. All three are settings.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, final
 
@@ -30,37 +30,16 @@ from kscout.acquisition.choose import best_columns, column_log_probabilities, dr
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.graphs import Function, Graphs
 from kscout.acquisition.state import State
-from kscout.config.policy import Unvisited
 from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.views import View
 from kscout.randomness import keyed_generator
+from kscout.training.baselines.settings import AlphaZeroTraining
 
 PADS = {"cpu": False, "cuda": True}
 """Whether masks that are known already are padding of a batch rather than left out of it, by kind
 of device: leaving them out would wait for the device at every step."""
 _EMPTY = torch.iinfo(torch.int64).max
 """Key of a place without a node; sorted to the end."""
-
-
-@final
-@dataclass(frozen=True)
-class SearchRule:
-    """The constants of a search; `kscout.config.AlphaZeroTraining` says why these."""
-
-    n_searches: int
-    """Before each decision."""
-    maximum_weight: float = 0.5
-    """alpha."""
-    noise_share: float = 0.25
-    """e."""
-    exploration: float = 1.0
-    """c."""
-    added_visits: float = 1.0
-    """n."""
-    unvisited: Unvisited = "parent"
-    """Whose values a mask without visits has."""
-    scales_values: bool = True
-    """Whether values are scaled to 0..1."""
 
 
 class _Index(NamedTuple):
@@ -89,8 +68,9 @@ class Trees:
         self,
         policy: View,
         simulator: Simulator,
-        rule: SearchRule,
+        rule: AlphaZeroTraining,
         *,
+        n_searches: int,
         n_initial: Initial,
         horizon: int,
     ) -> None:
@@ -100,7 +80,7 @@ class Trees:
         mask = start_mask(n_initial, (n_trees, n_cols), device)
         self.maps = simulator.calibrate(mask)
         # A search adds at most the nodes below the present mask.
-        n_most = 1 + rule.n_searches * horizon * (horizon + 1) // 2
+        n_most = 1 + n_searches * horizon * (horizon + 1) // 2
         # Sums of random 64-bit numbers tell the masks of a tree apart, whatever the order.
         codes = torch.randint(-(2**62), 2**62, (n_cols,), generator=keyed_generator("masks"))
         self.codes = codes.to(device)

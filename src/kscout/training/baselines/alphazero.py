@@ -1,0 +1,293 @@
+"""AlphaZero for acquisition: searches choose columns, and the network learns what they chose.
+
+Jin, Unser and Yi, arXiv 1901.04547, with a frozen reconstructor and SSIM as the value, as in
+arXiv 2010.16262. In a round slices are acquired by tree search (`search_trees`); the replay buffer
+stores each decision as the shares of searches that passed each column. Then the network takes
+optimizer steps on stored decisions: the cross-entropy of its distribution with those shares. Only
+searches use the ground truth, hence only training: at test the network chooses by itself.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kscout.acquisition.choose import column_log_probabilities
+from kscout.acquisition.episode import Simulator
+from kscout.config import PolicyConfig
+from kscout.core import Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.names import metric_word
+from kscout.physics.sampling import Initial
+from kscout.policies.views import View
+from kscout.randomness import keyed_generator
+from kscout.training.baselines.episodic import Episodic
+from kscout.training.baselines.search_trees import Trees
+from kscout.training.baselines.settings import AlphaZeroTraining
+from kscout.training.distributed import n_processes, share, sum_over_processes
+from kscout.training.estimators import PolicyTrainee
+from kscout.training.replay import Rows
+
+N_TREES = {"cpu": 16, "cuda": 256}
+"""Slices searched at once, by kind of device; does not change results."""
+
+_N_SEEN, _N_REMEMBERED = 8, 5
+"""How often a decision is learned from, and for how many rounds, unless settings say so."""
+COLUMNS = ("index", "mask", "step", "visits")
+"""What the replay buffer stores of a decision: its slice, the mask before it, its step, and the
+number of searches that passed each column."""
+
+
+@final
+@dataclass(frozen=True)
+class Sizes:
+    """How much a round does, with what the settings leave to the data."""
+
+    n_episodes: int
+    n_searches: int
+    n_updates: int
+    n_memory: int
+
+    @classmethod
+    def of(cls, config: PolicyConfig, n_slices: int, n_cols: int) -> "Sizes":
+        """Return the sizes of a round for a number of training slices and columns."""
+        training, horizon = _training(config), config.acquisition.horizon
+        n_episodes = min(training.n_episodes or 64, n_slices)
+        n_decisions = n_episodes * horizon
+        n_updates = math.ceil(_N_SEEN * n_decisions / training.batch_size)
+        return cls(
+            n_episodes,
+            training.n_searches or max(4, n_cols // 16),
+            training.n_updates or n_updates,
+            training.n_memory or _N_REMEMBERED * n_decisions,
+        )
+
+
+@final
+class AlphaZero(Episodic):
+    """Trains policies to predict the visits of a tree search."""
+
+    settings = AlphaZeroTraining
+    columns = COLUMNS
+    n_images = 1
+
+    def __init__(
+        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        config, device = trainees[0].config, next(trainees[0].module.parameters()).device
+        sizes = Sizes.of(config, len(slices), slices.n_cols)
+        self.n_searches = sizes.n_searches
+        # Episodes searched at once, over all processes.
+        self.n_trees = N_TREES[device.type] * n_processes()
+        super().__init__(
+            trainees,
+            slices,
+            reconstructor,
+            n_episodes=sizes.n_episodes,
+            n_updates=sizes.n_updates,
+            n_memory=sizes.n_memory,
+            n_reports=math.ceil(sizes.n_episodes / self.n_trees) * config.acquisition.horizon,
+        )
+
+    def state(self, number: int) -> dict[str, Any]:
+        return {**self.memories[number].rows}
+
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Restore the replay buffer."""
+        if state:
+            self.memories[number].add(state)
+
+    def acquire(
+        self,
+        number: int,
+        epoch: int,
+        order: Int[Tensor, " episode"],
+        report: Callable[[], None],
+    ) -> tuple[list[Rows], dict[str, float], int]:
+        """Acquire slices by search, each process its share; all processes get all episodes."""
+        view, config = self.views[number], self.trainees[number].config
+        training, setting = _training(config), config.acquisition
+        view.refresh()
+        parts = []
+        for places in torch.arange(len(order)).split(self.n_trees):
+            mine = share(places)
+            # A process without a slice of its own searches one that does not count.
+            taken = mine if len(mine) else places[:1]
+            episodes = search_episodes(
+                view,
+                self.simulator(config, order[taken]),
+                training,
+                self._draws(config, epoch, taken),
+                n_initial=setting.start,
+                horizon=setting.horizon,
+                on_decision=report,
+            )
+            parts.append(episodes.gathered(mine - places[0], len(places)))
+        episodes, word = Episodes.joined(parts), metric_word(training.metric)
+        scores = {
+            f"search_{word}": float(episodes.score.mean()),
+            f"tree_{word}": float(episodes.best_score.mean()),
+            "label_entropy": float(label_entropy(episodes.visits)),
+        }
+        return [decisions_of(order, episodes)], scores, episodes.n_reconstructions
+
+    def _draws(
+        self, config: PolicyConfig, epoch: int, places: Int[Tensor, " episode"]
+    ) -> "SearchDraws":
+        """Draw the random numbers of some of a round's episodes, on the CPU, each from its seed."""
+        training, horizon = _training(config), config.acquisition.horizon
+        shape, n_cols = (horizon, self.n_searches), self.slices.n_cols
+        uniforms, gammas = [], []
+        for place in places.tolist():
+            key = keyed_generator("search", training.seed, epoch, place)
+            random = np.random.default_rng(key.initial_seed())
+            uniforms.append(random.random((*shape, horizon), dtype=np.float32))
+            size = (*shape, n_cols)
+            drawn = random.standard_gamma(training.noise_concentration, size, dtype=np.float32)
+            gammas.append(drawn)
+        return SearchDraws(
+            *(torch.from_numpy(np.stack(part)).to(self.device) for part in (uniforms, gammas))
+        )
+
+    def loss(self, number: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy of the network on stored decisions."""
+        replayed = self.replayed(number, rows)
+        mask, step, visits = replayed.values
+        logits = self.views[number].recall(replayed.observe(mask, step), 0)
+        blocked = mask | ~replayed.simulator.batch.selectable
+        return imitation_loss(column_log_probabilities(logits.float(), blocked), visits)
+
+
+class SearchDraws(NamedTuple):
+    """Random numbers of the searches before each decision."""
+
+    uniforms: Float[Tensor, "slice step search depth"]
+    """In [0, 1): columns drawn at new nodes."""
+    gammas: Float[Tensor, "slice step search col"]
+    """Of the Dirichlet distribution; normalized over the columns left."""
+
+
+@final
+@dataclass(frozen=True)
+class Episodes:
+    """What was decided for each slice, and what the searches found."""
+
+    mask: Bool[Tensor, "slice step col"]
+    """Before each decision."""
+    visits: Int[Tensor, "slice step col"]
+    """Searches that passed each child of that mask."""
+    score: Float[Tensor, " slice"]
+    """SSIM at the budget of the columns that were decided on."""
+    best_mask: Bool[Tensor, "slice col"]
+    """The best mask at the budget that any search met."""
+    best_score: Float[Tensor, " slice"]
+    n_reconstructions: int
+
+    def gathered(self, places: Int[Tensor, " place"], n_slices: int) -> "Episodes":
+        """Return the episodes of all processes in each of them.
+
+        Args:
+            places: where this process's episodes belong; as many as count, from the first.
+            n_slices: of all processes.
+        """
+        if n_processes() == 1:
+            return self
+        found = {}
+        for name in _PER_SLICE:
+            own = getattr(self, name)
+            every = own.new_zeros((n_slices, *own.shape[1:]), dtype=_SUMMED.get(own.dtype))
+            every[places] = own[: len(places)].to(every.dtype)
+            found[name] = sum_over_processes(every).to(own.dtype)
+        counted = self.n_reconstructions if len(places) else 0
+        n_found = sum_over_processes(torch.tensor(counted, device=self.score.device))
+        return replace(self, **found, n_reconstructions=int(n_found))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Episodes"]) -> "Episodes":
+        """Join the episodes of several batches of slices."""
+        every = {name: torch.cat([getattr(part, name) for part in parts]) for name in _PER_SLICE}
+        n_found = sum(part.n_reconstructions for part in parts)
+        return replace(parts[0], **every, n_reconstructions=n_found)
+
+
+_PER_SLICE = ("mask", "visits", "score", "best_mask", "best_score")
+_SUMMED = {torch.bool: torch.int32}
+"""What is summed over processes in another type."""
+
+
+def search_episodes(
+    policy: View,
+    simulator: Simulator,
+    rule: AlphaZeroTraining,
+    draws: SearchDraws,
+    *,
+    n_initial: Initial,
+    horizon: int,
+    on_decision: Callable[[], None] = lambda: None,
+) -> Episodes:
+    """Acquire every slice of a simulator, each column decided on by searches.
+
+    A decision takes the column that most searches passed, of equals that with the best mean value:
+    few searches pass many columns once. Nodes stay for the slice's later decisions.
+
+    Args:
+        policy: its scores are the logits of pi.
+        simulator: slices, frozen reconstructor and protocol.
+        rule: constants of the search.
+        draws: random numbers of all searches.
+        n_initial: central columns measured at the start, or columns.
+        horizon: columns to acquire.
+        on_decision: called after each decision.
+    """
+    n_searches = draws.uniforms.shape[2]
+    trees = Trees(
+        policy, simulator, rule, n_searches=n_searches, n_initial=n_initial, horizon=horizon
+    )
+    ways, masks, visits = trees.ways_down(), [], []
+    for step in range(horizon):
+        for search in range(n_searches):
+            trees.search(ways, draws.uniforms[:, step, search], draws.gammas[:, step, search])
+        masks.append(trees.root.mask)
+        visits.append(trees.decide())
+        on_decision()
+    return Episodes(
+        torch.stack(masks, dim=1),
+        torch.stack(visits, dim=1),
+        trees.best.gather(1, trees.root.node[:, None])[:, 0].float(),
+        trees.best_mask,
+        trees.high[:, 0].float(),
+        int(trees.n_nodes.sum()),
+    )
+
+
+def decisions_of(index: Int[Tensor, " episode"], episodes: Episodes) -> Rows:
+    """Return the rows of the replay buffer for the episodes of some slices, on the CPU."""
+    n_episodes, horizon, _ = episodes.mask.shape
+    steps = torch.arange(horizon).repeat(n_episodes)
+    mask, visits = episodes.mask.flatten(0, 1), episodes.visits.flatten(0, 1).int()
+    row = (index.repeat_interleave(horizon), mask, steps, visits)
+    return {name: values.cpu() for name, values in zip(COLUMNS, row, strict=True)}
+
+
+def imitation_loss(
+    log_probabilities: Float[Tensor, "decision col"], visits: Int[Tensor, "decision col"]
+) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy `-sum_a pi(a) log p(a)`, pi the shares of the visits."""
+    shares = visits / visits.sum(dim=-1, keepdim=True)
+    return -(shares * log_probabilities).sum(dim=-1).mean()
+
+
+def label_entropy(visits: Int[Tensor, "*lead col"]) -> Float[Tensor, ""]:
+    """Return the mean entropy of the shares of visits in nats: no loss comes below it."""
+    shares = visits / visits.sum(dim=-1, keepdim=True)
+    return -shares.xlogy(shares).sum(dim=-1).mean()
+
+
+def _training(config: PolicyConfig) -> AlphaZeroTraining:
+    assert isinstance(config.training, AlphaZeroTraining)
+    return config.training

@@ -1,0 +1,171 @@
+"""Double deep Q-learning for acquisition: scores estimate discounted gains to the end.
+
+Pineda, Basu, Romero, Calandra and Drozdzal, arXiv 2007.10469, on a frozen reconstructor. In a
+round slices are acquired; each column is the best by score or, with a probability that falls from
+round to round, any. The replay buffer stores every step as mask, column and gain. Optimizer steps
+move scores towards
+
+    gain + discount * Q'(next, argmax over unmeasured columns of Q(next)),
+
+where Q' is a copy of the network of some steps before; after the last column nothing follows.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kscout.acquisition.choose import best_columns, choose_columns
+from kscout.config import PolicyConfig
+from kscout.core import Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.names import metric_word
+from kscout.policies.random import Random
+from kscout.randomness import keyed_generator
+from kscout.training.baselines.episodic import Episodic
+from kscout.training.baselines.settings import DdqnTraining
+from kscout.training.estimators import PolicyTrainee
+from kscout.training.replay import Rows
+
+N_AT_ONCE = {"cpu": 16, "cuda": 256}
+"""Slices acquired at once, by kind of device; does not change results."""
+
+
+@final
+class Ddqn(Episodic):
+    """Trains policies to estimate the discounted gains of a column and of those after it."""
+
+    settings = DdqnTraining
+    columns = ("index", "mask", "number", "column", "gain")
+    n_images = 2
+
+    def __init__(
+        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        for trainee in trainees:
+            trainee.module.is_stochastic = False
+        self.targets = [copy.deepcopy(x.module).requires_grad_(False) for x in trainees]
+        training = _training(trainees[0].config)
+        n_episodes = min(training.n_episodes, len(slices))
+        device = next(trainees[0].module.parameters()).device
+        super().__init__(
+            trainees,
+            slices,
+            reconstructor,
+            n_episodes=n_episodes,
+            n_updates=training.n_updates,
+            n_memory=training.n_memory,
+            n_reports=-(-n_episodes // N_AT_ONCE[device.type]),
+        )
+
+    def state(self, number: int) -> dict[str, Any]:
+        target = self.targets[number].state_dict()
+        return {"memory": {**self.memories[number].rows}, "target": target}
+
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Restore the replay buffer and the copy of the network."""
+        if state:
+            self.memories[number].add(state["memory"])
+            self.targets[number].load_state_dict(state["target"])
+
+    @torch.no_grad()
+    def acquire(
+        self,
+        number: int,
+        epoch: int,
+        order: Int[Tensor, " episode"],
+        report: Callable[[], None],
+    ) -> tuple[list[Rows], dict[str, float], int]:
+        view, config = self.views[number], self.trainees[number].config
+        training, horizon = _training(config), config.acquisition.horizon
+        generator = keyed_generator("explored", training.seed, epoch)
+        draws = torch.rand(len(order), horizon, 2, generator=generator).to(self.device)
+        view.refresh()
+        new, total, size = [], 0.0, N_AT_ONCE[self.device.type]
+        for index, uniforms in zip(order.split(size), draws.split(size), strict=True):
+            simulator = self.simulator(config, index)
+            state = simulator.start(config.acquisition.start)
+            for step in range(horizon):
+                blocked = simulator.blocked(state)
+                scores = view(simulator.observe(view.chooser, state)).float()
+                column = explored(scores, blocked, uniforms[:, step], training.chance(epoch))
+                after = simulator.acquire(state, column)
+                gain = (after.score - state.score).float()
+                row = (index, state.mask, torch.full_like(index, step), column, gain)
+                new.append({x: y.cpu() for x, y in zip(self.columns, row, strict=True)})
+                state = after
+            total += float(state.score.sum())
+            report()
+        scores_of_round = {f"train_{metric_word(training.metric)}": total / len(order)}
+        return new, scores_of_round, len(order) * (1 + horizon)
+
+    def update(self, number: int, n_before: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        """Renew the copy of the network if it is due, then take an optimizer step."""
+        trainee = self.trainees[number]
+        if n_before % _training(trainee.config).n_target == 0:
+            self.targets[number].load_state_dict(trainee.module.state_dict())
+        return super().update(number, n_before, rows)
+
+    def loss(self, number: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        config, view = self.trainees[number].config, self.views[number]
+        training, replayed = _training(config), self.replayed(number, rows)
+        mask, step, column, gain = replayed.values
+        after = mask.scatter(-1, column[:, None], True)
+        with torch.no_grad():
+            seen = replayed.observe(after, step + 1)
+            target = double_target(
+                gain * training.scale,
+                view(seen).float(),
+                self.targets[number](seen).float(),
+                after | ~replayed.simulator.batch.selectable,
+                training.discount * (step + 1 < config.acquisition.horizon),
+            )
+        scores = view.recall(replayed.observe(mask, step), 0).float()
+        return torch.nn.functional.smooth_l1_loss(scores.gather(-1, column[:, None])[:, 0], target)
+
+
+def explored(
+    scores: Float[Tensor, "slice col"],
+    blocked: Bool[Tensor, "slice col"],
+    uniforms: Float[Tensor, "slice 2"],
+    chance: float,
+) -> Int[Tensor, " slice"]:
+    """Return the best column of each slice, or with a chance any that is not blocked.
+
+    Args:
+        scores: of the columns.
+        blocked: columns that may not be chosen.
+        uniforms: decide whether, and which.
+        chance: of any column.
+    """
+    drawn = choose_columns(Random(), torch.zeros_like(scores), blocked, uniforms[:, 1])
+    return torch.where(uniforms[:, 0] < chance, drawn, best_columns(scores, blocked))
+
+
+def double_target(
+    gain: Float[Tensor, " step"],
+    scores: Float[Tensor, "step col"],
+    copied: Float[Tensor, "step col"],
+    blocked: Bool[Tensor, "step col"],
+    discount: Float[Tensor, " step"],
+) -> Float[Tensor, " step"]:
+    """Return what scores shall become: a gain and, discounted, the copy's score of the next best.
+
+    Args:
+        gain: of the column that was taken.
+        scores: of the next columns by the network, which says which is best.
+        copied: of the next columns by its copy, which says what it is worth.
+        blocked: next columns that may not be chosen.
+        discount: 0 where no column follows.
+    """
+    best = best_columns(scores, blocked)[:, None]
+    worth = torch.where(discount > 0, copied.gather(-1, best)[:, 0], 0.0)
+    return gain + discount * worth
+
+
+def _training(config: PolicyConfig) -> DdqnTraining:
+    assert isinstance(config.training, DdqnTraining)
+    return config.training

@@ -1,0 +1,164 @@
+"""What AlphaZero and DDQN share: an epoch acquires episodes, then learns from a replay buffer."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator
+from kscout.config import PolicyConfig
+from kscout.core import Observation, Policy, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.physics.sampling import start_mask
+from kscout.randomness import keyed_generator
+from kscout.runs import Progress
+from kscout.training.distributed import average_gradients, share, sum_over_processes
+from kscout.training.estimators import EpochResult, Estimator, OnStep, PolicyTrainee
+from kscout.training.replay import Memory, Rows
+from kscout.training.rounds import slices_of_round
+
+
+@final
+@dataclass(frozen=True)
+class Replayed:
+    """Rows of a replay buffer with what it takes to observe their slices again."""
+
+    simulator: Simulator
+    maps: Complex[Tensor, "row coil image_row col"] | None
+    chooser: Policy
+    values: list[Tensor]
+    """What the rows hold besides the slice, on the device."""
+
+    def observe(self, mask: Bool[Tensor, "row col"], step: Int[Tensor, " row"]) -> Observation:
+        """Reconstruct the slices from these columns; return what the policy sees."""
+        state = self.simulator.start_from(mask, maps=self.maps)
+        return replace(self.simulator.observe(self.chooser, state), step=step)
+
+
+class Episodic(Estimator):
+    """Trains policies one after the other, in rounds: episodes, then optimizer steps.
+
+    A baseline implements `acquire` and `loss`.
+
+    Args:
+        trainees: as for any estimator.
+        slices: the training slices.
+        reconstructor: frozen, on the policies' device.
+        n_episodes: slices acquired in a round.
+        n_updates: optimizer steps of a round.
+        n_memory: rows that the replay buffer holds.
+        n_reports: how often `acquire` reports in a round.
+    """
+
+    columns: ClassVar[tuple[str, ...]]
+    """Names of what a row holds; the first is `index`, the slice."""
+    n_images: ClassVar[int]
+    """Reconstructions for each row in an optimizer step."""
+
+    def __init__(
+        self,
+        trainees: Sequence[PolicyTrainee],
+        slices: SliceSet,
+        reconstructor: Reconstructor,
+        *,
+        n_episodes: int,
+        n_updates: int,
+        n_memory: int,
+        n_reports: int,
+    ) -> None:
+        super().__init__(trainees, slices, reconstructor)
+        self.n_episodes, self.n_updates = n_episodes, n_updates
+        self.memories = [Memory(n_memory) for _ in trainees]
+        self.n_steps = len(trainees) * (n_reports + n_updates)
+
+    @abstractmethod
+    def acquire(
+        self,
+        number: int,
+        epoch: int,
+        order: Int[Tensor, " episode"],
+        report: Callable[[], None],
+    ) -> tuple[list[Rows], dict[str, float], int]:
+        """Acquire slices; return new rows, scores for the record, and reconstructions made.
+
+        Args:
+            number: of the policy.
+            epoch: counted from 1.
+            order: the slices.
+            report: to be called `n_reports` times.
+        """
+
+    @abstractmethod
+    def loss(self, number: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        """Return the mean loss of a policy on rows of its replay buffer."""
+
+    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
+        """Run a round of every policy."""
+        n_epochs, n_done, results = self.trainees[0].config.training.n_epochs, 0, []
+        n_reconstructions = 0
+
+        def report() -> None:
+            nonlocal n_done
+            n_done += 1
+            on_step(Progress(epoch, n_epochs, n_done, self.n_steps))
+
+        for number, trainee in enumerate(self.trainees):
+            training, memory = trainee.config.training, self.memories[number]
+            trainee.begin(epoch)
+            order = slices_of_round(
+                training.seed, epoch, self.n_episodes, n_slices=len(self.slices)
+            )
+            new, scores, n_acquired = self.acquire(number, epoch, order, report)
+            memory.add(*new)
+            shape = (self.n_updates, training.batch_size)
+            generator = keyed_generator("replay", training.seed, epoch)
+            losses = []
+            for step, rows in enumerate(torch.randint(len(memory), shape, generator=generator)):
+                losses.append(self.update(number, (epoch - 1) * self.n_updates + step, rows))
+                report()
+            results.append({**scores, "loss": float(torch.stack(losses).mean())})
+            # Images are not stored: each row is reconstructed again.
+            n_reconstructions += n_acquired + self.n_images * self.n_updates * training.batch_size
+        n_decisions = self.n_episodes * self.trainees[0].config.acquisition.horizon
+        facts = {"n_reconstructions": n_reconstructions, "n_decisions": n_decisions}
+        return [EpochResult(scores, facts) for scores in results]
+
+    def update(self, number: int, n_before: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        """Take an optimizer step, each process on its share of the rows; return their mean loss.
+
+        Args:
+            number: of the policy.
+            n_before: its optimizer steps before this one.
+            rows: of all processes.
+        """
+        trainee = self.trainees[number]
+        trainee.optimizer.zero_grad()
+        self.views[number].refresh()
+        mine, loss = share(rows), torch.zeros((), device=self.device)
+        if len(mine):
+            loss = self.loss(number, mine)
+            loss.backward()
+        weight = len(mine) / len(rows)
+        average_gradients(list(trainee.module.parameters()), weight)
+        trainee.optimizer.step()
+        return sum_over_processes(loss.detach() * weight)
+
+    def simulator(self, config: PolicyConfig, index: Int[Tensor, " slice"]) -> Simulator:
+        """Return a simulator of some slices."""
+        batch, training = self.slices.batch(index.to(self.slices.index_device)), config.training
+        return Simulator(
+            batch, self.reconstructor, protocol=training.protocol, metric=training.metric
+        )
+
+    def replayed(self, number: int, rows: Int[Tensor, " row"]) -> Replayed:
+        """Read rows of a replay buffer, among them `mask`."""
+        memory, config = self.memories[number], self.trainees[number].config
+        stored = {name: memory.rows[name][rows].to(self.device) for name in self.columns[1:]}
+        simulator = self.simulator(config, memory.rows["index"][rows])
+        start = start_mask(config.acquisition.start, stored["mask"].shape, self.device)
+        maps = simulator.calibrate(start)
+        return Replayed(simulator, maps, self.views[number].chooser, [*stored.values()])
