@@ -15,7 +15,7 @@ from kscout.campaign.plan import Plan, make_plan
 from kscout.campaign.state import node_state
 from kscout.cli import app
 from kscout.demo import CORES, DemoResult, campaign_table, run_demo
-from kscout.demo.page import LEADS, next_commands, tell_seeds
+from kscout.demo.page import next_commands
 from kscout.errors import RunError
 from undrawn import leave_undrawn
 
@@ -150,10 +150,3 @@ def test_what_to_try_next_works_on_what_the_demo_left(demo: Demo) -> None:
     for words in others:
         found = CliRunner().invoke(app, list(words), catch_exceptions=False)
         assert found.exit_code == 0, found.output
-
-
-def test_the_page_counts_the_seeds_whose_interval_lies_above_zero() -> None:
-    told = tell_seeds([(0.0021, 0.001, 0.003), (-0.0004, -0.001, 0.002)])
-    assert "With 2 seeds" in told and "above zero in 1:" in told
-    assert "+0.0021 (+0.0010 to +0.0030), −0.0004" in told
-    assert len(LEADS) == 5

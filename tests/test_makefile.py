@@ -43,14 +43,6 @@ def set_up(checkout: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_set_up_tells_what_happens_and_no_commands(checkout: Path) -> None:
-    found = set_up(checkout)
-    assert found.returncode == 0
-    assert found.stderr == ""
-    (line,) = found.stdout.splitlines()
-    assert "setting up .venv" in line and "minute" in line
-
-
 def test_an_installation_that_fails_tells_why_and_is_tried_again(checkout: Path) -> None:
     (checkout.parent / "fails").touch()
     for _ in range(2):

@@ -40,10 +40,3 @@ def test_results_and_fields_are_checked_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("torch.arange", lambda *_, **__: torch.ones(3, 3))
     with pytest.raises(jaxtyping.TypeCheckError, match="return value"):
         center_mask(7, 3)
-
-
-def test_what_names_no_shape_is_left_as_it_is() -> None:
-    from kscout.randomness import keyed_generator
-
-    assert not hasattr(keyed_generator, "__wrapped__")
-    assert hasattr(nmse, "__wrapped__")

@@ -74,31 +74,18 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
         ({"training": {"seed": 3}}, "which the grid sets"),
         ({"training": {"seeds": [3]}}, r"move them to \[grid\]"),
         ({"training": {"greedy": {"seeds": 3}}}, r"training\.greedy\.seeds is 3; expected a list"),
-        ({"training": {"greedy": {"seeds": ["a"]}}}, r"seeds is \['a'\]; expected a list"),
         ({"evaluation": {"policies": ["best"]}}, "unknown policy 'best'"),
         ({"evaluation": {"trajectories": "8"}}, "trajectories is '8'; expected a whole number"),
-        ({"evaluation": {"seeds": 3}}, r"evaluation\.seeds is 3; expected a list of whole"),
-        (
-            {"evaluation": {"policies": "random"}},
-            r"evaluation\.policies is 'random'; expected a list",
-        ),
         ({"evaluation": {"split": "tset"}}, r"evaluation\.split is 'tset'; expected one of: train"),
         ({"grid": {"gammas": 0.9}}, r"grid\.gammas is 0\.9; expected a list of numbers"),
-        ({"grid": {"gammas": ["a"]}}, r"grid\.gammas is \['a'\]; expected a list of numbers"),
-        ({"grid": {"methods": 3}}, r"grid\.methods is 3; expected a list of strings"),
         ({"grid": {"stores": [[3]]}}, r"grid\.stores is \[\[3\]\]; expected a list of different"),
         (
             {"training": {"greedy": 3}},
             r"training\.greedy is 3; expected a section \[training.greedy",
         ),
-        ({"stores": {"k": {"path": 3}}}, r"stores\.k\.path is 3; expected a string"),
         (
             {"stores": {"k": {"make": "elbow"}}},
             r"stores\.k\.make: unknown kind of images 'elbow'; .*knee",
-        ),
-        (
-            {"stores": {"k": {"make": "knee", "size": "64"}}},
-            r"stores\.k\.size is '64'; expected a wh",
         ),
         ({"stores": {"k": {"make": "knee", "volumes": [2]}}}, r"volumes is \[2\]; expected three"),
         (
@@ -111,10 +98,6 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
         ),
         ({"stores": {"k": {"import": "a", "splits": "b", "held_out": 0}}}, "which splits decides"),
         (
-            {"reconstructions": {"unet": {"path": 3}}},
-            r"reconstructions\.unet\.path is 3; expected a",
-        ),
-        (
             {"reconstructions": {"unet": {"training": 3}}},
             r"section \[reconstructions\.unet\.training",
         ),
@@ -122,8 +105,6 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
             {"horizons": {"long": {"n_initial": 0, "steps": 5}}},
             r"horizons\.long\.n_initial is 0; it must be 1 or more",
         ),
-        ({"analyses": {"snr": {"seeds": 0}}}, r"analyses\.snr\.seeds is 0; expected a list"),
-        ({"policy": {"kernel": 3, "name": 3}}, r"policy\.name is 3; expected a string"),
         ({"analyses": {"entrop": True}}, "unknown analysis 'entrop'"),
         (
             {"analyses": {"ceiling": {"pool": 8}}},
@@ -138,10 +119,6 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
             "either n_initial or initial",
         ),
         ({"horizons": {"long": {"steps": 5}}}, "n_initial"),
-        (
-            {"horizons": {"long": {"initial": "x", "steps": 5}}},
-            "'x' is not a column",
-        ),
         ({"surprise": {"a": 1}}, "unknown setting 'surprise'"),
     ],
 )

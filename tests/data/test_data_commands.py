@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from coil_data import coil_store
 from kscout.campaign.file import ImportedStore
-from kscout.cli import told_as
 from kscout.cli.data import app, import_
 from kscout.data import info
 from kscout.data.importing import ImportSettings, import_folder
@@ -214,16 +213,6 @@ def test_the_papers_numbers_admit_no_others(tmp_path: Path, option: tuple[str, o
     assert not list(tmp_path.iterdir())
 
 
-def test_what_the_system_refuses_is_one_line(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    for out, named in (("folder", "folder"), ("file/a.png", "file")):
-        with pytest.raises(OSError, match=named) as caught:
-            call("show", store.path, "--out", tmp_path / out)
-        told = told_as(caught.value)
-        assert told is not None and told.startswith(f"{tmp_path / named}: ") and "\n" not in told
-
-
 def test_heads_take_several_files_after_one_option(tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.npy" for name in "ab"]
     with pytest.raises(DataError, match=r"no head volume at .*a\.npy"):
@@ -231,11 +220,3 @@ def test_heads_take_several_files_after_one_option(tmp_path: Path) -> None:
     np.save(files[0], np.ones((9, 9, 9)))
     with pytest.raises(DataError, match=r"no head volume at .*b\.npy"):
         call("make", "heads", "--source", *files, "--out", tmp_path / "store")
-
-
-def test_one_slice_is_told_as_one(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.ones((1, 9, 11), np.float32))
-    told = call("import", tmp_path / "a.npy", "--out", tmp_path / "store")
-    assert ": 1 train slice; fingerprint" in told
-    told = call("show", tmp_path / "store", "--out", tmp_path / "a.png")
-    assert "a.png: 1 slice, a.npy:0\n" in told

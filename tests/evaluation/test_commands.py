@@ -102,12 +102,6 @@ def test_evaluate_prints_json_alone(store: Path, tmp_path: Path) -> None:
     assert json.loads(text)["n_slices"] == 3
 
 
-def test_evaluate_refuses_a_budget_above_the_columns(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="lower the number of steps"):
-        _evaluate(store, tmp_path / "out", *_policies("random"), "--steps", 12)
-    assert not (tmp_path / "out").exists()
-
-
 def _outputs(out: Path, name: str, pictures: bool = True) -> list[dict[str, Any]]:
     if pictures:
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -258,16 +252,6 @@ def test_ratios_of_two_horizons_are_told_apart(
         "ngreedy, 3+6",
     ]
     assert len(list(out.glob("snr-*.jsonl"))) == 2
-
-
-def test_analyses_of_runs(tmp_path: Path, runs: list[Path]) -> None:
-    out = tmp_path / "analyses"
-    _call("analyze", "curves", *runs, "--out", out)
-    assert len(_outputs(out, "curves")) == 2 * 2
-    text = _call("analyze", "cost", *runs, "--out", out, "--json")
-    (row,) = json.loads(text)
-    assert row["reconstructions_per_s"] == pytest.approx(165)
-    assert len(_outputs(out, "cost", pictures=False)) == 1
 
 
 def test_policies_need_data_unless_results_are_given(tmp_path: Path) -> None:

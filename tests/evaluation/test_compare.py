@@ -145,21 +145,6 @@ def test_seeds_are_rows_of_their_own(test_slices: SliceSet) -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_order_is_fitted_anew(
-    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
-) -> None:
-    def run() -> bytes:
-        evaluate(["fixed"], test_slices, ZeroFilled(), _setting(), train=train_slices, out=tmp_path)
-        return (tmp_path / "results.csv").read_bytes()
-
-    first = run()
-    (file,) = (tmp_path / "orders").iterdir()
-    for order in (["x"], [99], 3, [None]):
-        file.write_text(json.dumps({"order": order}))
-        assert run() == first
-
-
-@pytest.mark.slow
 def test_fixed_order_is_fitted_once(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:

@@ -14,10 +14,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.reconstructions import (
-    ReconstructionRow,
     Reconstructions,
-    reconstruction_table,
-    tell_best,
 )
 from kscout.evaluation.reconstructions import compare_reconstructions
 from kscout.evaluation.records.acquisitions import load_acquisition
@@ -132,20 +129,3 @@ def test_a_budget_takes_the_place_of_the_acceleration(store: Path, tmp_path: Pat
         )
     with pytest.raises(ConfigError, match="two reconstructions are called 'zero-filled'"):
         run_analysis(analysis, ["zero-filled", "zero-filled"], out=tmp_path / "y")
-
-
-def test_reconstructions_are_ranked_per_acceleration() -> None:
-    def row(name: str, at: float, ssim: float, psnr: float) -> ReconstructionRow:
-        return ReconstructionRow(name, at, 8, 5, 3, "blind", ssim, ssim - 0.01, None, psnr, 0.1)
-
-    rows = [
-        row("zero-filled", 4.0, 0.6, 28.0),
-        row("unet", 4.0, 0.7, 27.0),
-        row("unet", 8.0, 0.65, 25.0),
-    ]
-    told = tell_best(rows)
-    assert "At 4× **unet** is best with SSIM 0.7000, 0.1000 above zero-filled" in told
-    assert "(by PSNR zero-filled, 28.0 against 27.0 dB); at 8× **unet** is best" in told
-    table = reconstruction_table(rows)
-    assert table.rows[0].cells[4:] == (None, None, None)
-    assert "protocol blind" in table.note and "5 slices of 3 volumes" in table.note

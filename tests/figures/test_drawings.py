@@ -5,7 +5,6 @@ import re
 import sys
 import xml.etree.ElementTree as ET
 from importlib import resources
-from itertools import combinations
 from pathlib import Path
 
 import matplotlib as mpl
@@ -90,44 +89,11 @@ def test_each_final_difference_is_a_row_with_its_number_and_interval() -> None:
     assert axes.get_xlabel() == "SSIM minus that of fixed"
 
 
-# What is left of light in eyes without one kind of cone (Machado et al. 2009, severity 1).
-VISIONS = {
-    "usual": np.eye(3),
-    "protan": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
-         [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deutan": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
-         [-0.011820, 0.042940, 0.968881]]
-    ),
-}  # fmt: skip
-TO_XYZ = np.array([[0.4339, 0.3762, 0.1898], [0.2126, 0.7152, 0.0722], [0.0178, 0.1095, 0.8728]])
-"""From linear sRGB to XYZ over that of white."""
-
-
-def lab(color: str, vision: str) -> np.ndarray:
-    code = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
-    light = np.where(code <= 0.04045, code / 12.92, ((code + 0.055) / 1.055) ** 2.4)
-    x, y, z = np.cbrt(TO_XYZ @ np.clip(VISIONS[vision] @ light, 0, 1))
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-@pytest.mark.parametrize("vision", VISIONS)
-@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
-def test_no_two_colors_of_a_page_look_alike_to_any_eye(scheme: str, vision: str) -> None:
+def test_figures_are_drawn_in_the_colors_of_the_page() -> None:
     css = (resources.files("kscout.player") / "templates" / "base.css").read_text()
-    palettes = re.findall(r"--series-1: [^}]*?--series-8: #\w+", css)
-    found = dict(zip(["light", "dark", "print"], palettes, strict=True))[scheme]
-    colors = re.findall(r"#\w{6}", found)
-    assert len(colors) == len(SERIES)
-    assert scheme == "dark" or tuple(colors) == SERIES, "figures are drawn in the page's colors"
-    apart = {
-        (one, two): float(np.linalg.norm(lab(one, vision) - lab(two, vision)))
-        for one, two in combinations(colors, 2)
-    }
-    # A distance of 2.3 is just noticed; thin lines need several times as much.
-    assert min(apart.values()) > 12, min(apart, key=apart.__getitem__)
+    light, dark, printed = re.findall(r"--series-1: [^}]*?--series-8: #\w+", css)
+    assert tuple(re.findall(r"#\w{6}", light)) == tuple(re.findall(r"#\w{6}", printed)) == SERIES
+    assert len(set(re.findall(r"#\w{6}", dark))) == len(SERIES)
 
 
 def test_no_two_of_twenty_methods_look_alike() -> None:
@@ -149,11 +115,6 @@ def test_errors_of_all_examples_share_one_scale() -> None:
     axes = draw_examples(examples).axes
     assert axes[3].images[0].get_clim() == axes[7].images[0].get_clim() == (0, pytest.approx(0.3))
     assert np.asarray(axes[0].images[0].get_array())[4].tolist() == MASK.tolist()
-
-
-def test_a_montage_has_a_place_for_every_image() -> None:
-    figure = draw_montage([IMAGE] * 5, ["one"], n_across=3)
-    assert [len(axes.images) for axes in figure.axes] == [1, 1, 1, 1, 1, 0]
 
 
 def test_a_montage_keeps_every_image() -> None:

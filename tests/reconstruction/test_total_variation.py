@@ -1,9 +1,7 @@
 """The solver solves its problem: certified by duality, and by another method."""
 
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -150,51 +148,6 @@ def test_gradient_and_its_adjoint_agree(generator: torch.Generator) -> None:
     left = (gradient(image).conj() * field).sum()
     right = (image.conj() * gradient_adjoint(field)).sum()
     torch.testing.assert_close(left, right)
-
-
-def plain_objective(
-    image: np.ndarray[Any, Any],
-    data: np.ndarray[Any, Any],
-    mask: np.ndarray[Any, Any],
-    smooth: float,
-) -> float:
-    """The objective in other words: centered k-space, NumPy, distance to the data as measured."""
-    kspace = np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(image), norm="ortho"))
-    misfit = np.sum(np.abs(kspace - data)[:, mask] ** 2) / 2
-    down, right = np.roll(image, -1, 0) - image, np.roll(image, -1, 1) - image
-    length = np.sqrt(np.abs(down) ** 2 + np.abs(right) ** 2 + smooth**2)
-    return float(misfit + 0.05 * np.sum(length))
-
-
-@pytest.mark.slow
-def test_a_general_optimizer_finds_the_same_minimum(generator: torch.Generator) -> None:
-    from scipy.optimize import minimize
-
-    truth = torch.randn(1, 5, 7, dtype=torch.complex128, generator=generator)
-    truth[:, 1:4, 2:5] += 2
-    mask = torch.tensor([[False, True, True, True, True, False, True]])
-    kspace = fft2c(truth)
-    zero_filled = ifft2c(kspace * mask[:, None])
-    weight = torch.tensor([0.05], dtype=torch.float64)
-    solution = solve(zero_filled, mask, weight, n_iterations=3000, penalty=0.5)
-    ours = primal_objective(solution.image, zero_filled, mask, weight).item()
-
-    data, measured = kspace[0].numpy(), mask[0].numpy()
-
-    def smoothed(flat: np.ndarray[Any, Any]) -> float:
-        return plain_objective((flat[:35] + 1j * flat[35:]).reshape(5, 7), data, measured, 1e-4)
-
-    start = zero_filled[0].numpy().ravel()
-    found = minimize(
-        smoothed,
-        np.concatenate([start.real, start.imag]),
-        method="L-BFGS-B",
-        options={"maxiter": 3000, "maxfun": 400_000, "ftol": 1e-13},
-    )
-    assert ours == pytest.approx(plain_objective(solution.image[0].numpy(), data, measured, 0.0))
-    # Smoothing adds at most 1e-4 per pixel times the weight.
-    assert ours <= found.fun
-    assert found.fun - ours < 2 * 0.05 * 35 * 1e-4 + 1e-4 * ours
 
 
 def test_it_beats_zero_filling_on_piecewise_constant_images(generator: torch.Generator) -> None:

@@ -157,20 +157,6 @@ def test_entropies_of_many_discounts_are_divided_at_one_half(tmp_path: Path) -> 
     assert isinstance(whole, Drawing) and whole.name == "entropies"
 
 
-def test_all_training_times_of_the_paper_stand_below_ours(tmp_path: Path) -> None:
-    rows = Cost().compute([str(write_run(tmp_path / "greedy"))])
-    (table,) = (x for x in Cost.blocks(rows, Page(), tmp_path) if isinstance(x, Table))
-    names = [column.name for column in table.columns]
-    assert names[4:7] == ["in lockstep", "time (s)", "its share (s)"]
-    for setting, told in {
-        "knee, base": "1.0 days and 1.5 days",
-        "knee, long": "1.5 days and 2.0 days on 2 cards",
-        "brain, base": "2.0 days and 3.0 days on 2 cards",
-        "brain, long": "4.5 days and 5.0 days on 4 cards",
-    }.items():
-        assert f"{setting} horizon {told}" in table.note
-
-
 def test_the_oracles_psnr_stands_beside_the_papers(tmp_path: Path) -> None:
     table = tables_at(tmp_path, n_cols=128)["policies"]
     shown = {row.cells[0]: row.cells[-1] for row in table.rows}

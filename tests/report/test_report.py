@@ -12,15 +12,13 @@ from typer.main import get_command
 
 from kscout.cli import app
 from kscout.errors import DataError
-from kscout.evaluation.analyses import run_analysis
-from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.summaries.tables import policy_table
 from kscout.figures.blocks import Prose, Section, Widget
 from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
 from kscout.report.evaluations import facts_html
 from kscout.report.page import Front, write_page
-from synthetic_results import STEPS, make_acquisition, make_summary, write_evaluation, write_run
+from synthetic_results import make_acquisition, make_summary, write_evaluation, write_run
 
 
 @pytest.fixture(scope="module")
@@ -82,27 +80,6 @@ def test_runs_alone_tell_which_command_makes_pictures_of_them(
         )
     *_, last = build_report(["runs"]).sections
     assert "--protocol blind" in last.blocks[-1].html.replace("\\\n", " ")
-
-
-def test_a_page_of_analyses_alone_speaks_of_no_runs(results: Path, tmp_path: Path) -> None:
-    run_analysis(Cost(), [str(results / "greedy-seed0")], out=tmp_path / "analyses")
-    front = build_report([tmp_path / "analyses"]).front
-    assert (front.title, front.summary) == ("Analyses", ("Training.",))
-
-
-def test_captions_speak_of_intervals_only_where_there_are_any(tmp_path: Path) -> None:
-    whole = make_summary()
-    bare = tuple(
-        replace(one, interval=None, by_step=replace(one.by_step, interval=(None,) * (STEPS + 1)))
-        for one in whole.comparisons
-    )
-    captions = []
-    for name, comparisons in (("several", whole.comparisons), ("one", bare)):
-        folder = write_evaluation(tmp_path / name, comparisons=comparisons)
-        blocks = [block for part in build_report([folder]).sections for block in part.blocks]
-        captions += [x.caption for x in blocks if getattr(x, "name", "") == "differences"]
-    assert "Where an interval reaches" in captions[0]
-    assert captions[1].endswith("; an interval needs at least 3 volumes.")
 
 
 def test_folders_may_be_given_as_text(results: Path) -> None:
@@ -183,17 +160,6 @@ def test_the_papers_columns_without_a_number_are_left_out(tmp_path: Path) -> Non
     without = policy_table(make_summary(**changes, policies=feasible))
     assert [column.name for column in without.columns if column.is_paper] == names[-2:-1]
     assert all(len(row.cells) == len(without.columns) for row in without.rows)
-
-
-def test_the_papers_numbers_stand_beside_its_protocol_only(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write_evaluation(
-            tmp_path / name, n_cols=128, n_initial=16, steps=16, protocol="blind", store=name
-        )
-    for folder in (tmp_path, tmp_path / "one"):
-        for table in build_report([folder]).tables:
-            assert not any(column.is_paper for column in table.columns)
-            assert "under protocol paper" in table.note
 
 
 @pytest.mark.parametrize(

@@ -63,12 +63,3 @@ def test_a_lost_decision_is_seen(load: ModuleType, fault: str) -> None:
     tally = load.Tally()
     asyncio.run(load.acquire(ask, list(range(56, 56 + load.N_INITIAL)), tally))
     assert tally.n_lost == 1
-
-
-def test_a_way_whose_packages_are_missing_is_left_out(
-    load: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert load.can_ask("core") and load.can_ask("mrd")
-    monkeypatch.setitem(load.NEEDED, "mrd", ("h5py", "a_package_of_nobody"))
-    assert not load.can_ask("mrd")
-    assert capsys.readouterr().out == "mrd is left out: a_package_of_nobody not installed\n"

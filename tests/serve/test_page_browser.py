@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from page_stage import blobs, make_stage, npy, write_store
 from PIL import Image
@@ -199,23 +198,3 @@ def test_what_goes_wrong_is_told_on_the_page(browser: Any, address: str, tmp_pat
     page.locator("[name=n_steps]").fill("3")
     page.locator("#status:not(.bad)", has_text="zero-filled").wait_for()
     page.close()
-
-
-def test_how_many_frames_are_drawn_in_a_second(shown: Shown) -> None:
-    """Printed, not asserted: a busy machine may take its time."""
-    rates = shown.page.evaluate(
-        """() => new Promise((done) => {
-          const slider = document.querySelector("#stage input[type=range]");
-          const moments = [];
-          const tick = (now) => {
-            moments.push(now);
-            slider.value = moments.length % 17;
-            slider.dispatchEvent(new Event("input", { bubbles: true }));
-            if (moments.length < 60) requestAnimationFrame(tick);
-            else done(moments.slice(1).map((one, at) => one - moments[at]));
-          };
-          requestAnimationFrame(tick);
-        })"""
-    )
-    print(f"128x128, two policies: {1000 / np.median(rates):.1f} frames a second")  # noqa: T201
-    assert len(rates) == 59
