@@ -95,7 +95,9 @@ def write_demo_page(out: Path, plans: Mapping[str, Plan], *, seed: int, is_quick
         _how(out, plans),
     )
     summary = summaries["ready"]
-    told = _LEAD.format(n=summary.n_slices) + tell_comparison(summary)
+    told = _LEAD.format(n_slices=summary.n_slices, n_volumes=summary.n_volumes) + tell_comparison(
+        summary
+    )
     front = Front(TITLE, (told,), subtitle=_QUICK if is_quick else _SUBTITLE)
     provenance = search([*folders.values(), *others]).provenance
     (path,) = write_report(Report(front, sections, provenance), out / "index.html")
@@ -187,15 +189,15 @@ def _commands(title: str, text: str, commands: Sequence[Command]) -> Section:
     return Section(title, tuple(blocks))
 
 
-_SUBTITLE = """Procedural knees: first policies that ship with kscout, on knees drawn for this \
+_SUBTITLE = """Procedural knees: first a policy that ships with kscout, on knees drawn for this \
 page; then a small U-Net and a small policy, trained within minutes on this machine. This page \
 demonstrates the method; it is not a result on patients."""
 
 _QUICK = """Every part of the demo at the smallest sizes, to see that it runs. No number on this \
 page is a result; run kscout demo without --quick for one that is."""
 
-_LEAD = """On {n} knees that no training saw, a policy that ships with kscout looks at each image \
-before it chooses the next column of k-space. \
+_LEAD = """On {n_slices} slices of {n_volumes} knees that no training saw, a policy that ships \
+with kscout looks at each image before it chooses the next column of k-space. \
 """
 
 _PLAYED = """After each column the U-Net knee-unet reconstructs the image again. The policy \
