@@ -25,30 +25,20 @@ from kscout.exports import on_first_use
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from kscout.acquisition.rollout import rollout
-    from kscout.contracts import check_policy, check_reconstructor
-    from kscout.data.generate import make_store
-    from kscout.data.store import Store
-    from kscout.evaluation.compare import evaluate
-    from kscout.names import use
-    from kscout.runs import read_run
-    from kscout.training.joint.train import train_joint
-    from kscout.training.policy import train_policy
-    from kscout.training.reconstructor import train_reconstructor
+    from kscout.acquisition.rollout import rollout as rollout
+    from kscout.contracts import check_policy as check_policy
+    from kscout.contracts import check_reconstructor as check_reconstructor
+    from kscout.data.generate import make_store as make_store
+    from kscout.data.store import Store as Store
+    from kscout.evaluation.compare import evaluate as evaluate
+    from kscout.names import use as use
+    from kscout.runs import read_run as read_run
+    from kscout.training.joint.train import train_joint as train_joint
+    from kscout.training.policy import train_policy as train_policy
+    from kscout.training.reconstructor import train_reconstructor as train_reconstructor
 
-_ROOMS = (
-    "acquisition",
-    "core",
-    "data",
-    "evaluation",
-    "metrics",
-    "names",
-    "physics",
-    "policies",
-    "reconstruction",
-    "training",
-)
-_MODULES = {f"kscout.{room}": room for room in _ROOMS}
+_ROOMS = "acquisition core data evaluation metrics names physics policies reconstruction training"
+_MODULES = {f"kscout.{room}": room for room in _ROOMS.split()}
 _MODULES |= {
     "kscout.data.store": "Store",
     "kscout.contracts": "check_policy check_reconstructor",
@@ -63,24 +53,4 @@ _MODULES |= {
     "kscout.names": "names use",
 }
 
-__getattr__, _names = on_first_use(__name__, _MODULES)
-
-__all__ = [
-    "Store",
-    "__version__",
-    "check_policy",
-    "check_reconstructor",
-    "evaluate",
-    "make_store",
-    "read_run",
-    "rollout",
-    "train_joint",
-    "train_policy",
-    "train_reconstructor",
-    "use",
-    *_ROOMS,
-]
-
-
-def __dir__() -> list[str]:
-    return [*_names(), "__version__"]
+__getattr__, __dir__, __all__ = on_first_use(__name__, _MODULES, "__version__")

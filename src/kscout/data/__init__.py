@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
-    from kscout.data.generate import make_store
-    from kscout.data.importing import ImportSettings, import_folder
-    from kscout.data.info import describe
-    from kscout.data.kinds import KINDS, Kind
-    from kscout.data.making import MakeSettings, paper_settings
-    from kscout.data.montage import save_montage
-    from kscout.data.slices import SliceSet
-    from kscout.data.store import Store
-    from kscout.data.store_writer import StoreWriter
+    from kscout.data.generate import make_store as make_store
+    from kscout.data.importing import ImportSettings as ImportSettings
+    from kscout.data.importing import import_folder as import_folder
+    from kscout.data.info import describe as describe
+    from kscout.data.kinds import KINDS as KINDS
+    from kscout.data.kinds import Kind as Kind
+    from kscout.data.making import MakeSettings as MakeSettings
+    from kscout.data.making import paper_settings as paper_settings
+    from kscout.data.montage import save_montage as save_montage
+    from kscout.data.slices import SliceSet as SliceSet
+    from kscout.data.store import Store as Store
+    from kscout.data.store_writer import StoreWriter as StoreWriter
 
 _MODULES = {
     "kscout.data.kinds": "KINDS Kind",
@@ -30,19 +33,4 @@ _MODULES = {
     "kscout.data.montage": "save_montage",
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _MODULES)
-
-__all__ = [
-    "KINDS",
-    "ImportSettings",
-    "Kind",
-    "MakeSettings",
-    "SliceSet",
-    "Store",
-    "StoreWriter",
-    "describe",
-    "import_folder",
-    "make_store",
-    "paper_settings",
-    "save_montage",
-]
+__getattr__, __dir__, __all__ = on_first_use(__name__, _MODULES)

@@ -20,18 +20,25 @@ from typing import TYPE_CHECKING
 from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
-    from kscout.evaluation.adaptivity import entropies
-    from kscout.evaluation.analyses import Analysis, PolicyAnalysis, SliceSetting, run_analysis
-    from kscout.evaluation.compare import Evaluation, evaluate
-    from kscout.evaluation.gradient_noise import signal_to_noise
-    from kscout.evaluation.progress import Step
-    from kscout.evaluation.reconstructions import compare_reconstructions
-    from kscout.evaluation.records.results import Scores, read_scores
-    from kscout.evaluation.running.prepare import Prepared, open_policies
-    from kscout.evaluation.running.setting import EvaluationSetting
-    from kscout.evaluation.running.trajectories import AcquisitionPlan
-    from kscout.evaluation.statistics import confidence_interval
-    from kscout.evaluation.summaries.summary import Summary, read_summary
+    from kscout.evaluation.adaptivity import entropies as entropies
+    from kscout.evaluation.analyses import Analysis as Analysis
+    from kscout.evaluation.analyses import PolicyAnalysis as PolicyAnalysis
+    from kscout.evaluation.analyses import SliceSetting as SliceSetting
+    from kscout.evaluation.analyses import run_analysis as run_analysis
+    from kscout.evaluation.compare import Evaluation as Evaluation
+    from kscout.evaluation.compare import evaluate as evaluate
+    from kscout.evaluation.gradient_noise import signal_to_noise as signal_to_noise
+    from kscout.evaluation.progress import Step as Step
+    from kscout.evaluation.reconstructions import compare_reconstructions as compare_reconstructions
+    from kscout.evaluation.records.results import Scores as Scores
+    from kscout.evaluation.records.results import read_scores as read_scores
+    from kscout.evaluation.running.prepare import Prepared as Prepared
+    from kscout.evaluation.running.prepare import open_policies as open_policies
+    from kscout.evaluation.running.setting import EvaluationSetting as EvaluationSetting
+    from kscout.evaluation.running.trajectories import AcquisitionPlan as AcquisitionPlan
+    from kscout.evaluation.statistics import confidence_interval as confidence_interval
+    from kscout.evaluation.summaries.summary import Summary as Summary
+    from kscout.evaluation.summaries.summary import read_summary as read_summary
 
 _MODULES = {
     "kscout.evaluation.running.trajectories": "AcquisitionPlan",
@@ -48,26 +55,4 @@ _MODULES = {
     "kscout.evaluation.gradient_noise": "signal_to_noise",
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _MODULES)
-
-__all__ = [
-    "AcquisitionPlan",
-    "Analysis",
-    "Evaluation",
-    "EvaluationSetting",
-    "PolicyAnalysis",
-    "Prepared",
-    "Scores",
-    "SliceSetting",
-    "Step",
-    "Summary",
-    "compare_reconstructions",
-    "confidence_interval",
-    "entropies",
-    "evaluate",
-    "open_policies",
-    "read_scores",
-    "read_summary",
-    "run_analysis",
-    "signal_to_noise",
-]
+__getattr__, __dir__, __all__ = on_first_use(__name__, _MODULES)

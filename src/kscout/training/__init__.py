@@ -12,41 +12,40 @@ from typing import TYPE_CHECKING
 from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
-    from kscout.config import (
-        ACQUISITIONS,
-        AcquisitionSetting,
-        Component,
-        DenseTraining,
-        GradientTraining,
-        GreedyTraining,
-        JointConfig,
-        JointTraining,
-        NonGreedyTraining,
-        PolicyConfig,
-        PolicyTraining,
-        ReconstructorConfig,
-        ReconstructorTraining,
-    )
-    from kscout.training.estimators import EpochResult, Estimator, PolicyTrainee
-    from kscout.training.estimators.gradient import (
-        Batch,
-        Draws,
-        GradientEstimator,
-        action_draws,
-        n_draws,
-    )
-    from kscout.training.estimators.recording import Estimate, Recording
-    from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
-    from kscout.training.joint.sampler import Sampler
-    from kscout.training.joint.train import train_joint
-    from kscout.training.policy import train_policies, train_policy
-    from kscout.training.policy_gradient import (
-        advantages,
-        greedy_loss,
-        non_greedy_loss,
-        returns_to_go,
-    )
-    from kscout.training.reconstructor import train_reconstructor
+    from kscout.config import ACQUISITIONS as ACQUISITIONS
+    from kscout.config import AcquisitionSetting as AcquisitionSetting
+    from kscout.config import Component as Component
+    from kscout.config import DenseTraining as DenseTraining
+    from kscout.config import GradientTraining as GradientTraining
+    from kscout.config import GreedyTraining as GreedyTraining
+    from kscout.config import JointConfig as JointConfig
+    from kscout.config import JointTraining as JointTraining
+    from kscout.config import NonGreedyTraining as NonGreedyTraining
+    from kscout.config import PolicyConfig as PolicyConfig
+    from kscout.config import PolicyTraining as PolicyTraining
+    from kscout.config import ReconstructorConfig as ReconstructorConfig
+    from kscout.config import ReconstructorTraining as ReconstructorTraining
+    from kscout.training.estimators import EpochResult as EpochResult
+    from kscout.training.estimators import Estimator as Estimator
+    from kscout.training.estimators import PolicyTrainee as PolicyTrainee
+    from kscout.training.estimators.gradient import Batch as Batch
+    from kscout.training.estimators.gradient import Draws as Draws
+    from kscout.training.estimators.gradient import GradientEstimator as GradientEstimator
+    from kscout.training.estimators.gradient import action_draws as action_draws
+    from kscout.training.estimators.gradient import n_draws as n_draws
+    from kscout.training.estimators.recording import Estimate as Estimate
+    from kscout.training.estimators.recording import Recording as Recording
+    from kscout.training.fixed_order import FixedOrderResult as FixedOrderResult
+    from kscout.training.fixed_order import fit_fixed_order as fit_fixed_order
+    from kscout.training.joint.sampler import Sampler as Sampler
+    from kscout.training.joint.train import train_joint as train_joint
+    from kscout.training.policy import train_policies as train_policies
+    from kscout.training.policy import train_policy as train_policy
+    from kscout.training.policy_gradient import advantages as advantages
+    from kscout.training.policy_gradient import greedy_loss as greedy_loss
+    from kscout.training.policy_gradient import non_greedy_loss as non_greedy_loss
+    from kscout.training.policy_gradient import returns_to_go as returns_to_go
+    from kscout.training.reconstructor import train_reconstructor as train_reconstructor
 
 _MODULES = {
     "kscout.config": (
@@ -65,41 +64,4 @@ _MODULES = {
     "kscout.training.reconstructor": "train_reconstructor",
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _MODULES)
-
-__all__ = [
-    "ACQUISITIONS",
-    "AcquisitionSetting",
-    "Batch",
-    "Component",
-    "DenseTraining",
-    "Draws",
-    "EpochResult",
-    "Estimate",
-    "Estimator",
-    "FixedOrderResult",
-    "GradientEstimator",
-    "GradientTraining",
-    "GreedyTraining",
-    "JointConfig",
-    "JointTraining",
-    "NonGreedyTraining",
-    "PolicyConfig",
-    "PolicyTrainee",
-    "PolicyTraining",
-    "ReconstructorConfig",
-    "ReconstructorTraining",
-    "Recording",
-    "Sampler",
-    "action_draws",
-    "advantages",
-    "fit_fixed_order",
-    "greedy_loss",
-    "n_draws",
-    "non_greedy_loss",
-    "returns_to_go",
-    "train_joint",
-    "train_policies",
-    "train_policy",
-    "train_reconstructor",
-]
+__getattr__, __dir__, __all__ = on_first_use(__name__, _MODULES)
