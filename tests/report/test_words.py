@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kscout.evaluation.summaries.summary import EvaluationFolder, PolicySummary, Summary
-from kscout.evaluation.summaries.tables import overview_table, policy_table
+from kscout.evaluation.summaries.tables import policy_table
 from kscout.policies import oracle
 from kscout.report.words import (
     TIE,
@@ -39,41 +39,21 @@ def named(label: str, summary: Summary = SUMMARY) -> EvaluationFolder:
     return EvaluationFolder(label, Path(label), summary)
 
 
-def test_the_first_sentence_states_the_comparison_with_its_interval() -> None:
-    told, *_ = sentences(evaluation())
-    compared = SUMMARY.comparison("greedy")
-    assert compared is not None and compared.interval is not None
-    low, high = compared.interval
-    assert told.startswith("**greedy** reaches SSIM 0.7612 after 9 acquired columns, ")
-    assert f"{compared.difference:.4f} above **fixed**" in told
-    assert f"{low:+.4f} to {high:+.4f}, excludes zero (95 % interval over 8 volumes" in told
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"interval": (0.01, 0.02), "p_value_corrected": 0.004}, "p = 0.004 corrected for 9"),
+        ({"interval": (0.01, 0.02), "p_value_corrected": 0.004}, "excludes zero.*p = 0.004"),
         ({"interval": (0.01, 0.02), "p_value_corrected": 0.0}, "p < 0.001"),
-        (
-            {"difference": 0.004, "interval": (-0.01, 0.02), "p_value_corrected": 0.4},
-            "above **fixed**: the interval of the paired difference, −0.0100 to +0.0200, includes "
-            "zero, so that this evaluation does not tell the two apart",
-        ),
-        ({"difference": -0.01, "interval": (-0.02, -0.004)}, "0.0100 below **fixed**"),
-        ({"interval": (0.01, 0.02), "p_value_corrected": 1.0}, "cannot confirm any difference"),
-        ({"interval": None}, "an interval needs at least 3 volumes"),
-        ({"difference": 4e-5, "interval": (-1e-6, 6e-5)}, "less than 0.0001 above **fixed**"),
-        ({"difference": 4e-5, "interval": (-1e-6, 6e-5)}, "difference, 0.0000 to +0.0001"),
+        ({"interval": (-0.01, 0.02)}, "above .*−0.0100 to [+]0.0200, includes zero"),
+        ({"difference": -0.01, "interval": (-0.02, -0.004)}, "0.0100 below"),
+        ({"interval": (0.01, 0.02), "p_value_corrected": 1.0}, "cannot confirm"),
+        ({"interval": None}, "at least 3 volumes"),
+        ({"difference": 4e-5, "interval": (-1e-6, 6e-5)}, "less than 0.0001 above.* 0.0000 to"),
     ],
 )
 def test_a_difference_is_told_as_it_is(changes: dict[str, Any], words: str) -> None:
     told = tell_comparison(evaluation(**changes))
-    assert words in told and "p = 1" not in told
-
-
-def test_a_test_that_could_have_confirmed_says_that_it_does_not() -> None:
-    many = replace(evaluation(interval=(0.01, 0.02), p_value_corrected=0.07), n_volumes=20)
-    assert "does not confirm the difference (p = 0.070)" in tell_comparison(many)
+    assert re.search(words, told) and "p = 1" not in told
 
 
 def test_the_page_is_about_the_best_trained_policy_even_where_another_wins() -> None:
@@ -84,20 +64,6 @@ def test_the_page_is_about_the_best_trained_policy_even_where_another_wins() -> 
     told = sentences(of(*kept, replace(greedy, final=low)))
     assert told[0].startswith("**greedy** reaches SSIM 0.3000")
     assert told[1].startswith("**fixed** comes first with SSIM 0.7")
-
-
-def test_seeds_are_spoken_of_only_where_there_are_several() -> None:
-    single = of(*(replace(one, n_seeds=1) for one in SUMMARY.policies))
-    assert facts(SUMMARY)["Seeds"] == "up to 2" and "Seeds" not in facts(single)
-    assert "seeds" in policy_table(SUMMARY).note and "seeds" not in policy_table(single).note
-    several = [named("a", single), named("b", single)]
-    assert "seeds" not in overview_table(several).note
-
-
-def test_a_page_tells_whether_a_scanner_measured_the_columns() -> None:
-    assert "k-space" not in facts(SUMMARY)
-    assert "no scanner measured" in facts(replace(SUMMARY, columns="computed"))["k-space"]
-    assert "simulated" in facts(replace(SUMMARY, columns="simulated"))["k-space"]
 
 
 def test_a_page_tells_the_columns_that_were_acquired_on_average() -> None:
@@ -138,12 +104,6 @@ def test_oracles_alone_win_nothing() -> None:
     assert "Only oracles" in tell_winner(of(*(one for one in SUMMARY.policies if one.is_oracle)))
 
 
-def test_oracles_are_told_as_bounds_and_the_closed_gap_as_a_share() -> None:
-    told = " ".join(sentences(evaluation()))
-    assert "bounds, not methods" in told and "greedy closes" in told
-    assert facts(evaluation())["Start"] == "6 of 48 columns (8×)"
-
-
 def test_several_evaluations_are_told_together() -> None:
     same = [named("a"), named("b")]
     assert tell_overall(same) == "**greedy** comes first in all 2 evaluations."
@@ -155,13 +115,6 @@ def test_several_evaluations_are_told_together() -> None:
     assert "**ngreedy-0.9** minus fixed: +0.0" in told
     told = tell_overall([same[0], named("b", other)])
     assert told == "No policy comes first everywhere: **greedy** in a; **ngreedy-0.9** in b."
-    another = replace(same[1].summary, reconstructor="runs/wide", reconstructor_fingerprint="77")
-    told = tell_overall([same[0], replace(same[1], summary=another)])
-    network = Path(same[0].summary.reconstructor).name
-    assert told.endswith(
-        f"evaluations. Their reconstructions differ ({network}, wide): scores across evaluations "
-        "tell of both."
-    )
 
 
 def test_a_tie_is_what_the_oracles_take_for_one() -> None:
