@@ -7,11 +7,3 @@ from kscout.evaluation.records.acquisitions import (
     save_acquisition,
 )
 from kscout.player.html import acquisition_player
-
-__all__ = [
-    "Acquisition",
-    "PolicySteps",
-    "acquisition_player",
-    "load_acquisition",
-    "save_acquisition",
-]

@@ -291,6 +291,3 @@ def _chart(
 
 def _points(across: Float64[np.ndarray, " n"], up: Float64[np.ndarray, " n"]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))
-
-
-__all__ = ["acquisition_player", "limits_of"]

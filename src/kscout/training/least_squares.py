@@ -91,6 +91,3 @@ def non_negative(
     if not bool((weights > 0).any()):
         weights[0] = 1.0
     return weights
-
-
-__all__ = ["Sums", "non_negative"]

@@ -15,19 +15,3 @@ from kscout.evaluation.analyses.analysis import (
     Split,
 )
 from kscout.evaluation.analyses.files import Tabulated, find_tables, run_analysis, write_table
-
-__all__ = [
-    "Analysis",
-    "Material",
-    "Option",
-    "Page",
-    "PolicyAnalysis",
-    "SliceSetting",
-    "Split",
-    "Tabulated",
-    "find_tables",
-    "options_of",
-    "run_analysis",
-    "with_options",
-    "write_table",
-]

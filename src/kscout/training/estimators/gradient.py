@@ -333,15 +333,3 @@ def action_draws(
 
 def _keyed(seed: int, epoch: int, purpose: str) -> torch.Generator:
     return keyed_generator(purpose, seed, epoch)
-
-
-__all__ = [
-    "Batch",
-    "Drawn",
-    "Draws",
-    "GeneratorFor",
-    "GradientEstimator",
-    "WarmedEstimator",
-    "action_draws",
-    "n_draws",
-]
