@@ -86,9 +86,7 @@ def test_chosen_columns_equal_torch(generator: torch.Generator, n_cols: int) -> 
     )
 
 
-def test_drawn_columns_equal_those_of_torch_on_the_same_device(
-    generator: torch.Generator,
-) -> None:
+def test_drawn_columns_equal_those_of_torch_on_the_same_device(generator: torch.Generator) -> None:
     scores = torch.randn(64, 128, generator=generator).cuda()
     blocked = torch.rand(64, 128, generator=generator).cuda() < 0.5
     uniforms = torch.rand(64, 8, generator=generator).cuda()

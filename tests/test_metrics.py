@@ -55,9 +55,7 @@ def test_scores_of_the_trained_network_are_golden(golden: Golden) -> None:
         )
 
 
-def test_paper_ssim_equals_pytorch_msssim_on_zero_padded_images(
-    generator: torch.Generator,
-) -> None:
+def test_paper_ssim_equals_pytorch_msssim_on_zero_padded_images(generator: torch.Generator) -> None:
     image, target = images(generator)
     padded = [torch.nn.functional.pad(x, (5, 5, 5, 5)) for x in (image, target)]
     expected = msssim_ssim(*padded, data_range=1.7, size_average=False)

@@ -10,14 +10,7 @@ from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
 from kscout.acquisition.state import State
-from kscout.core import (
-    Measurement,
-    Observation,
-    Policy,
-    Protocol,
-    Reconstruction,
-    SliceBatch,
-)
+from kscout.core import Measurement, Observation, Policy, Protocol, Reconstruction, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import ssim

@@ -14,13 +14,7 @@ from kscout.acquisition import Advisor, Session
 from kscout.core import SliceBatch
 from kscout.errors import DataError, RunError
 from kscout.reconstruction.zero_filled import ZeroFilled
-from tiny_sessions import (
-    SCAN,
-    data_of,
-    make_policy,
-    scanned,
-    unet,
-)
+from tiny_sessions import SCAN, data_of, make_policy, scanned, unet
 
 
 @pytest.mark.parametrize("n_before", [0, 2, 3, 5, 9])

@@ -144,10 +144,7 @@ def test_a_run_that_fails_once_is_tried_again(
 
 def test_two_campaigns_on_one_folder_are_refused(plan_of: PlanOf) -> None:
     plan = plan_of(grid=ONE_HORIZON)
-    with (
-        locked(plan.root, wait=False),
-        pytest.raises(RunError, match="in use by another campaign"),
-    ):
+    with locked(plan.root, wait=False), pytest.raises(RunError, match="in use by another campaign"):
         run_campaign(plan, serially())
     assert run_campaign(plan, serially()).n_done == len(plan.nodes)
 

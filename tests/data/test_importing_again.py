@@ -99,12 +99,7 @@ for moment in sys.stdin.read().splitlines():
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL, moment
 """
 
-MOMENTS = (
-    "after a volume",
-    "before journaling",
-    "inside the manifest",
-    "before the journal goes",
-)
+MOMENTS = ("after a volume", "before journaling", "inside the manifest", "before the journal goes")
 
 
 @pytest.mark.slow

@@ -10,12 +10,7 @@ from torch import Tensor
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.evaluation.analyses.overlooked import overlooked_rows
-from kscout.evaluation.overlooked import (
-    Tally,
-    tally_choices,
-    tally_policy,
-    tally_states,
-)
+from kscout.evaluation.overlooked import Tally, tally_choices, tally_policy, tally_states
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c

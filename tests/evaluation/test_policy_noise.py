@@ -53,10 +53,7 @@ def test_every_kept_epoch_is_measured_over_all_batches(
     record = tmp_path / "snr.jsonl"
     records = measure_run(run, test_slices, ZeroFilled(), SETTING, record=record)
     rows = noise_table(records)
-    assert [(row.epoch, row.n_passes, row.n_batches) for row in rows] == [
-        (1, 2, 3),
-        (10, 2, 3),
-    ]
+    assert [(row.epoch, row.n_passes, row.n_batches) for row in rows] == [(1, 2, 3), (10, 2, 3)]
     assert records[0].n_values == 5 * 13 + 13
     assert all(row.snr_paper > 0 and row.std_paper > 0 for row in rows)
     assert measure_run(run, test_slices, ZeroFilled(), SETTING, record=record) == records

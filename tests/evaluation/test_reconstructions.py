@@ -13,9 +13,7 @@ from kscout.data.making import MakeSettings
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
-from kscout.evaluation.analyses.reconstructions import (
-    Reconstructions,
-)
+from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.reconstructions import compare_reconstructions
 from kscout.evaluation.records.acquisitions import load_acquisition
 from kscout.evaluation.statistics import confidence_interval

@@ -51,11 +51,7 @@ def expected(kspace: torch.Tensor, n_initial: int, steps: int) -> np.ndarray:
     """Return the image of a session that takes its columns from the center outwards."""
     n_coils, n_rows, n_cols = kspace.shape
     scan = Scan(
-        n_rows=n_rows,
-        n_cols=n_cols,
-        n_coils=n_coils,
-        budget=n_initial + steps,
-        initial=n_initial,
+        n_rows=n_rows, n_cols=n_cols, n_coils=n_coils, budget=n_initial + steps, initial=n_initial
     )
     with Advisor(ZeroFilled(), CenterOut(n_cols=n_cols)) as advisor:
         session = Session(advisor, scan)
@@ -204,9 +200,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "o").exists()
 
 
-def test_no_file_is_written_where_a_later_volume_lacks_columns_of_the_start(
-    tmp_path: Path,
-) -> None:
+def test_no_file_is_written_where_a_later_volume_lacks_columns_of_the_start(tmp_path: Path) -> None:
     kspace = coil_kspace(2, 1, 18, 20).numpy()
     with StoreWriter(tmp_path / "s", {"made by": "tests"}, kind=KSPACE) as writer:
         writer.append("test", "a", kspace)

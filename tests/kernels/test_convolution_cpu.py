@@ -101,10 +101,7 @@ def test_threads_change_no_bit(generator: torch.Generator) -> None:
         for n_threads in (1, 3):
             torch.set_num_threads(n_threads)
             results.append(
-                (
-                    compiled.convolve(features, weights),
-                    compiled.weight_gradient(features, gradient),
-                )
+                (compiled.convolve(features, weights), compiled.weight_gradient(features, gradient))
             )
     finally:
         torch.set_num_threads(before)

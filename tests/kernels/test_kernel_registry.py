@@ -245,11 +245,7 @@ def test_c_serves_a_cpu_inside_the_block_only(caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"n_channels": 24},
-        {"dtypes": frozenset({torch.float64})},
-        {"differentiates_images": True},
-    ],
+    [{"n_channels": 24}, {"dtypes": frozenset({torch.float64})}, {"differentiates_images": True}],
 )
 def test_c_kernels_leave_the_rest_to_torch(change: dict[str, Any]) -> None:
     assert serving("policy", Request(CPU, n_channels=16)._replace(**change)) == "torch"

@@ -48,24 +48,14 @@ def problem(
     return fft2c(images)[:, None], mask, images.abs()
 
 
-def primal_objective(
-    image: Tensor,
-    zero_filled: Tensor,
-    mask: Tensor,
-    weight: Tensor,
-) -> Tensor:
+def primal_objective(image: Tensor, zero_filled: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
     """Return |M F x - y|^2 / 2 + weight * TV(x) of each image, which `solve` minimizes."""
     residual = _keep_measured(image - zero_filled, mask)
     variation = field_length(gradient(image)).sum(dim=(1, 2, 3))
     return residual.abs().square().sum(dim=(1, 2)) / 2 + weight * variation
 
 
-def dual_objective(
-    dual: Tensor,
-    zero_filled: Tensor,
-    mask: Tensor,
-    weight: Tensor,
-) -> Tensor:
+def dual_objective(dual: Tensor, zero_filled: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
     """Return a lower bound of the primal objective, exact for the optimal dual field.
 
     The dual problem maximizes `-|w|^2 / 2 - <w, zero_filled>` for `w` = minus the adjoint gradient

@@ -45,9 +45,7 @@ def test_learned_steps_keep_the_contract() -> None:
     check_reconstructor(Unrolled(), n_rows=N_ROWS, n_cols=N_COLS, n_coils=N_COILS)
 
 
-def test_learned_steps_learn_from_several_coils_and_a_rectangle(
-    generator: torch.Generator,
-) -> None:
+def test_learned_steps_learn_from_several_coils_and_a_rectangle(generator: torch.Generator) -> None:
     torch.manual_seed(0)
     batch, model = coil_batch(generator), Unrolled()
     mask = center_mask(N_COLS, 5).expand(N_SLICES, -1)

@@ -194,10 +194,7 @@ BAD: dict[str, bytes] = {
     "many slices": BEGIN
     + HEAD
     + b"".join(
-        lines_of(
-            7,
-            idx=np.array((11, 0, 0, slice_, 0, 0, 0, 0, 0, [0] * 8), dtype=COUNTERS),
-        )
+        lines_of(7, idx=np.array((11, 0, 0, slice_, 0, 0, 0, 0, 0, [0] * 8), dtype=COUNTERS))
         for slice_ in range(LIMITS.n_sessions + 1)
     ),
     "other coils": START

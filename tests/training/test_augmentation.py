@@ -9,13 +9,7 @@ from kscout.config import JointConfig
 from kscout.core import SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.training.augmentation import (
-    check_varied,
-    coarser,
-    mirrored,
-    varied,
-    zoomed,
-)
+from kscout.training.augmentation import check_varied, coarser, mirrored, varied, zoomed
 
 
 def images() -> torch.Tensor:

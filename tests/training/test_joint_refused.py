@@ -22,9 +22,7 @@ from kscout.training.joint.train import train_joint
 from kscout.zoo import zoo_names
 
 
-def test_a_sampler_that_is_due_and_cannot_learn_is_told_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sampler_that_is_due_and_cannot_learn_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "outside")
     kind = SAMPLERS.resolve("outwards:Outwards")
     with pytest.raises(RunError, match="Outwards says that it is due to learn"):

@@ -208,11 +208,7 @@ def test_a_policy_whose_scores_differ_between_passes_is_refused(
     ],
 )
 def test_scores_and_gradients_that_are_not_finite_end_a_training(
-    store: Store,
-    tmp_path: Path,
-    layer: str,
-    error: type[Exception],
-    words: str,
+    store: Store, tmp_path: Path, layer: str, error: type[Exception], words: str
 ) -> None:
     config = replace(
         with_training(batch_size=11), policy=Component(f"{__name__}:Learned", {"layer": layer})

@@ -195,11 +195,7 @@ def test_gammas_are_sorted_with_greedy_first() -> None:
         ("random", False, 0.5, 20.0, None),
     )
     rows = gamma_rows([summary])
-    assert [(row.policy, row.gamma) for row in rows] == [
-        ("g", None),
-        ("ng0", 0.0),
-        ("ng1", 1.0),
-    ]
+    assert [(row.policy, row.gamma) for row in rows] == [("g", None), ("ng0", 0.0), ("ng1", 1.0)]
     with pytest.raises(DataError, match="no policy"):
         gamma_rows([_summary(("random", False, 0.5, 20.0, None))])
 

@@ -2,12 +2,7 @@
 
 import pytest
 
-from kscout.evaluation.summaries.paper_numbers import (
-    SETTINGS,
-    gamma_of,
-    method_of,
-    same_setting,
-)
+from kscout.evaluation.summaries.paper_numbers import SETTINGS, gamma_of, method_of, same_setting
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,7 @@ def gumbel(*shape: int, generator: torch.Generator) -> Tensor:
     return -(-torch.rand(*shape, generator=generator, dtype=torch.float64).log()).log()
 
 
-def test_a_draw_is_exact_and_its_gradient_that_of_the_softmax(
-    generator: torch.Generator,
-) -> None:
+def test_a_draw_is_exact_and_its_gradient_that_of_the_softmax(generator: torch.Generator) -> None:
     scores = torch.randn(5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
     blocked = torch.rand(5, 7, generator=generator) < 0.4
     noise, weights = gumbel(5, 7, generator=generator), torch.rand(5, 7, generator=generator)

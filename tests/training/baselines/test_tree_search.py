@@ -156,12 +156,7 @@ def test_lockstep_equals_an_obvious_search_of_each_slice(
     n_initial, horizon, n_searches = 2, 3, 12
     draws = draws_of(N_SLICES, n_searches, horizon, N_COLS)
     found = search_episodes(
-        Recomputed(ByImage()),
-        simulator,
-        rule,
-        draws,
-        n_initial=n_initial,
-        horizon=horizon,
+        Recomputed(ByImage()), simulator, rule, draws, n_initial=n_initial, horizon=horizon
     )
     n_nodes, states = 0, States(simulator)
     for number in range(N_SLICES):
