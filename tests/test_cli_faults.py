@@ -18,14 +18,13 @@ import kscout
 from kscout import files
 from kscout.cli import TERMINATED, main, told_as
 from kscout.cli.console import console
-from kscout.cli.progress import TrainingLines, _Lines, training_progress
+from kscout.cli.progress import _Lines
 from kscout.cli.threads import cpu_quota, settle
 from kscout.data.store_writer import StoreWriter
 from kscout.demo import run_demo
 from kscout.evaluation.progress import Step
 from kscout.files import locked, take_lock, written_whole
 from kscout.report.build import build_report, write_report
-from kscout.runs import Progress
 from kscout.training import loop
 
 SOURCE = Path(kscout.__file__).parent
@@ -302,30 +301,6 @@ def test_help_says_nothing_of_how_busy_the_machine_is(
     with pytest.raises(SystemExit):
         main()
     assert len(calls) == told
-
-
-def test_a_long_epoch_tells_how_far_it_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = iter(6.0 * step for step in range(9))
-    monkeypatch.setattr(TrainingLines.__init__, "__defaults__", (10.0, lambda: next(seconds)))
-    with training_progress() as on_step:
-        for epoch, step in [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]:
-            record = {"time_s": 24.0, "val_ssim": 0.5} if step == 4 else {}
-            on_step(Progress(epoch, 2, step, 4, record))
-    assert capsys.readouterr().err.splitlines() == [
-        "updates of epoch 1/2: 2 of 4, 0.6 min left",
-        "epoch 1/2  validation SSIM 0.5000  24.0 s, 0.4 min left",
-        "updates of epoch 2/2: 2 of 4, 0.2 min left",
-    ]
-
-
-def test_work_that_has_just_begun_promises_no_time(capsys: pytest.CaptureFixture[str]) -> None:
-    seconds = iter([0.0, 0.0, 0.0, 60.0, 120.0])
-    lines = _Lines(console(), every_s=10.0, clock=lambda: next(seconds))
-    for done in (0, 1):
-        lines.tell(Step("a", done, 4))
-    assert capsys.readouterr().out.splitlines() == ["a: 1 of 4, 6.0 min left"]
 
 
 def test_an_out_that_cannot_be_is_told_with_what_to_name_instead(

@@ -74,13 +74,6 @@ def test_help_waits_for_no_heavy_import(tmp_path: Path) -> None:
     assert "kscout.campaign.execute" not in imported
 
 
-def test_store_is_described_and_shown(workplace: Path) -> None:
-    told = json.loads(kscout("data", "info", "knees", "--json", where=workplace))
-    assert "knee" in json.dumps(told)
-    kscout("data", "show", "knees", "--out", "montage.png", where=workplace)
-    assert (workplace / "montage.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_results_hold_every_slice_step_and_policy(workplace: Path) -> None:
     with (workplace / "results" / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -102,17 +95,6 @@ def test_summary_repeats_the_long_table(workplace: Path) -> None:
         assert entry["final"]["ssim"]["mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-6)
     assert [entry["policy"] for entry in summary["policies"] if entry["is_oracle"]] == ["oracle"]
     assert summary["protocol"] == "paper"
-
-
-def test_the_same_training_command_finds_its_work_done(workplace: Path) -> None:
-    weights = workplace / "runs" / "unet" / "weights.safetensors"
-    before = weights.stat().st_mtime_ns
-    command = (
-        f"train reconstructor --config {SMOKE} --data knees --out runs/unet --convolution onednn"
-    )
-    answer = json.loads(kscout(*command.split(), "--json", where=workplace))
-    assert answer["epoch"] == 2
-    assert weights.stat().st_mtime_ns == before
 
 
 def test_analyses_and_report_read_the_folders(workplace: Path) -> None:

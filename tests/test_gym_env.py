@@ -215,12 +215,6 @@ def test_as_many_seeds_and_rows_as_environments_are_needed(slices: SliceSet) -> 
         many.reset(seed=[5])
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_an_unknown_protocol_is_refused_before_an_episode(slices: SliceSet) -> None:
-    with pytest.raises(ConfigError, match="unknown protocol 'Paper'"):
-        AcquisitionEnv(slices, protocol="Paper", **SETTINGS)
-
-
 @pytest.mark.slow
 def test_maskable_ppo_trains_on_legal_columns_only(generator: torch.Generator) -> None:
     contrib = pytest.importorskip("sb3_contrib")

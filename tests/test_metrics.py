@@ -121,12 +121,6 @@ def test_ssim_is_differentiable(generator: torch.Generator) -> None:
     )
 
 
-def test_unknown_convention_lists_the_choices(generator: torch.Generator) -> None:
-    image, target = images(generator)
-    with pytest.raises(ConfigError, match="fastmri, paper"):
-        ssim(image, target, data_range=1.0, convention="mine")
-
-
 @pytest.mark.parametrize(("n_rows", "n_cols"), [(21, 34), (7, 13), (40, 32)])
 def test_compiled_scores_are_those_in_double_precision(
     n_rows: int, n_cols: int, generator: torch.Generator

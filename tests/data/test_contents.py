@@ -93,13 +93,6 @@ def test_what_does_not_fit_a_device_is_handed_out_there(
     assert slices.contents.to("meta").is_resident
 
 
-def test_a_set_says_what_it_is_in_one_line(store: Store) -> None:
-    slices = store.split("train")
-    assert repr(slices) == "SliceSet(store train: 7 slices of 1 x 9 x 11, images, on cpu)"
-    assert repr(store.split("train", lazy=True)).endswith("on cpu, read when asked for)")
-    assert (slices.kind, slices.shape, slices.n_cols) == ("images", (1, 9, 11), 11)
-
-
 def test_a_sample_is_spread_evenly(store: Store) -> None:
     slices = store.split("train")
     assert slices.sample(3).position.tolist() == [0, 2, 4]

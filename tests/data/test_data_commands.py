@@ -113,13 +113,6 @@ def test_info_counts_and_measures(store: Store) -> None:
     assert "9x9" in said
 
 
-def test_info_finds_damage(store: Store) -> None:
-    file = store.path / "test_9x9.npy"
-    file.write_bytes(file.read_bytes()[:-4] + b"\1\2\3\4")
-    with pytest.raises(DataError, match=r"test_9x9\.npy differs from its checksum"):
-        call("info", store.path, "--verify")
-
-
 def test_show_writes_a_picture_of_the_slices(store: Store, tmp_path: Path) -> None:
     call("show", store.path, "--split", "val", "--images", 4, "--out", tmp_path / "a.png")
     picture = imread(tmp_path / "a.png")
@@ -197,13 +190,6 @@ def test_a_campaign_may_use_every_option_of_an_import() -> None:
 def test_commands_of_data_need_no_torch() -> None:
     code = "import sys, kscout.cli.data; sys.exit('torch' in sys.modules or 'h5py' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_make_writes_a_store(tmp_path: Path) -> None:
-    options = ("--volumes", "2,1,1", "--slices", 2, "--size", 64, "--workers", 1, "--seed", 5)
-    answer = json.loads(call("make", "brain", "--out", tmp_path / "store", *options, "--json"))
-    assert answer["splits"] == {"train": 4, "val": 2, "test": 2}
-    assert Store.open(tmp_path / "store").split("train").magnitudes().shape == (4, 64, 64)
 
 
 @pytest.mark.parametrize("option", [("--volumes", "1,1,1"), ("--slices", 1)])

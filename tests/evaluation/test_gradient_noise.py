@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kscout.errors import ConfigError, KScoutError, RunError
+from kscout.errors import ConfigError, RunError
 from kscout.evaluation.gradient_noise import (
     PassRecord,
     measure_passes,
@@ -44,11 +44,6 @@ def test_one_pass_has_no_spread_and_one_batch_no_ratio() -> None:
     assert math.isnan(std)
     with pytest.raises(ConfigError, match="1 batch of"):
         signal_to_noise(torch.ones(2, 1, 3))
-
-
-def test_unknown_formula_lists_the_formulas() -> None:
-    with pytest.raises(KScoutError, match="paper, reference"):
-        signal_to_noise(torch.ones(1, 2, 3), "other")
 
 
 class _Gradients:

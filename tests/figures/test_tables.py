@@ -6,7 +6,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from kscout.errors import ConfigError
 from kscout.figures.tables import (
     Column,
     Measured,
@@ -16,7 +15,6 @@ from kscout.figures.tables import (
     to_html,
     to_latex,
     to_markdown,
-    write,
 )
 
 TABLE = Table(
@@ -108,8 +106,3 @@ def test_markdown_keeps_its_columns_whatever_names_hold() -> None:
 )
 def test_numbers_print_as_people_write_them(column: Column, value: float, text: str) -> None:
     assert column.number(value) == text
-
-
-def test_unknown_format_lists_the_choices() -> None:
-    with pytest.raises(ConfigError, match="csv, html, latex, markdown"):
-        write([TABLE], "word")

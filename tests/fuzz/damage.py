@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -197,7 +196,3 @@ def damage_file(draw: random.Random, path: Path) -> str:
     if roll < 0.8:
         return damage_bytes(draw, path)
     return misplace(draw, path)
-
-
-def copy_tree(source: Path, to: Path) -> Path:
-    return Path(shutil.copytree(source, to, symlinks=True))

@@ -75,10 +75,6 @@ def test_a_full_disk_is_told_and_the_old_checkpoint_stays(
     assert path.read_bytes() == before and [f.name for f in tmp_path.iterdir()] == ["c.pt"]
 
 
-def test_no_checkpoint_is_none(tmp_path: Path) -> None:
-    assert load_checkpoint(tmp_path / "c.pt") is None
-
-
 def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
     path = tmp_path / "c.pt"
