@@ -303,13 +303,7 @@ def _read_compressed(path: Path, only_described: bool) -> tuple[str | None, dict
 
 
 def _header(first: Callable[[int], bytes], length: int, *, is_whole: bool) -> str | None:
-    """Return what a file tells of its component, None where it tells nothing.
-
-    Args:
-        first: gives as many of its first bytes.
-        length: of the file, or the most that it may have.
-        is_whole: refuse a file of another length than its header declares.
-    """
+    """Return what a file tells of its component; None where it tells nothing."""
     (n_header,) = struct.unpack("<Q", first(8).ljust(8, b"\0"))
     header = first(8 + n_header)[8:] if n_header <= min(length, _LONGEST_HEADER) else b""
     try:

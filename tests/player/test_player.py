@@ -185,24 +185,6 @@ def test_images_stay_within_the_bytes_that_a_page_has(n_bytes: int) -> None:
     assert data_of(html)["nCols"] == 48
 
 
-def test_records_of_version_0_1_are_read(tmp_path: Path) -> None:
-    acquisition = make_acquisition(("random",))
-    (policy,) = acquisition.policies
-    about = {"title": "t", "policies": [{"name": "random", "is_oracle": False}]}
-    np.savez(
-        tmp_path / "acquisition.npz",
-        about=np.array(json.dumps(about)),
-        target=acquisition.target,
-        start_columns=np.array(acquisition.start_columns),
-        images_0=policy.images.astype(np.float32),
-        ssim_0=policy.ssim,
-        columns_0=np.array(policy.columns),
-    )
-    back = load_acquisition(tmp_path / "acquisition.npz")
-    assert back.steps == tuple(range(10)) and back.shown == ()
-    assert back.policies[0].images == pytest.approx(policy.images, abs=1e-6)
-
-
 def test_a_damaged_file_and_columns_without_images_are_refused(tmp_path: Path) -> None:
     path, acquisition = tmp_path / "acquisition.npz", make_acquisition(("random",))
     save_acquisition(acquisition, path)

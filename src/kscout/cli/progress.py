@@ -111,13 +111,7 @@ def evaluation_progress() -> Iterator[Callable[[Step], None]]:
 
 @final
 class _Lines:
-    """Tells where a piece of work stands, now and then, and when it is done.
-
-    Args:
-        place: the console.
-        every_s: seconds between lines of one piece of work.
-        clock: tells seconds.
-    """
+    """Tells where a piece of work stands, every so many seconds, and when it is done."""
 
     def __init__(
         self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
@@ -169,13 +163,7 @@ def _metric_of(run: RunRecord) -> str:
 
 
 def _told_score(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
-    """Return a validation in words: by the training's metric, and SSIM where that is another.
-
-    Args:
-        run: what was trained.
-        answer: values by name.
-        prefix: of the names to tell.
-    """
+    """Return a validation in words: by the training's metric, and SSIM where that is another."""
     metric, ssim = _metric_of(run), f"SSIM {answer[f'{prefix}ssim']:.4f}"
     if metric == "ssim":
         return ssim
@@ -186,12 +174,7 @@ def _told_score(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
 
 
 def _told_start(run: RunRecord, answer: dict[str, Any]) -> str:
-    """Return what there is to say of the validation before the first epoch.
-
-    Args:
-        run: what was trained.
-        answer: values by name.
-    """
+    """Return what there is to say of the validation before the first epoch."""
     word = metric_word(_metric_of(run))
     begun = answer.get(f"val_{word}_at_start")
     if begun is None:

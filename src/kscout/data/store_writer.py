@@ -284,12 +284,7 @@ class StoreWriter:
 
 
 def _sampling(columns: Columns, selectable: tuple[int, int]) -> dict[str, Any]:
-    """Return what a volume's record tells of its columns.
-
-    Args:
-        columns: that each slice has; none where all have the selectable ones.
-        selectable: first and one past the last column of the matrix.
-    """
+    """Return what a volume's record tells of its columns; none given are the selectable ones."""
     if not columns:
         return {"selectable": selectable}
     every = sorted(set().union(*columns))

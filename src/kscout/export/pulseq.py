@@ -114,18 +114,8 @@ def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # no
     return sequence
 
 
-def _events(
-    pypulseq: Any,  # noqa: ANN401 - a module
-    echo: GradientEcho,
-    farthest_per_m: float,
-) -> SimpleNamespace:
-    """Return what every line has, and how long to wait between.
-
-    Args:
-        pypulseq: the package.
-        echo: what the sequence is like.
-        farthest_per_m: of all lines, which have the same times.
-    """
+def _events(pypulseq: Any, echo: GradientEcho, farthest_per_m: float) -> SimpleNamespace:  # noqa: ANN401
+    """Return what every line has, also the farthest one, and how long to wait between."""
     system = _system(pypulseq, echo)
     pulse, select = _excitation(pypulseq, echo, system)
     step, dwell_s = 1000 / echo.readout_mm, max(1, round(echo.dwell_us / 10)) * _RASTER_S

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import TracebackType
 from typing import Any, final
 
 from kscout.errors import KScoutError
@@ -45,12 +44,7 @@ class MrdServer:
         self._server = await asyncio.start_server(self._connected, sock=self._listening)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._server.close()
         for talk in self._talks:
             talk.cancel()

@@ -187,16 +187,7 @@ def _unique_volumes(source: Path, raw: bool) -> list[VolumeFile]:
 def _draw(
     volumes: list[VolumeFile], share: float, seed: int
 ) -> tuple[list[VolumeFile], list[VolumeFile]]:
-    """Split volumes into a random share and the rest, at least one each where possible.
-
-    Args:
-        volumes: in any order, which both parts keep.
-        share: of the volumes, from 0 to 1.
-        seed: of the draw.
-
-    Returns:
-        The rest, and the share.
-    """
+    """Return the rest and a random share of volumes in their order, one each where possible."""
     order = list(range(len(volumes)))
     random.Random(seed).shuffle(order)
     n_drawn = round(len(volumes) * share)

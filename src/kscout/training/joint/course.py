@@ -131,13 +131,7 @@ class Joint(Course[Pair, JointConfig]):
         return warmed_rate(training.learning_rate, number, training.n_updates, training.n_warm)
 
     def _prepare(self, epoch: int, number: int, *, is_new: bool) -> None:
-        """Do what goes before an update: renew the sampler, and refill the pool, where it is due.
-
-        Args:
-            epoch: counted from 1.
-            number: of the update.
-            is_new: whether it is the epoch's first.
-        """
+        """Renew the sampler and refill the pool before an update, where they are due."""
         training, is_first = self.training, number == self.training.n_random
         if is_first:
             # Random masks are not the sampler's.
