@@ -213,9 +213,7 @@ def _name(kind: type) -> str:
 
 
 def _check_shapes(
-    constructor: Callable[..., nn.Module],
-    arguments: Mapping[str, Any],
-    state: Mapping[str, Tensor],
+    constructor: Callable[..., nn.Module], arguments: Mapping[str, Any], state: Mapping[str, Tensor]
 ) -> None:
     """Refuse arguments that ask for other tensors than a file holds, before any is allocated."""
     try:

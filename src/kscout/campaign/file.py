@@ -112,11 +112,7 @@ class ImportedStore:
 
 
 Store = GivenStore | MadeStore | ImportedStore
-_STORES: dict[str, type[Store]] = {
-    "path": GivenStore,
-    "make": MadeStore,
-    "import": ImportedStore,
-}
+_STORES: dict[str, type[Store]] = {"path": GivenStore, "make": MadeStore, "import": ImportedStore}
 
 
 def _store_class(table: Table) -> type[Store]:

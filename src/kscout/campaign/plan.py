@@ -19,12 +19,7 @@ from kscout.campaign.nodes import (
     make_node,
     path_of,
 )
-from kscout.campaign.sources import (
-    given_reconstruction,
-    given_store,
-    kind_of,
-    weights_file,
-)
+from kscout.campaign.sources import given_reconstruction, given_store, kind_of, weights_file
 from kscout.compressed import plain_checksum
 from kscout.config import (
     AcquisitionSetting,

@@ -11,12 +11,7 @@ from kscout.columns import LEAST_CENTRAL
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.figures import png
-from kscout.physics.coils import (
-    MOST_CENTRAL,
-    combine,
-    n_central,
-    sensitivities,
-)
+from kscout.physics.coils import MOST_CENTRAL, combine, n_central, sensitivities
 from kscout.physics.fourier import ifft2c
 
 _DECADES = 5

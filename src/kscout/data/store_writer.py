@@ -14,13 +14,7 @@ from kscout.data.array_files import ArrayFiles, Columns, Part
 from kscout.data.formats import reading
 from kscout.data.journal import JOURNAL, Journal, room_for
 from kscout.data.kinds import IMAGES, Kind
-from kscout.data.manifest import (
-    MANIFEST,
-    Geometry,
-    Manifest,
-    VolumeRecord,
-    write_manifest,
-)
+from kscout.data.manifest import MANIFEST, Geometry, Manifest, VolumeRecord, write_manifest
 from kscout.data.recipes import difference, is_alike, refuses_bad
 from kscout.data.slices import check_peak
 from kscout.data.store import Store, unfinished_path

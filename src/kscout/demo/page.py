@@ -86,8 +86,7 @@ def write_demo_page(out: Path, plans: Mapping[str, Plan], *, seed: int, is_quick
             ),
         ),
         Section(
-            "How much is possible",
-            (Prose(_BOUND), *oracle["Scores"], *oracle["SSIM by step"]),
+            "How much is possible", (Prose(_BOUND), *oracle["Scores"], *oracle["SSIM by step"])
         ),
         Section("At the size of the training here", tuple(chain(*trained.values()))),
         *analysis_sections(search(others), looks),

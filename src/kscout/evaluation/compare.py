@@ -106,10 +106,7 @@ def _evaluate(
             _check_same_request(out, request)
     cache = None if out is None else out / ORDERS
     ready = prepare(
-        *(policies, data, reconstructor, setting),
-        train=train,
-        cache=cache,
-        on_step=on_step,
+        *(policies, data, reconstructor, setting), train=train, cache=cache, on_step=on_step
     )
     ready.tell_notes()
     conditions = _conditions(ready, request)
@@ -230,10 +227,7 @@ def _run_all(
 
 
 def _run(
-    contender: Contender,
-    ready: Prepared,
-    finished: FinishedPolicies | None,
-    on_step: OnStep | None,
+    contender: Contender, ready: Prepared, finished: FinishedPolicies | None, on_step: OnStep | None
 ) -> Scores:
     """Run one policy, or recall what it scored before a kill."""
     if finished is None:

@@ -183,12 +183,7 @@ def policy_of(given: str, **sizes: int) -> Policy:
 
 
 def order_of_evaluation(
-    folder: Path,
-    *,
-    policy: str,
-    volume: str,
-    number: int,
-    field_of_view_mm: float | None = None,
+    folder: Path, *, policy: str, volume: str, number: int, field_of_view_mm: float | None = None
 ) -> ScanTable:
     """Return what a policy measured of one slice of an evaluation, its first trajectory.
 

@@ -220,11 +220,7 @@ _HANDLERS: dict[Any, Handler] = {
     Tensor.sub: lambda x, y: -y + x,
     Tensor.__sub__: lambda x, y: -y + x,
 }
-_OF_REAL: dict[Any, Handler] = {
-    **_FOURIER,
-    torch.complex: Pairs,
-    torch.std_mean: _std_mean,
-}
+_OF_REAL: dict[Any, Handler] = {**_FOURIER, torch.complex: Pairs, torch.std_mean: _std_mean}
 """What is done otherwise though all that it is given is real."""
 
 

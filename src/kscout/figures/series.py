@@ -12,16 +12,7 @@ from jaxtyping import Float
 
 INK, QUIET, GRID, PAPER = "#1b1f24", "#67707a", "#d9dee3", "#fdfdfe"
 # After Okabe and Ito, with one blue only; a test measures them as color-blind eyes see them.
-SERIES = (
-    "#0072b2",
-    "#c94f00",
-    "#00a078",
-    "#d486b2",
-    "#dfa300",
-    "#7a1650",
-    "#3f4f10",
-    "#68707a",
-)
+SERIES = ("#0072b2", "#c94f00", "#00a078", "#d486b2", "#dfa300", "#7a1650", "#3f4f10", "#68707a")
 _MARKERS = "osD^vPXp"
 _ORACLE_DASHES: tuple[Any, ...] = ("--", "-.", (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 

@@ -111,8 +111,7 @@ def convolve_first(
 
 
 def first_weight_gradient(
-    image: Float[Tensor, "batch row col"],
-    gradient: Float[Tensor, "batch row col out_channel"],
+    image: Float[Tensor, "batch row col"], gradient: Float[Tensor, "batch row col out_channel"]
 ) -> Float[Tensor, "out_channel 1 3 3"]:
     """Return the gradient of `convolve_first`'s weights."""
     n, n_rows, n_cols, n_out = gradient.shape
@@ -144,10 +143,7 @@ class Normalized(NamedTuple):
 
 
 def normalize(
-    pixels: Float[Tensor, "batch row col channel"],
-    *,
-    pools: bool,
-    to: Normalized | None = None,
+    pixels: Float[Tensor, "batch row col channel"], *, pools: bool, to: Normalized | None = None
 ) -> Normalized:
     """Apply instance norm, ReLU and, where asked, 2x2 max pooling; write `to` where given."""
     n, n_rows, n_cols, n_channels = pixels.shape

@@ -51,9 +51,7 @@ def denormalize(
     return image * std[..., None, None] + mean[..., None, None]
 
 
-def magnitude(
-    image: Complex[Tensor, "*batch coil row col"],
-) -> Float[Tensor, "*batch row col"]:
+def magnitude(image: Complex[Tensor, "*batch coil row col"]) -> Float[Tensor, "*batch row col"]:
     """Combine coils by the root of the sum of squares, sqrt(sum over coils of |x|^2).
 
     Where an image is exactly zero its gradient is zero, as that of abs(), and not undefined.

@@ -28,11 +28,7 @@ class ConvolutionBlock(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, *, pools: bool) -> None:
         super().__init__()
-        layers = [
-            nn.Conv2d(n_in, n_out, kernel_size=3, padding=1),
-            InstanceNorm(),
-            nn.ReLU(),
-        ]
+        layers = [nn.Conv2d(n_in, n_out, kernel_size=3, padding=1), InstanceNorm(), nn.ReLU()]
         self.layers = nn.Sequential(*layers, *([nn.MaxPool2d(kernel_size=2)] if pools else []))
 
     def forward(

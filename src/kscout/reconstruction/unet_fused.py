@@ -13,11 +13,7 @@ from torch import Tensor, nn
 from kscout.kernels.convolution import LAST, Convolution, Features, Input
 from kscout.kernels.cuda import compile_kernel
 from kscout.kernels.workspace import Workspace
-from kscout.layers.unet import (
-    UNetNetwork,
-    combined_weight,
-    convolution_weights,
-)
+from kscout.layers.unet import UNetNetwork, combined_weight, convolution_weights
 
 
 @final

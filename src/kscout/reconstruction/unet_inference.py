@@ -22,12 +22,7 @@ from torch.nn import functional as F
 
 from kscout.kernels.convolution_cpu import run_unet, transform_weights
 from kscout.kernels.registry import Request, serving
-from kscout.layers.unet import (
-    UNetNetwork,
-    check_size,
-    combined_weight,
-    convolution_weights,
-)
+from kscout.layers.unet import UNetNetwork, check_size, combined_weight, convolution_weights
 
 _N_PIXELS_AT_ONCE = 2**16
 """Pixels of the images that go through together: their features stay near the caches."""

@@ -27,10 +27,7 @@ def checkpoint_of(
 ) -> Checkpoint:
     """Return the state to save; it shares memory with the model."""
     return Checkpoint(
-        epoch=epoch,
-        model=model.state_dict(),
-        optimizer=optimizer.state_dict(),
-        facts=dict(facts),
+        epoch=epoch, model=model.state_dict(), optimizer=optimizer.state_dict(), facts=dict(facts)
     )
 
 

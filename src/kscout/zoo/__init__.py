@@ -44,10 +44,7 @@ REPLACED = {"heads-base-greedy": "heads-base-column"}
 """Names of entries that are no more, and of the better ones that they stand for now."""
 
 
-_ROUNDED = {
-    "a14cd769d28aceea": "0bfc7d5ea4dd200d",
-    "bb13832a1b0b4e4f": "ee04aa10c3715f5e",
-}
+_ROUNDED = {"a14cd769d28aceea": "0bfc7d5ea4dd200d", "bb13832a1b0b4e4f": "ee04aa10c3715f5e"}
 """Fingerprints of networks that policies here were trained with, and of their files, which hold the
 same weights rounded to 16 bit."""
 

@@ -9,14 +9,7 @@ import numpy as np
 
 from kscout.data.formats import LARGEST_SIDE, Scan, Stack, check_memory, printable, reading
 from kscout.data.formats.hdf5 import TARGET_KEYS
-from kscout.data.importing.cutting import (
-    Cut,
-    Size,
-    check_pixels,
-    cut,
-    middle_slices,
-    sides,
-)
+from kscout.data.importing.cutting import Cut, Size, check_pixels, cut, middle_slices, sides
 from kscout.data.importing.resampling import Resampled, Spacing, resample, resampled_size
 from kscout.data.importing.settings import ImportSettings, told
 from kscout.data.importing.volumes import VolumeFile, read_volume

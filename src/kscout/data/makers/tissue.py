@@ -67,8 +67,7 @@ def draw_signals(
     factors = np.exp(spread * rng.standard_normal((len(TISSUES), 3)))
     return {
         name: signal(
-            Tissue(t.density * f[0], t.t1_ms * f[1], t.t2_ms * f[2], t.is_fat),
-            SEQUENCES[sequence],
+            Tissue(t.density * f[0], t.t1_ms * f[1], t.t2_ms * f[2], t.is_fat), SEQUENCES[sequence]
         )
         for (name, t), f in zip(TISSUES.items(), factors.tolist(), strict=True)
     }

@@ -103,11 +103,7 @@ class AlphaZero(Episodic):
             self.memories[number].add(state)
 
     def acquire(
-        self,
-        number: int,
-        epoch: int,
-        order: Int[Tensor, " episode"],
-        report: Callable[[], None],
+        self, number: int, epoch: int, order: Int[Tensor, " episode"], report: Callable[[], None]
     ) -> tuple[list[Rows], dict[str, float], int]:
         """Acquire slices by search, each process its share; all processes get all episodes."""
         view, config = self.views[number], self.trainees[number].config

@@ -73,11 +73,7 @@ class Ddqn(Episodic):
 
     @torch.no_grad()
     def acquire(
-        self,
-        number: int,
-        epoch: int,
-        order: Int[Tensor, " episode"],
-        report: Callable[[], None],
+        self, number: int, epoch: int, order: Int[Tensor, " episode"], report: Callable[[], None]
     ) -> tuple[list[Rows], dict[str, float], int]:
         view, config = self.views[number], self.trainees[number].config
         training, horizon = _training(config), config.acquisition.horizon

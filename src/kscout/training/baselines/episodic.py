@@ -77,11 +77,7 @@ class Episodic(Estimator):
 
     @abstractmethod
     def acquire(
-        self,
-        number: int,
-        epoch: int,
-        order: Int[Tensor, " episode"],
-        report: Callable[[], None],
+        self, number: int, epoch: int, order: Int[Tensor, " episode"], report: Callable[[], None]
     ) -> tuple[list[Rows], dict[str, float], int]:
         """Acquire slices; return new rows, scores for the record, and reconstructions made.
 

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kscout import policies, reconstruction
-from kscout.config import (
-    Component,
-    JointConfig,
-    JointTraining,
-    ReconstructorConfig,
-    warmed_rate,
-)
+from kscout.config import Component, JointConfig, JointTraining, ReconstructorConfig, warmed_rate
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
