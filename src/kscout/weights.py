@@ -148,11 +148,6 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
     """Build what a file describes, with its weights.
 
     A class from outside kscout is built only where a user named its module before.
-
-    Args:
-        path: the file, for messages.
-        weights: what it holds.
-        kind: what it should hold.
     """
     if weights.kind != kind:
         beside = policy_beside(path)
@@ -347,11 +342,7 @@ def _described(path: Path, text: str) -> _Header:
 
 
 def described(file: Path) -> Weights | None:
-    """Return what a weights file of ours tells of itself, no weights; None of any other, or none.
-
-    Args:
-        file: where it may lie.
-    """
+    """Return what a weights file of ours tells of itself, no weights; None of any other file."""
     if not file.is_file() or not is_safetensors(file):
         return None
     return read_weights(file, only_described=True)

@@ -72,9 +72,6 @@ class Pool:
     """Memory that several captures share; one of them is made, or runs, at a time.
 
     What is free goes to none but the stream that it was taken on, so that they share that, too.
-
-    Args:
-        device: where it lies.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -74,12 +74,7 @@ class ArrayFiles:
     """One `.npy` file per split and matrix size, each with the slices of some volumes."""
 
     def __init__(self, folder: Path, kind: Kind) -> None:
-        """Begin without a slice.
-
-        Args:
-            folder: where the files lie.
-            kind: what the slices are.
-        """
+        """Begin without a slice."""
         self._folder, self._kind = folder, kind
         self._shapes: dict[tuple[str, tuple[int, int]], tuple[int, ...]] = {}
 
@@ -95,13 +90,7 @@ class ArrayFiles:
         return self._folder / name
 
     def write(self, split: str, volume: str, parts: Iterable[Part]) -> Written:
-        """Add the slices of a volume, which count when `keep` is told of them.
-
-        Args:
-            split: of the volume.
-            volume: its name, for messages.
-            parts: of one shape.
-        """
+        """Add the slices of a volume, which count when `keep` is told of them."""
         written: Written | None = None
         for part in parts:
             self._kind.check(part.stored)

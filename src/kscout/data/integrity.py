@@ -21,12 +21,7 @@ _AGAIN = "copy or make the store again"
 
 
 def check_array(folder: Path, array: ArrayRecord) -> Path:
-    """Return the file of an array, after a look at it.
-
-    Args:
-        folder: of the store.
-        array: what the manifest says.
-    """
+    """Return the file of an array, after a look at it."""
     file = folder / array.file
     n_header = _check_header(file, array)
     expected: str | None

@@ -24,11 +24,7 @@ class Journal:
     """Lines of JSON in the folder of an unfinished store, which this process alone adds to."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or begin the journal of a folder.
-
-        Args:
-            folder: made where it is not there.
-        """
+        """Open or begin the journal of a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / JOURNAL
         # Unbuffered: what a full disk did not take is not tried again when it is closed.

@@ -185,15 +185,7 @@ def policy_of(given: str, **sizes: int) -> Policy:
 def order_of_evaluation(
     folder: Path, *, policy: str, volume: str, number: int, field_of_view_mm: float | None = None
 ) -> ScanTable:
-    """Return what a policy measured of one slice of an evaluation, its first trajectory.
-
-    Args:
-        folder: where `kscout evaluate` wrote.
-        policy: as the evaluation calls it.
-        volume: of the slice.
-        number: of the slice in its volume.
-        field_of_view_mm: along phase encoding.
-    """
+    """Return what a policy measured of one slice of an evaluation, its first trajectory."""
     summary = read_summary(folder)
     found = read_orders(folder, summary, is_wanted=lambda name, _: name == policy)
     if not found:

@@ -52,13 +52,7 @@ def pictures_html(told: str, pictures: Float32[np.ndarray, "slice row col"]) -> 
 
 
 def training_html(name: str, kind: str, metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Return the learning curve of a run under a line of text.
-
-    Args:
-        name: of the run.
-        kind: what was trained.
-        metrics: its lines of `metrics.jsonl`.
-    """
+    """Return the learning curve of a run under a line of text."""
     curves = [_curve(name, series, metrics) for series in ("train_ssim", "val_ssim")]
     if not len(curves[1].x):
         return card(f"<p>{escape(name)}: {kind}, no epoch yet</p>")

@@ -20,9 +20,6 @@ class Workspace:
 
     None is ever given back, because a CUDA graph may use it. What fits in memory that is there is
     laid out there, so that after the largest nothing more is taken.
-
-    Args:
-        device: where it lies.
     """
 
     def __init__(self, device: torch.device) -> None:

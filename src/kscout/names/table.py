@@ -182,12 +182,7 @@ def used() -> frozenset[str]:
 
 
 def import_target(target: str, *, of: str) -> Any:  # noqa: ANN401 - whatever the target is
-    """Import `module:Name`; a user's module may lie in the working directory.
-
-    Args:
-        target: where it lies.
-        of: what a message calls it.
-    """
+    """Import `module:Name`; a user's module may lie in the working directory."""
     module, _, path = target.partition(":")
     try:
         found = _import_module(module)

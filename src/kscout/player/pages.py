@@ -4,11 +4,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 
 def templates(package: str) -> Environment:
-    """Return the templates of a package, and the player's: `base.css`, `player.css`, `player.js`.
-
-    Args:
-        package: with a folder `templates`.
-    """
+    """Return the templates of a package, and `base.css`, `player.css`, `player.js` beside them."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("kscout.player")]),
         autoescape=True,

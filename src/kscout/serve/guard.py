@@ -25,11 +25,6 @@ class Guard:
 
     A page of another host, or of another service on this machine, that a browser shows can send
     requests here; its Origin gives it away, and the Host where its name was made to point here.
-
-    Args:
-        app: the service.
-        hosts: names by which it may be called.
-        n_bytes: the longest body.
     """
 
     def __init__(self, app: App, *, hosts: Collection[str], n_bytes: int) -> None:

@@ -25,12 +25,7 @@ _LINGER_S = 1.0
 
 @final
 class MrdServer:
-    """Takes connections while it is entered; its end leaves sessions for the desk to keep.
-
-    Args:
-        desk: where the sessions are.
-        listening: a socket that listens.
-    """
+    """Takes connections while it is entered; its end leaves sessions for the desk to keep."""
 
     def __init__(self, desk: Desk, listening: socket.socket) -> None:
         self._desk, self._listening = desk, listening

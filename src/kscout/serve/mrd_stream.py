@@ -83,11 +83,7 @@ class _Slice:
 
 @final
 class Stream:
-    """Takes the messages of one client, one after the other.
-
-    Args:
-        desk: where its sessions are.
-    """
+    """Takes the messages of one client, one after the other."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

@@ -51,11 +51,7 @@ def process_group(device: str = "auto", *, faults: Path | None = None) -> Iterat
 
 
 def refuse_processes(what: str) -> None:
-    """Refuse to do alone in each process what only one of them can do.
-
-    Args:
-        what: is done.
-    """
+    """Refuse to do alone in each process what only one of them can do."""
     n_started = int(os.environ.get("WORLD_SIZE", "1"))
     if "TORCHELASTIC_RUN_ID" in os.environ and n_started > 1:
         raise ConfigError(

@@ -49,12 +49,7 @@ class Scan(NamedTuple):
 
 
 def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
-    """Import the package that reads a format, or say how to install it.
-
-    Args:
-        name: of the format.
-        path: the file that is to be read.
-    """
+    """Import the package that reads a format, or say how to install it."""
     entry = FORMATS.get(name) or RAW_FORMATS[name]
     try:
         return importlib.import_module(entry.needs)
@@ -104,13 +99,7 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
 
 
 def check_size(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-    """Refuse an array, before it is read, that its file or the free memory cannot hold.
-
-    Args:
-        path: the file.
-        shape: that the file declares.
-        dtype: of its values.
-    """
+    """Refuse an array, before it is read, that its file or the free memory cannot hold."""
     n_pixels = math.prod(int(length) for length in shape)
     check_expansion(path, n_pixels * dtype.itemsize, f"{dtype} of shape {tuple(shape)}")
     check_memory(path, n_pixels)

@@ -44,11 +44,7 @@ class RawScan(NamedTuple):
     """Whether its columns were rows, which a readout measures all at once."""
 
     def centered(self, origin: Origin) -> "RawScan":
-        """Return the same k-space, its center and that of its image in the middle.
-
-        Args:
-            origin: where they are.
-        """
+        """Return the same k-space, its center and that of its image in the middle."""
         if origin == "center":
             return self
 

@@ -71,13 +71,7 @@ def cut(images: Stack, path: Path, *, size: Size | None, pad: Size | None) -> Cu
 
 
 def check_pixels(images: Stack, path: Path, *, may_be_negative: bool) -> None:
-    """Refuse images that are not finite magnitudes.
-
-    Args:
-        images: of one volume.
-        path: its file, for messages.
-        may_be_negative: whether negative pixels pass.
-    """
+    """Refuse images that are not finite magnitudes."""
     n_bad = int(images.size - np.isfinite(images).sum())
     if n_bad:
         raise DataError(f"{path} has {n_bad} pixels that are NaN or infinite; repair it")

@@ -31,11 +31,6 @@ def resample(images: Stack, old_mm: Spacing, new_mm: Spacing) -> Resampled:
     Every new pixel at $x$ is $\sum_i w(x - x_i) f_i / \sum_i w(x - x_i)$, where $w$ is a sinc
     under the main lobe of a wider one (Lanczos), as wide as the coarser of both grids: so what
     the new grid cannot show is removed, not folded back. Its overshoot below zero is cut off.
-
-    Args:
-        images: of one volume.
-        old_mm: their spacing.
-        new_mm: the spacing wanted.
     """
     lowest = min(float(images.min()), 0.0)
     size = resampled_size(images.shape[1:], old_mm, new_mm)

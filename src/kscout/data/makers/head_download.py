@@ -78,9 +78,6 @@ def download_heads(folder: Path) -> list[Path]:
 
     Only the volumes are kept; `sources.json` beside them names source and license.
 
-    Args:
-        folder: The cache; made if missing.
-
     Returns:
         The volumes, in the order that decides the split.
     """

@@ -78,10 +78,6 @@ def split_heads(heads: Sequence[Head], wanted: Sequence[str] = SPLITS) -> HeadSp
 
     With two heads, validation has to use the training head, and the note says so. One head serves
     where one split alone is made.
-
-    Args:
-        heads: one per subject.
-        wanted: the splits that are made.
     """
     if len(heads) < min(len(wanted), 2):
         raise DataError(

@@ -76,10 +76,6 @@ class Stage:
 
     Every request comes with an event that is set where nobody waits for its answer any more; it
     then ends before its next step.
-
-    Args:
-        shown: what is offered.
-        device: where it is computed.
     """
 
     def __init__(self, shown: Shown, *, device: torch.device) -> None:

@@ -162,16 +162,6 @@ class Trees:
         Done again with the same arguments it writes the same numbers to the same places, which is
         what a graph asks for.
 
-        Args:
-            is_end: whether that reaches the budget.
-            node: where searches are.
-            key: of that node.
-            mask: of that node.
-            n_nodes: of each tree.
-            step: of the nodes below.
-            uniforms: of this depth.
-            gammas: of this search.
-
         Returns:
             Node, key and mask below, and the number of nodes then.
         """

@@ -36,13 +36,7 @@ _N_ACQUIRED_AT_ONCE = {"cpu": 16, "cuda": 256}
 
 @final
 class Joint(Course[Pair, JointConfig]):
-    """Takes one pair through its updates; those of the reconstruction are counted.
-
-    Args:
-        trainee: the pair.
-        slices: the training slices.
-        kind: the sampler.
-    """
+    """Takes one pair through its updates; those of the reconstruction are counted."""
 
     def __init__(self, trainee: JointTrainee, slices: SliceSet, kind: type[Sampler]) -> None:
         super().__init__([trainee], len(slices))
