@@ -216,14 +216,6 @@ def test_modules_named_in_the_file_are_used(plan_of: PlanOf) -> None:
     assert set(plan.nodes) == set(plan_of().nodes)
 
 
-KEYS_OF_0_1 = {
-    "configs/campaign-small.toml": "7223b4c3a68f5563",
-    "configs/paper-brain.toml": "046ebfaf2da4fe68",
-    "configs/paper-knee.toml": "0f7b2854d76b4f83",
-    "tests/campaign/every_key.toml": "789b88e7e7150a2c",
-}
-
-
 @pytest.mark.slow
 def test_planning_does_not_wait_for_torch() -> None:
     code = (
