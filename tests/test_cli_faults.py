@@ -27,7 +27,6 @@ from kscout.files import locked, take_lock, written_whole
 from kscout.report.build import build_report, write_report
 from kscout.training import loop
 
-SOURCE = Path(kscout.__file__).parent
 LABELS = ("[/x]", "[bold]", ":smile:", "| a *b* [c](d)")
 
 

@@ -84,12 +84,6 @@ def test_presets_and_planes_are_settings_of_an_import() -> None:
         ImportSettings(**preset)
 
 
-def test_reading_the_tables_imports_no_torch() -> None:
-    code = "import sys, kscout.names as n; n.POLICIES['conv'], list(n.ESTIMATORS); "
-    code += "sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_a_class_in_the_working_directory_is_found_by_module_and_class(outside: str) -> None:
     found = POLICIES.resolve(f"{outside}:Own")
     assert found.__name__ == "Own"
@@ -175,14 +169,10 @@ def test_help_lists_the_names_of_the_tables(tmp_path: Path) -> None:
     assert ",".join(POLICIES.entries) in said
 
 
-def test_what_is_public_is_shown_and_loads() -> None:
-    assert {"evaluate", "rollout", "use", "policies", "__version__"} <= set(dir(kscout))
-    for name in dir(kscout):
-        assert getattr(kscout, name) is not None
-
-
-def test_starting_imports_no_torch() -> None:
-    code = "import sys, kscout, kscout.cli; kscout.use('json'); sys.exit('torch' in sys.modules)"
+def test_torch_is_loaded_only_where_it_is_needed() -> None:
+    code = "import sys, kscout.cli.data, kscout.data, kscout.player, kscout.names as n; "
+    code += "n.POLICIES['conv'], list(n.ESTIMATORS), kscout.data.__all__, kscout.use('json'); "
+    code += "sys.exit(bool({'torch', 'h5py'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

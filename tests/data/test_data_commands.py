@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -185,11 +183,6 @@ def test_a_store_needs_a_name(out: str) -> None:
 def test_a_campaign_may_use_every_option_of_an_import() -> None:
     options = set(signature(import_).parameters) - {"source", "out", "as_json"}
     assert {field.name for field in fields(ImportedStore)} == options | {"import_"}
-
-
-def test_commands_of_data_need_no_torch() -> None:
-    code = "import sys, kscout.cli.data; sys.exit('torch' in sys.modules or 'h5py' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("option", [("--volumes", "1,1,1"), ("--slices", 1)])

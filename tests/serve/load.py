@@ -5,29 +5,26 @@
 
 A client sends a column, waits for the answer, and sends the next one at once; a decision takes from
 sending to having read the answer. Columns go by a call in one process (`core`), over MRD streams
-(`mrd`), or a WebSocket (`websocket`); what lacks its packages is left out. The policy is a
-`column` network of 128 x 128, untrained: what it chooses takes as long as what a trained one
-does. Every number of sessions asks for `--seconds`; then 10,000 decisions by a fixed order, which
-take hardly any time, are asked for by as many sessions as possible. Every answer is checked: a
-column that is asked for twice, or a count that is not that of what was sent, is lost. A row is
-printed when it is measured; all of them take four minutes on two cores that do nothing else.
+(`mrd`), or a WebSocket (`websocket`). The policy is a `column` network of 128 x 128, untrained: it
+takes as long as a trained one. Every number of sessions asks for `--seconds`; then 10,000 decisions
+by a fixed order, which take hardly any time, are asked for by as many sessions as possible. Every
+answer is checked: a column that is asked for twice, or a count that is not that of what was sent,
+is lost. A row is printed when it is measured; all of them take four minutes on two idle cores.
 """
 
 import argparse
 import asyncio
 import base64
-import importlib.util
 import json
 import multiprocessing
 import os
-import platform
 import tempfile
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -50,8 +47,6 @@ WARM_S = {"cpu": 2.0, "cuda": 10.0}
 """Before a round; on CUDA graphs of several sizes are captured meanwhile."""
 SILENT_S = 120.0
 """A service that is silent for so long is given up."""
-NEEDED = {"websocket": ("fastapi", "uvicorn", "websockets"), "mrd": ("h5py", "scipy")}
-"""Packages of a way to ask."""
 HEADER = (
     "<ismrmrdHeader><encoding><encodedSpace>"
     f"<matrixSize><x>{SIZE}</x><y>{SIZE}</y><z>1</z></matrixSize></encodedSpace>"
@@ -265,43 +260,19 @@ async def measured(talk: Talk, address: dict[str, Any], n_sessions: int, tally: 
     return tally
 
 
-@dataclass(frozen=True)
-class Served:
-    """What is asked, and how."""
-
-    over: str
-    reconstruction: str
-    policy: str
-
-
-def rounds(served: Served, wanted: argparse.Namespace, weights: Path) -> Iterator[dict[str, Any]]:
+def rounds(
+    over: str, reconstructor: str, weights: Path, wanted: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
     """Measure all numbers of sessions; of a fixed order the largest one until all are counted."""
-    is_fixed = served.policy == "center-out"
-    given = (served.over, served.reconstruction, weights, wanted.device)
-    with service(*given) as (talk, address):
+    is_fixed = weights.stem == "center-out"
+    with service(over, reconstructor, weights, wanted.device) as (talk, address):
         for n_sessions in [max(wanted.sessions)] if is_fixed else wanted.sessions:
             most = -(-wanted.decisions // len(wanted.over))
             warm_s = min(wanted.seconds, WARM_S[wanted.device])
             asyncio.run(measured(talk, address, n_sessions, Tally(warm_s)))
             tally = Tally(most=most) if is_fixed else Tally(wanted.seconds)
             asyncio.run(measured(talk, address, n_sessions, tally))
-            yield {**asdict(served), "n_sessions": n_sessions, **tally.figures()}
-
-
-def machine(device: str) -> str:
-    """Return where it ran, in words."""
-    if device == "cuda":
-        return f"{torch.cuda.get_device_name()}, torch {torch.__version__.partition('+')[0]}"
-    cores = len(os.sched_getaffinity(0))
-    return f"{cores} {platform.machine()} cores, torch {torch.__version__.partition('+')[0]}"
-
-
-def can_ask(over: str) -> bool:
-    """Tell whether the packages of a way to ask are there; if not, which are missing."""
-    missing = [name for name in NEEDED.get(over, ()) if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"{over} is left out: {', '.join(missing)} not installed", flush=True)
-    return not missing
+            yield {"policy": weights.stem, "n_sessions": n_sessions, **tally.figures()}
 
 
 def main() -> None:
@@ -316,21 +287,21 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     wanted = parser.parse_args()
-    wanted.over = [over for over in wanted.over if can_ask(over)]
-    told = {"machine": machine(wanted.device), "busy_before": round(os.getloadavg()[0], 2)}
-    print(json.dumps(told), flush=True)
-    plan = [Served(over, x, "column") for x in wanted.reconstructor for over in wanted.over]
+    print(json.dumps({"busy_before": round(os.getloadavg()[0], 2)}), flush=True)
+    plan = [(over, x, "column") for x in wanted.reconstructor for over in wanted.over]
     if wanted.decisions:
-        plan += [Served(over, "zero-filled", "center-out") for over in wanted.over]
+        plan += [(over, "zero-filled", "center-out") for over in wanted.over]
     torch.manual_seed(0)
     sizes = {"n_cols": SIZE, "n_initial": N_INITIAL, "horizon": BUDGET - N_INITIAL}
     policies = {"column": ColumnPolicy(**sizes), "center-out": CenterOut(n_cols=SIZE)}
     with tempfile.TemporaryDirectory() as folder:
-        for served in plan:
-            weights = Path(folder) / f"{served.policy}.safetensors"
-            save(weights, policies[served.policy])
-            for row in rounds(served, wanted, weights):
-                print(json.dumps(row), flush=True)
+        for over, reconstructor, policy in plan:
+            weights = Path(folder) / f"{policy}.safetensors"
+            save(weights, policies[policy])
+            for row in rounds(over, reconstructor, weights, wanted):
+                print(
+                    json.dumps({"over": over, "reconstruction": reconstructor, **row}), flush=True
+                )
 
 
 if __name__ == "__main__":
