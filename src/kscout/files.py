@@ -174,12 +174,7 @@ def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
 
 @contextmanager
 def plain_file(path: Path, most: int = MOST_BYTES) -> Iterator[BinaryIO]:
-    """Open a plain file to be read: one that neither waits for a writer nor has no end.
-
-    Args:
-        path: the file.
-        most: a larger one is refused.
-    """
+    """Open a plain file to be read: one that neither waits for a writer nor has no end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         check_plain(descriptor, path, most)

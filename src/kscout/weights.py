@@ -178,13 +178,7 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
 def supported_arguments(
     constructor: Callable[..., nn.Module], name: str, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments in a file without those that were removed after version 0.2.
-
-    Args:
-        constructor: of the component.
-        name: of the component, in the table of its kind.
-        arguments: as the file has them.
-    """
+    """Return the arguments in a file without those that were removed after version 0.2."""
     return supported(arguments, inspect.signature(constructor).parameters, name)
 
 

@@ -68,8 +68,6 @@ class Advisor:
         reconstructor: frozen, on the device where all work is done.
         policy: on the same device; an oracle is refused.
         device: that device.
-        most_at_once: questions computed together; what the reconstruction's memory allows where
-            not given.
     """
 
     def __init__(
@@ -78,11 +76,10 @@ class Advisor:
         policy: Policy,
         *,
         device: torch.device | str = "cpu",
-        most_at_once: int | None = None,
     ) -> None:
         check_blind(policy)
         self.reconstructor, self.policy = reconstructor, policy
-        self.device, self.most_at_once = torch.device(device), most_at_once
+        self.device = torch.device(device)
         self._waiting: list[tuple[Question, Future[Answer]]] = []
         self._lock, self._is_closed = threading.Lock(), False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kscout-advisor")
@@ -206,7 +203,7 @@ class Advisor:
                 self._waiting = []
                 return []
             first = waiting[0][0]
-            n_most = self.most_at_once or self._n_most(first)
+            n_most = self._n_most(first)
             alike = [pair for pair in waiting if pair[0].kind == first.kind][:n_most]
             chosen = {id(pair) for pair in alike}
             self._waiting = [pair for pair in waiting if id(pair) not in chosen]

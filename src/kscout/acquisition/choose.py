@@ -68,13 +68,7 @@ def draw_groups(
     blocked: Bool[Tensor, "state col"],
     uniforms: Float[Tensor, "state draw member"],
 ) -> Int[Tensor, "state draw member"]:
-    """Draw groups of different columns, each group from the same scores.
-
-    Args:
-        scores: logits of the columns.
-        blocked: columns that may not be chosen.
-        uniforms: decide the draws.
-    """
+    """Draw groups of different columns, each group from the same scores."""
     n_draws, columns = uniforms.shape[1], []
     logits, taken = (x.repeat_interleave(n_draws, dim=0) for x in (scores, blocked))
     for one in uniforms.flatten(0, 1).split(1, dim=-1):
@@ -94,15 +88,7 @@ def draw_unmeasured(
     owner: Int[Tensor, " state"],
     uniforms: Float[Tensor, "state draw"],
 ) -> Drawn:
-    """Draw columns that are not measured and inside the matrix.
-
-    Args:
-        scores: logits of the columns.
-        mask: the columns measured already.
-        selectable: the columns inside each slice's matrix.
-        owner: the slice of each state.
-        uniforms: decide the draws.
-    """
+    """Draw columns that are not measured and inside the matrix."""
     if serving("draw", Request(scores.device, n_cols=scores.shape[1])) == "cuda":
         return Drawn(*choose(scores, mask, selectable, owner, uniforms))
     blocked = mask | ~selectable[owner]

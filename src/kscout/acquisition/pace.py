@@ -60,13 +60,7 @@ class Pace:
     def n_wanted(
         self, step: int, owner: Int[Tensor, " state"], is_over: Bool[Tensor, " state"]
     ) -> Int[Tensor, " state"]:
-        """Return how many columns each state takes at a step.
-
-        Args:
-            step: from 0.
-            owner: the slice of each state.
-            is_over: states that have stopped.
-        """
+        """Return how many columns each state takes at a step."""
         left = torch.as_tensor(self.left(step * self.columns_per_step, owner), device=owner.device)
         wanted = left.expand(owner.shape).clamp(min=0, max=self.columns_per_step)
         return wanted.masked_fill(is_over, 0)

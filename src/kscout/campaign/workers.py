@@ -60,13 +60,7 @@ class WorkerOptions:
 
 @contextmanager
 def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[Pool]:
-    """Open the workers that the options ask for, and close them at the end.
-
-    Args:
-        options: where and how many.
-        n_tasks: more workers than this have nothing to do.
-        logs: a folder for what cluster jobs print.
-    """
+    """Open the workers that the options ask for, and close them at the end."""
     if options.n_workers == 0:
         yield SerialPool(options.n_cores)
         return

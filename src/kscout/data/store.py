@@ -127,13 +127,7 @@ class Store:
     def measured(
         self, name: str, *, size: int | tuple[int, int] | None = None, lazy: bool | None = None
     ) -> SliceSet:
-        """Open a split whose columns may be measured in part: `selectable` are those that were.
-
-        Args:
-            name: as `split` takes it, like the rest.
-            size: matrix size.
-            lazy: leave the slices on disk.
-        """
+        """Open a split whose columns may be measured in part: `selectable` are those that were."""
         array = self.array(name, size=size)
         records = self.records(name, array.size)
         lengths = [len(record.slices) for record in records]

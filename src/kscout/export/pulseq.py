@@ -27,13 +27,7 @@ _PULSE_S, _PULSE_CYCLES = 3e-3, 4.0
 
 
 def write_pulseq(path: Path, table: ScanTable, echo: GradientEcho) -> Path:
-    """Write a sequence, its timing checked, and beside it the header of its data; return that.
-
-    Args:
-        path: the `.seq` file.
-        table: lines in their order, with a field of view.
-        echo: what the sequence is like.
-    """
+    """Write a sequence, its timing checked, and beside it the header of its data; return that."""
     if table.field_of_view_mm is None:
         raise ConfigError("a sequence needs the field of view along phase encoding; give --fov-mm")
     if path.suffix != ".seq":

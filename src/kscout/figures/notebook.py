@@ -26,12 +26,7 @@ _ACROSS = 6
 
 
 def card(html: str, *, width: str = "fit-content") -> str:
-    """Return HTML on a sheet of its own, so that its ink can be read on any page.
-
-    Args:
-        html: what stands on it.
-        width: of the sheet, as style sheets write it.
-    """
+    """Return HTML on a sheet of its own, so that its ink can be read on any page."""
     style = _STYLE.format(paper=COLORS["--paper"], ink=COLORS["--ink"], width=width)
     colored = re.sub(
         r"var\((--[\w-]+)\)", lambda found: f"var({found[1]}, {COLORS[found[1]]})", html

@@ -14,6 +14,8 @@ from kscout.figures.png import brightest_shown
 from kscout.figures.series import QUIET
 from kscout.figures.style import house_style, new_axes
 
+_N_ACROSS = 4
+"""Images of a montage in a row."""
 _STRIP = 0.14
 """Height over width of a drawn mask."""
 
@@ -137,19 +139,15 @@ def _set_heights(axes: Axes, heights: Sequence[float]) -> None:
     place.get_gridspec().set_height_ratios(heights)
 
 
-def draw_montage(
-    images: Sequence[Float[np.ndarray, "row col"]], titles: Sequence[str] = (), *, n_across: int = 4
-) -> Figure:
+def draw_montage(images: Sequence[Float[np.ndarray, "row col"]]) -> Figure:
     """Draw a grid of images, each with its own brightness."""
-    n_across = min(n_across, len(images))
+    n_across = min(_N_ACROSS, len(images))
     n_down, size = -(-len(images) // n_across), 7.2 / max(n_across, 3)
     with house_style():
         height = (size + 0.2) * n_down
         figure, grid = new_axes(n_down, n_across, width=size * n_across, height=height)
         for axes, image in zip(grid, images, strict=False):
             _show(axes, image, brightest_shown(image))
-        for axes, title in zip(grid, titles, strict=False):
-            axes.set_title(title, fontsize=8.5)
         for axes in grid[len(images) :]:
             axes.set_axis_off()
     return figure

@@ -61,13 +61,6 @@ class Division:
         """Choose tiles that are many enough for the chip and small enough for several blocks.
 
         Their sides are powers of two that divide those of the image.
-
-        Args:
-            n_rows: rows of the output.
-            n_cols: columns of the output.
-            n_in: all input channels.
-            n_out: output channels.
-            ups: whether some of the input is upsampled.
         """
         width = math.gcd(n_cols, 32)
         is_large = n_rows * n_cols >= 128 * 64 and n_out == 16

@@ -85,12 +85,6 @@ def compile_networks(
 
     Where it cannot, for want of a compiler or of Triton, they stay as they are, and a warning tells
     why.
-
-    Args:
-        networks: frozen, in 16 bit.
-        n_rows: of the images that they will see.
-        n_cols: of the images that they will see.
-        device: where they are.
     """
     networks, sides = list(networks), [n + sum(_padding(n)) for n in (n_rows, n_cols)]
     example = torch.zeros(2, 2, *sides, device=device)

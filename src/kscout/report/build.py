@@ -156,14 +156,7 @@ def player_widget(
     colors: Mapping[str, int] | None = None,
     n_bytes: int = PICTURE_BYTES,
 ) -> Widget:
-    """Return the player of one recorded slice, with what is seen in words.
-
-    Args:
-        acquisition: the slice.
-        name: of the widget, one per page.
-        colors: of policies elsewhere on the page.
-        n_bytes: that its images may take.
-    """
+    """Return the player of one recorded slice, with what is seen in words."""
     html = acquisition_player(acquisition, name=name, colors=colors, n_bytes=n_bytes)
     return Widget(html, f"{acquisition.title}. {_PLAYED if acquisition.steps[1:] else _STILL}")
 

@@ -251,26 +251,20 @@ _STATUS: dict[type[KScoutError], int] = {
 
 def _tell_faults(app: FastAPI, counts: Counts) -> None:
     @app.exception_handler(KScoutError)
-    def told(_: Request, error: Exception) -> JSONResponse:
+    @app.exception_handler(HTTPException)
+    @app.exception_handler(RequestValidationError)
+    def refused(request: Request, error: Exception) -> JSONResponse:
         counts.add("refused_total")
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
-        return JSONResponse({"error": str(error)}, status)
-
-    @app.exception_handler(HTTPException)
-    def unknown(_: Request, error: Exception) -> JSONResponse:
-        counts.add("refused_total")
-        assert isinstance(error, HTTPException)
-        return JSONResponse({"error": error.detail}, error.status_code)
-
-    @app.exception_handler(RequestValidationError)
-    def invalid(request: Request, error: Exception) -> JSONResponse:
-        counts.add("refused_total")
-        assert isinstance(error, RequestValidationError)
-        words = _first_fault(list(error.errors()))
-        is_json = "json" in request.headers.get("content-type", "").lower()
-        if words.startswith("body") and not is_json:
-            words += "; send JSON with the header Content-Type: application/json"
-        return JSONResponse({"error": words}, 422)
+        words = str(error)
+        if isinstance(error, HTTPException):
+            words, status = error.detail, error.status_code
+        elif isinstance(error, RequestValidationError):
+            words, status = _first_fault(list(error.errors())), 422
+            is_json = "json" in request.headers.get("content-type", "").lower()
+            if words.startswith("body") and not is_json:
+                words += "; send JSON with the header Content-Type: application/json"
+        return JSONResponse({"error": words}, status)
 
 
 def _first_fault(faults: list[Any]) -> str:

@@ -254,11 +254,7 @@ def _key(scan: Scan) -> tuple[int, ...]:
 
 
 def advisor_maker(
-    reconstructor: Reconstructor,
-    make_policy: Callable[[Scan], Policy],
-    *,
-    device: torch.device,
-    precision: str = "auto",
+    reconstructor: Reconstructor, make_policy: Callable[[Scan], Policy], *, device: torch.device
 ) -> MakeAdvisor:
     """Return what makes advisors with the frozen view of a reconstruction that suits each size."""
 
@@ -271,7 +267,7 @@ def advisor_maker(
                 "acquire that size, or serve another policy"
             )
         view = reconstructor.frozen(
-            precision=precision, n_rows=scan.n_rows, n_cols=scan.n_cols, device=device
+            precision="auto", n_rows=scan.n_rows, n_cols=scan.n_cols, device=device
         )
         return Advisor(view, policy.to(device).eval(), device=device)
 

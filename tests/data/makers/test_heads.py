@@ -19,7 +19,7 @@ from kscout.data.makers.head_download import HeadSource, download_heads
 from kscout.data.makers.heads import Head, draw_head_volume, load_heads, split_heads
 from kscout.data.makers.parallel import make_volumes
 from kscout.data.transforms import root_sum_of_squares, to_images
-from kscout.errors import ConfigError, DataError, RunError
+from kscout.errors import DataError, RunError
 
 
 def ball(shape: tuple[int, int, int], level: float = 90.0) -> np.ndarray:
@@ -255,15 +255,3 @@ def test_this_process_settles_its_threads_before_those_of_workers(
 def test_workers_do_not_load_torch() -> None:
     code = "import sys, kscout.data.makers.parallel; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_requests_that_make_no_images_are_refused(heads: list[Head]) -> None:
-    options = {"n_volumes": 1, "n_slices": 1, "size": 64, "seed": 0}
-    with pytest.raises(ConfigError, match="brain, heads, knee"):
-        make_volumes("elbow", **options)
-    with pytest.raises(ConfigError, match="no variant 'structured'"):
-        make_volumes("brain", variant="structured", **options)
-    with pytest.raises(ConfigError, match="hand them over"):
-        make_volumes("heads", **options)
-    with pytest.raises(ConfigError, match="expected 64 to 512"):
-        make_volumes("heads", heads=heads, **{**options, "size": 513})

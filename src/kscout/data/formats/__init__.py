@@ -106,13 +106,7 @@ def check_size(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
 
 
 def check_expansion(path: Path, n_bytes: int, what: str) -> None:
-    """Refuse a file that says it holds so much that it cannot be images.
-
-    Args:
-        path: the file.
-        n_bytes: of its content, unpacked.
-        what: it says to hold.
-    """
+    """Refuse a file that says it holds so much that it cannot be images."""
     n_in_file = path.stat().st_size
     if n_bytes > max(ALWAYS_UNPACKED, LARGEST_EXPANSION * n_in_file):
         raise DataError(

@@ -49,11 +49,7 @@ def dicom_files(place: Path) -> list[Path]:
 
 
 def read_dicom_series(folder: Path) -> Scan:
-    """Return the slices of a series, and its description as the acquisition.
-
-    Args:
-        folder: of the files, or the only file.
-    """
+    """Return the slices of a series, and its description as the acquisition."""
     files = dicom_files(folder)
     check_memory(folder, sum(path.stat().st_size for path in files))
     slices = [_read_file(path) for path in files]

@@ -19,8 +19,7 @@ import numpy as np
 from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.heads import Head
-from kscout.data.makers.scanner import check_request
-from kscout.errors import ConfigError, RunError, unknown_name
+from kscout.errors import RunError
 from kscout.names import SOURCES, import_target
 
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -178,7 +177,7 @@ def make_volumes(
     """Draw volumes in order, each from random numbers keyed by seed, number and kind.
 
     So a volume does not depend on how many others are made, nor on the workers. Splits use
-    different seeds.
+    different seeds. `MakeSettings` has checked what is asked for.
 
     Args:
         kind: `knee`, `brain` or `heads`.
@@ -195,18 +194,6 @@ def make_volumes(
     Returns:
         Pairs of volume name and volume.
     """
-    if kind not in SOURCES:
-        raise unknown_name("kind of images", kind, list(SOURCES))
-    if variant not in SOURCES[kind].variants:
-        raise ConfigError(f"{kind} images have no variant {variant!r}; leave it at 'realistic'")
-    if SOURCES[kind].needs_sources and not heads:
-        raise ConfigError(f"{kind} are cut from real volumes; load some and hand them over")
-    if n_volumes < 0 or workers < 1 or seed < 0:
-        raise ConfigError(
-            f"found n_volumes {n_volumes}, workers {workers}, seed {seed}; "
-            "expected at least 0, 1 and 0"
-        )
-    check_request(n_slices, size)
     tasks = [
         _Task(kind, seed, volume, n_slices, size, variant, receiver) for volume in range(n_volumes)
     ]

@@ -62,13 +62,7 @@ class Wanted(BaseModel):
 
 
 def add_pages(app: FastAPI, stage: Stage | None, *, n_bytes: int) -> None:
-    """Add the page at `/` and what it asks for, where there is a stage, and `/docs`.
-
-    Args:
-        app: the service.
-        stage: computes what the page shows.
-        n_bytes: the longest message that is taken.
-    """
+    """Add the page at `/` and what it asks for, where there is a stage, and `/docs`."""
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     def interface() -> Response:
