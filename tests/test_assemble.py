@@ -26,14 +26,11 @@ def refused(kind: str, name: str, arguments: dict[str, Any]) -> str:
     [
         ("reconstructor", "unet", {"n_pools": 2.5}),
         ("reconstructor", "unet", {"n_channels": "many"}),
-        ("reconstructor", "unet", {"n_channels": True}),
-        ("reconstructor", "unet", {"dropout": "x"}),
         ("reconstructor", "unet", {"protocol": "other"}),
         ("reconstructor", "fastmri-unet", {"n_pools": [1]}),
         ("reconstructor", "total-variation", {"n_iterations": 1.5}),
         ("policy", "conv", {"n_hidden": "5"}),
         ("policy", "column", {"channels": ["a"]}),
-        ("policy", "variable-density", {"power": "x"}),
     ],
 )
 def test_arguments_of_another_type_are_told_by_name(
@@ -54,7 +51,6 @@ def test_what_is_not_made_by_its_name_alone_is_told(name: str) -> None:
     [
         ("reconstructor", "unet", {"n_pools": 50}),
         ("reconstructor", "unet", {"n_channels": 99999999999}),
-        ("reconstructor", "fastmri-unet", {"n_pools": 60}),
         ("policy", "conv", {"n_hidden": 99999999999}),
         ("policy", "column", {"n_layers": 10**9}),
         ("policy", "column", {"channels": [10**9]}),
@@ -74,15 +70,12 @@ def test_networks_larger_than_memory_are_refused_before_they_are_made(
     [
         ("reconstructor", "unet", {"dropout": 2.0}),
         ("reconstructor", "unet", {"n_channels": 0}),
-        ("reconstructor", "unet", {"n_pools": -1}),
         ("reconstructor", "fastmri-unet", {"n_channels": 0}),
         ("reconstructor", "total-variation", {"weight": -1.0}),
         ("policy", "conv", {"n_hidden": 0}),
-        ("policy", "conv", {"n_hidden": -3}),
         ("policy", "conv", {"n_channels": 0}),
         ("policy", "column", {"channels": [0]}),
         ("policy", "column", {"n_heads": 0}),
-        ("policy", "column", {"width": 0}),
     ],
 )
 def test_networks_that_cannot_exist_are_one_sentence(

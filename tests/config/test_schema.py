@@ -140,17 +140,11 @@ def test_another_component_drops_the_arguments_of_the_first() -> None:
         ("training.n_epoch=3", r"'training.n_epoch' \(did you mean 'n_epochs'\?\); choose one of"),
         ("trainin.n_epochs=3", "unknown setting 'trainin'"),
         ("training.n_epochs=2.5", r"n_epochs is 2.5; expected a whole number"),
-        ("training.n_epochs=true", r"n_epochs is True; expected a whole number"),
-        ("training.learning_rate=fast", r"learning_rate is 'fast'; expected a number"),
         ("training.decay_epochs=4", "expected a list of whole numbers"),
-        ("training.decay_epochs=[4, 'x']", r"decay_epochs\[1\] is 'x'"),
         ("training.protocol=best", "expected one of: paper, blind"),
-        ("training=3", "write section.key=value"),
-        ("training.n_epochs", "write section.key=value"),
         ("training.seed.x=1", r"training.seed is {'x': 1}; expected a whole number"),
         ("training.batch_size=0", "batch_size is 0; it must be 1 or more"),
         ("training.accelerations=[4.0]", "1 accelerations with 6 center_fractions"),
-        ("training.learning_rate=0", "learning_rate is 0.0; it must be above 0"),
     ],
 )
 def test_wrong_settings_are_told(assignment: str, words: str) -> None:

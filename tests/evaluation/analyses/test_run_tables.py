@@ -213,8 +213,6 @@ def test_the_line_of_greedy_is_that_of_no_other_method() -> None:
     ("here", "there", "told"),
     [
         ({"protocol": "paper"}, {"protocol": "blind"}, r"protocol \(paper, blind\)"),
-        ({"split": "val"}, {"split": "test"}, r"split \(val, test\)"),
-        ({"n_rows": 18}, {"n_rows": 15}, r"rows \(18, 15\)"),
         ({"limit": None}, {"limit": 5}, r"limit \(not set, 5\)"),
         (
             {"store": "knee", "store_fingerprint": "ab"},

@@ -8,17 +8,13 @@ from kscout.evaluation.summaries.paper_numbers import SETTINGS, gamma_of, method
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        ("random", "random"),
         ("greedy", "greedy"),
         ("knee-base-greedy", "greedy"),
-        ("ngreedy", "ngreedy"),
         ("ngreedy-1.0", "ngreedy"),
         ("ngreedy-gamma0.9", "ngreedy-0.9"),
         ("ngreedy(0.9)", "ngreedy-0.9"),
         ("ngreedy-0.5", None),
         ("greedy-all-candidates", None),
-        ("greedy/best", None),
-        ("center-out", None),
         ("fixed", None),
     ],
 )
