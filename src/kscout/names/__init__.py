@@ -210,7 +210,7 @@ ESTIMATORS = Table(
         ),
         "alphazero": EstimatorEntry(
             "baselines.alphazero:AlphaZero",
-            "tree search that the network learns to foresee (arXiv 1901.04547)",
+            "tree search that the network learns to predict (arXiv 1901.04547)",
             settings="kscout.training.baselines.settings:AlphaZeroTraining",
             title="AlphaZero",
             label="alphazero",

@@ -8,7 +8,7 @@ import torch
 from training_stores import small_config, train_in_lockstep_and_alone, train_whole_and_cut, weights
 
 from kscout import policies
-from kscout.config import PolicyConfig, read
+from kscout.config import PolicyConfig
 from kscout.core import Measurement, Observation, Reconstruction
 from kscout.data.store import Store
 from kscout.errors import ConfigError
@@ -21,11 +21,11 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run
 from kscout.training.baselines.alphazero import (
     Episodes,
-    Sizes,
     decisions_of,
     imitation_loss,
     label_entropy,
 )
+from kscout.training.baselines.settings import AlphaZeroTraining
 from kscout.training.policy import train_policy
 from kscout.training.replay import Memory
 from kscout.training.rounds import slices_of_round
@@ -96,9 +96,10 @@ def test_memory_keeps_the_newest_decisions() -> None:
 
 
 def test_what_settings_leave_open_shrinks_with_the_store() -> None:
-    config = read(PolicyConfig, {"training": {"method": "alphazero"}})
-    assert Sizes.of(config, 6959, 128) == Sizes(64, 8, 128, 5120)
-    assert Sizes.of(config, 6, 64) == Sizes(6, 4, 12, 480)
+    training = AlphaZeroTraining()
+    assert training.round_of(6959, 16) == (64, 128, 5120)
+    assert [training.searches(n_cols) for n_cols in (128, 64, 32)] == [8, 4, 4]
+    assert training.round_of(6, 16) == (6, 12, 480)
 
 
 @pytest.mark.slow

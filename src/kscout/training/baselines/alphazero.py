@@ -7,10 +7,9 @@ optimizer steps on stored decisions: the cross-entropy of its distribution with 
 searches use the ground truth, hence only training: at test the network chooses by itself.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -20,8 +19,6 @@ from torch import Tensor
 from kscout.acquisition.choose import column_log_probabilities
 from kscout.acquisition.episode import Simulator
 from kscout.config import PolicyConfig
-from kscout.core import Reconstructor
-from kscout.data.slices import SliceSet
 from kscout.names import metric_word
 from kscout.physics.sampling import Initial
 from kscout.policies.views import View
@@ -30,42 +27,11 @@ from kscout.training.baselines.episodic import Episodic
 from kscout.training.baselines.search_trees import Trees
 from kscout.training.baselines.settings import AlphaZeroTraining
 from kscout.training.distributed import n_processes, share, sum_over_processes
-from kscout.training.estimators import PolicyTrainee
 from kscout.training.replay import Rows
 
-N_TREES = {"cpu": 16, "cuda": 256}
-"""Slices searched at once, by kind of device; does not change results."""
-
-_N_SEEN, _N_REMEMBERED = 8, 5
-"""How often a decision is learned from, and for how many rounds, unless settings say so."""
 COLUMNS = ("index", "mask", "step", "visits")
 """What the replay buffer stores of a decision: its slice, the mask before it, its step, and the
 number of searches that passed each column."""
-
-
-@final
-@dataclass(frozen=True)
-class Sizes:
-    """How much a round does, with what the settings leave to the data."""
-
-    n_episodes: int
-    n_searches: int
-    n_updates: int
-    n_memory: int
-
-    @classmethod
-    def of(cls, config: PolicyConfig, n_slices: int, n_cols: int) -> "Sizes":
-        """Return the sizes of a round for a number of training slices and columns."""
-        training, horizon = _training(config), config.acquisition.horizon
-        n_episodes = min(training.n_episodes or 64, n_slices)
-        n_decisions = n_episodes * horizon
-        n_updates = math.ceil(_N_SEEN * n_decisions / training.batch_size)
-        return cls(
-            n_episodes,
-            training.n_searches or max(4, n_cols // 16),
-            training.n_updates or n_updates,
-            training.n_memory or _N_REMEMBERED * n_decisions,
-        )
 
 
 @final
@@ -76,31 +42,9 @@ class AlphaZero(Episodic):
     columns = COLUMNS
     n_images = 1
 
-    def __init__(
-        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
-    ) -> None:
-        config, device = trainees[0].config, next(trainees[0].module.parameters()).device
-        sizes = Sizes.of(config, len(slices), slices.n_cols)
-        self.n_searches = sizes.n_searches
-        # Episodes searched at once, over all processes.
-        self.n_trees = N_TREES[device.type] * n_processes()
-        super().__init__(
-            trainees,
-            slices,
-            reconstructor,
-            n_episodes=sizes.n_episodes,
-            n_updates=sizes.n_updates,
-            n_memory=sizes.n_memory,
-            n_reports=math.ceil(sizes.n_episodes / self.n_trees) * config.acquisition.horizon,
-        )
-
-    def state(self, number: int) -> dict[str, Any]:
-        return {**self.memories[number].rows}
-
-    def restore(self, number: int, state: dict[str, Any]) -> None:
-        """Restore the replay buffer."""
-        if state:
-            self.memories[number].add(state)
+    @property
+    def n_at_once(self) -> int:
+        return super().n_at_once * n_processes()
 
     def acquire(
         self, number: int, epoch: int, order: Int[Tensor, " episode"], report: Callable[[], None]
@@ -110,7 +54,7 @@ class AlphaZero(Episodic):
         training, setting = _training(config), config.acquisition
         view.refresh()
         parts = []
-        for places in torch.arange(len(order)).split(self.n_trees):
+        for places in torch.arange(len(order)).split(self.n_at_once):
             mine = share(places)
             # A process without a slice of its own searches one that does not count.
             taken = mine if len(mine) else places[:1]
@@ -137,7 +81,8 @@ class AlphaZero(Episodic):
     ) -> "SearchDraws":
         """Draw the random numbers of some of a round's episodes, on the CPU, each from its seed."""
         training, horizon = _training(config), config.acquisition.horizon
-        shape, n_cols = (horizon, self.n_searches), self.slices.n_cols
+        n_cols = self.slices.n_cols
+        shape = (horizon, training.searches(n_cols))
         uniforms, gammas = [], []
         for place in places.tolist():
             key = keyed_generator("search", training.seed, epoch, place)

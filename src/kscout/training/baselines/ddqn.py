@@ -30,9 +30,6 @@ from kscout.training.baselines.settings import DdqnTraining
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.replay import Rows
 
-N_AT_ONCE = {"cpu": 16, "cuda": 256}
-"""Slices acquired at once, by kind of device; does not change results."""
-
 
 @final
 class Ddqn(Episodic):
@@ -45,30 +42,18 @@ class Ddqn(Episodic):
     def __init__(
         self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
+        super().__init__(trainees, slices, reconstructor)
         for trainee in trainees:
             trainee.module.is_stochastic = False
         self.targets = [copy.deepcopy(x.module).requires_grad_(False) for x in trainees]
-        training = _training(trainees[0].config)
-        n_episodes = min(training.n_episodes, len(slices))
-        device = next(trainees[0].module.parameters()).device
-        super().__init__(
-            trainees,
-            slices,
-            reconstructor,
-            n_episodes=n_episodes,
-            n_updates=training.n_updates,
-            n_memory=training.n_memory,
-            n_reports=-(-n_episodes // N_AT_ONCE[device.type]),
-        )
 
     def state(self, number: int) -> dict[str, Any]:
-        target = self.targets[number].state_dict()
-        return {"memory": {**self.memories[number].rows}, "target": target}
+        return {"memory": super().state(number), "target": self.targets[number].state_dict()}
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
         """Restore the replay buffer and the copy of the network."""
         if state:
-            self.memories[number].add(state["memory"])
+            super().restore(number, state["memory"])
             self.targets[number].load_state_dict(state["target"])
 
     @torch.no_grad()
@@ -80,7 +65,7 @@ class Ddqn(Episodic):
         generator = keyed_generator("explored", training.seed, epoch)
         draws = torch.rand(len(order), horizon, 2, generator=generator).to(self.device)
         view.refresh()
-        new, total, size = [], 0.0, N_AT_ONCE[self.device.type]
+        new, total, size = [], 0.0, self.n_at_once
         for index, uniforms in zip(order.split(size), draws.split(size), strict=True):
             simulator = self.simulator(config, index)
             state = simulator.start(config.acquisition.start)
@@ -93,8 +78,8 @@ class Ddqn(Episodic):
                 row = (index, state.mask, torch.full_like(index, step), column, gain)
                 new.append({x: y.cpu() for x, y in zip(self.columns, row, strict=True)})
                 state = after
+                report()
             total += float(state.score.sum())
-            report()
         scores_of_round = {f"train_{metric_word(training.metric)}": total / len(order)}
         return new, scores_of_round, len(order) * (1 + horizon)
 

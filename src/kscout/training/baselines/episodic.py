@@ -1,9 +1,10 @@
 """What AlphaZero and DDQN share: an epoch acquires episodes, then learns from a replay buffer."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -16,6 +17,7 @@ from kscout.data.slices import SliceSet
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
+from kscout.training.baselines.settings import EpisodicTraining
 from kscout.training.distributed import average_gradients, share, sum_over_processes
 from kscout.training.estimators import EpochResult, Estimator, OnStep, PolicyTrainee
 from kscout.training.replay import Memory, Rows
@@ -44,14 +46,7 @@ class Episodic(Estimator):
 
     A baseline implements `acquire` and `loss`.
 
-    Args:
-        trainees: as for any estimator.
-        slices: the training slices.
-        reconstructor: frozen, on the policies' device.
-        n_episodes: slices acquired in a round.
-        n_updates: optimizer steps of a round.
-        n_memory: rows that the replay buffer holds.
-        n_reports: how often `acquire` reports in a round.
+    The settings derive from `EpisodicTraining`.
     """
 
     columns: ClassVar[tuple[str, ...]]
@@ -60,20 +55,28 @@ class Episodic(Estimator):
     """Reconstructions for each row in an optimizer step."""
 
     def __init__(
-        self,
-        trainees: Sequence[PolicyTrainee],
-        slices: SliceSet,
-        reconstructor: Reconstructor,
-        *,
-        n_episodes: int,
-        n_updates: int,
-        n_memory: int,
-        n_reports: int,
+        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
         super().__init__(trainees, slices, reconstructor)
-        self.n_episodes, self.n_updates = n_episodes, n_updates
+        training, horizon = trainees[0].config.training, trainees[0].config.acquisition.horizon
+        assert isinstance(training, EpisodicTraining)
+        self.n_episodes, self.n_updates, n_memory = training.round_of(len(slices), horizon)
         self.memories = [Memory(n_memory) for _ in trainees]
-        self.n_steps = len(trainees) * (n_reports + n_updates)
+        n_parts = math.ceil(self.n_episodes / self.n_at_once)
+        self.n_steps = len(trainees) * (n_parts * horizon + self.n_updates)
+
+    @property
+    def n_at_once(self) -> int:
+        """Slices acquired at once; does not change results."""
+        return {"cpu": 16, "cuda": 256}[self.device.type]
+
+    def state(self, number: int) -> dict[str, Any]:
+        return {**self.memories[number].rows}
+
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Restore the replay buffer."""
+        if state:
+            self.memories[number].add(state)
 
     @abstractmethod
     def acquire(
@@ -85,7 +88,7 @@ class Episodic(Estimator):
             number: of the policy.
             epoch: counted from 1.
             order: the slices.
-            report: to be called `n_reports` times.
+            report: to be called after each column of each part of the slices.
         """
 
     @abstractmethod

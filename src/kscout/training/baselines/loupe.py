@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kscout.core import Policy, SliceBatch
+from kscout.core import Policy
 from kscout.training.baselines.settings import LoupeSampling
 from kscout.training.baselines.straight_through import GradientSampler, Scorer, drawn_through
 from kscout.training.joint.sampler import without_image
@@ -23,18 +23,14 @@ class Loupe(GradientSampler):
 
     def scores(
         self,
-        batch: SliceBatch,
+        scorer: Scorer,
         start: Bool[Tensor, "slice col"],
         noise: Float[Tensor, "slice step col"],
         moment: Int[Tensor, " slice"],
     ) -> Float[Tensor, " slice"]:
-        training = self.training
-        assert isinstance(training, LoupeSampling)
-        masks = masks_drawn_blindly(
-            self.learner, start, batch.selectable, noise, training.temperature
-        )
-        rows = torch.arange(len(batch), device=masks.device)
-        scorer = Scorer(batch, self.material.snapshot, start, training)
+        selectable, temperature = scorer.batch.selectable, self.training.temperature
+        masks = masks_drawn_blindly(self.learner, start, selectable, noise, temperature)
+        rows = torch.arange(len(masks), device=masks.device)
         return scorer.reconstruct(masks[rows, moment])[2]
 
 

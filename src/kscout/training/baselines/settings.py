@@ -1,7 +1,9 @@
 """Settings of the baselines: the section `[training]` of each. Nothing here needs torch."""
 
+import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Literal, final
+from typing import Annotated, Literal, NamedTuple, final
 
 from kscout.config import LearnedSampling, PolicyTraining
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
@@ -9,13 +11,40 @@ from kscout.names import ESTIMATORS, SAMPLERS
 
 Unvisited = Literal["parent", "lowest"]
 
+_N_SEEN, _N_REMEMBERED = 8, 5
+"""How often a decision is learned from, and for how many rounds, unless settings say so."""
+
+
+class Round(NamedTuple):
+    """The work of one epoch."""
+
+    n_episodes: int
+    n_updates: int
+    n_memory: int
+
+
+@dataclass(frozen=True)
+class EpisodicTraining(PolicyTraining, ABC):
+    """How a policy learns from a replay buffer; an epoch is one round of episodes."""
+
+    batch_size: Annotated[int, AtLeast(1)] = 64
+    """Stored rows per optimizer step, over all processes."""
+    decay_epochs: tuple[int, ...] = ()
+    """Rounds after which the step size is multiplied by `decay_factor`."""
+    keep_epochs: tuple[int, ...] = ()
+    """Rounds whose weights are kept beside the last and the best."""
+
+    @abstractmethod
+    def round_of(self, n_slices: int, horizon: int) -> Round:
+        """Return the work of a round for a number of training slices and columns to acquire."""
+
 
 @final
 @dataclass(frozen=True)
-class AlphaZeroTraining(PolicyTraining):
-    """How a policy learns to foresee a tree search; an epoch is one round of episodes.
+class AlphaZeroTraining(EpisodicTraining):
+    """How a policy learns to predict a tree search; an epoch is one round of episodes.
 
-    Of what arXiv 1901.04547 and 2010.16262 do not tell, each setting says why it is as it is.
+    Where arXiv 1901.04547 and 2010.16262 leave a value unspecified, the setting gives the reason.
     """
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "alphazero"
@@ -23,56 +52,57 @@ class AlphaZeroTraining(PolicyTraining):
     n_epochs: Annotated[int, AtLeast(1)] = 540
     """Rounds at most (paper: 540)."""
     patience: Annotated[int, AtLeast(1)] = 40
-    """Rounds without a better validation SSIM after which training ends (paper: early stopping;
-    after how many is untold); as many as `n_epochs` never end it."""
+    """Rounds without a better validation SSIM after which training ends (paper: early stopping,
+    without a number); as many as `n_epochs` never end it."""
     n_episodes: Annotated[int, AtLeast(1)] | None = None
-    """Slices acquired in a round; not given: 64, or all of fewer. Untold; the network that guides
-    searches improves once a round, so rounds are small."""
+    """Slices acquired in a round; not given: 64, or all of fewer. Unspecified; rounds are
+    small, since the network that guides searches improves once a round."""
     n_searches: Annotated[int, AtLeast(1)] | None = None
-    """Searches before each decision; not given: a sixteenth of the columns, and no less than 4.
-    Untold; of 8, 32 and 128 at 128 columns, 8 teach most in the same time (docs/alphazero.md)."""
+    """Searches before each decision; not given: a sixteenth of the columns, and at least 4.
+    Unspecified; of 8, 32 and 128 at 128 columns, 8 gave the best SSIM in equal time."""
     n_updates: Annotated[int, AtLeast(1)] | None = None
-    """Optimizer steps after the episodes; not given: each decision is seen eight times before it is
-    forgotten. Untold; beside the searches before a decision, seeing it costs little."""
+    """Optimizer steps after the episodes; not given: each decision is used eight times.
+    Unspecified; the searches before a decision cost much more than its use."""
     n_memory: Annotated[int, AtLeast(1)] | None = None
-    """Newest decisions that are learned from; not given: those of five rounds. Untold; their
-    searches were guided by networks like the present one."""
+    """Newest decisions in the replay buffer; not given: those of five rounds. Unspecified; similar
+    networks guided their searches."""
     maximum_weight: Annotated[float, Between(0, 1)] = 0.5
-    """Weight alpha of the best value below a mask beside their mean. Untold; both in equal
-    parts."""
+    """Weight alpha of the best value below a mask; their mean has 1 - alpha. Unspecified."""
     noise_share: Annotated[float, Between(0, 1)] = 0.25
-    """Share e of Dirichlet noise in the network's distribution. Untold; that of AlphaZero."""
+    """Share e of Dirichlet noise in the network's distribution. Unspecified; as in AlphaZero."""
     noise_concentration: Annotated[float, Above(0)] = 0.3
     """Concentration of that noise (arXiv 1901.04547: 0.3)."""
     exploration: Annotated[float, AtLeast(0)] = 0.25
-    """Weight c of the network's distribution beside values, which are scaled to 0..1. Untold; of
-    0.25, 1 and 4 the first teaches most in the same time (docs/alphazero.md)."""
+    """Weight c of the network's distribution relative to values, which are scaled to 0..1.
+    Unspecified; of 0.25, 1 and 4, 0.25 gave the best SSIM in equal time."""
     added_visits: Annotated[float, Above(0)] = 1.0
-    """Added to the visits of a mask under that root. Untold; as printed a mask without visits
-    divides by zero."""
+    """Added to the visits of a mask in the denominator, which is zero otherwise. Unspecified."""
     unvisited: Unvisited = "parent"
-    """Values of a mask without visits: those of the mask before it, or the lowest that the slice's
-    tree has seen. Untold; the former is what is known of it, the latter has searches return to
-    few columns."""
+    """Values of a mask without visits: of its parent, or the lowest in the slice's tree. Unspecified;
+    with `lowest`, searches return to few columns."""
     scales_values: bool = True
-    """Whether values are scaled to 0..1 between the extremes of the slice's tree. Untold; SSIM of
-    masks differs by thousandths, where the network's distribution differs by tenths."""
-    batch_size: Annotated[int, AtLeast(1)] = 64
-    """Decisions per optimizer step, over all processes. Untold."""
+    """Whether values are scaled to 0..1 by the extremes of the slice's tree. Unspecified; the SSIM
+    of masks differs by thousandths, the network's distribution by tenths."""
     learning_rate: Annotated[float, Above(0)] = 3e-4
-    """Adam's step size. Untold; below Adam's usual 1e-3, as the network normalizes nothing."""
-    decay_epochs: tuple[int, ...] = ()
-    """Rounds after which the step size is multiplied by `decay_factor`."""
-    keep_epochs: tuple[int, ...] = ()
-    """Rounds whose weights are kept beside the last and the best."""
+    """Adam's step size. Unspecified; below Adam's usual 1e-3, as the network has no normalization."""
+
+    def round_of(self, n_slices: int, horizon: int) -> Round:
+        n_episodes = min(self.n_episodes or 64, n_slices)
+        n_decisions = n_episodes * horizon
+        n_updates = self.n_updates or math.ceil(_N_SEEN * n_decisions / self.batch_size)
+        return Round(n_episodes, n_updates, self.n_memory or _N_REMEMBERED * n_decisions)
+
+    def searches(self, n_cols: int) -> int:
+        """Return the number of searches before each decision."""
+        return self.n_searches or max(4, n_cols // 16)
 
 
 @final
 @dataclass(frozen=True)
-class DdqnTraining(PolicyTraining):
+class DdqnTraining(EpisodicTraining):
     """How a policy learns by double deep Q-learning; an epoch is one round of acquisitions.
 
-    After arXiv 2007.10469, whose discount it has; what is not said to be theirs is ours.
+    Only the discount is that of arXiv 2007.10469; all other values are ours.
     """
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "ddqn"
@@ -84,7 +114,7 @@ class DdqnTraining(PolicyTraining):
     n_updates: Annotated[int, AtLeast(1)] = 128
     """Optimizer steps after them."""
     n_memory: Annotated[int, AtLeast(1)] = 20_000
-    """Newest steps that are learned from."""
+    """Newest steps in the replay buffer."""
     discount: Annotated[float, Between(0, 1)] = 0.5
     """Of what follows a column (arXiv 2007.10469: 0.5)."""
     explore_first: Annotated[float, Between(0, 1)] = 1.0
@@ -92,17 +122,14 @@ class DdqnTraining(PolicyTraining):
     explore_last: Annotated[float, Between(0, 1)] = 0.05
     """The same from the middle of the training on; it falls evenly until then."""
     n_target: Annotated[int, AtLeast(1)] = 256
-    """Optimizer steps after which the copy that judges next columns is made anew."""
+    """Optimizer steps after which the copy of the network is renewed."""
     scale: Annotated[float, Above(0)] = 100.0
     """Factor of gains, which are thousandths of SSIM, so that scores are of the order of one."""
-    batch_size: Annotated[int, AtLeast(1)] = 64
-    """Steps per optimizer step, over all processes."""
     learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-4
     """Adam's step size."""
-    decay_epochs: tuple[int, ...] = ()
-    """Rounds after which the step size is multiplied by `decay_factor`."""
-    keep_epochs: tuple[int, ...] = ()
-    """Rounds whose weights are kept beside the last and the best."""
+
+    def round_of(self, n_slices: int, horizon: int) -> Round:
+        return Round(min(self.n_episodes, n_slices), self.n_updates, self.n_memory)
 
     def chance(self, epoch: int) -> float:
         """Return the chance of any column in a round, counted from 1."""
@@ -110,21 +137,27 @@ class DdqnTraining(PolicyTraining):
         return self.explore_first + done * (self.explore_last - self.explore_first)
 
 
-@final
 @dataclass(frozen=True)
-class StraightThroughSampling(LearnedSampling):
-    """A policy whose draws are differentiated as if they were their probabilities."""
+class DifferentiatedSampling(LearnedSampling):
+    """How a sampler learns whose draws are differentiated as if they were their probabilities."""
 
-    method: Annotated[str, OneOf("sampler", SAMPLERS)] = "straight-through"
-    """Name of the sampler."""
     temperature: Annotated[float, Above(0)] = 1.0
     """Of the probabilities that gradients go through; choices do not depend on it."""
 
 
 @final
 @dataclass(frozen=True)
-class LoupeSampling(LearnedSampling):
-    """One learned density for all slices, differentiated as `straight-through` is."""
+class StraightThroughSampling(DifferentiatedSampling):
+    """A policy that sees the image of its slice."""
+
+    method: Annotated[str, OneOf("sampler", SAMPLERS)] = "straight-through"
+    """Name of the sampler."""
+
+
+@final
+@dataclass(frozen=True)
+class LoupeSampling(DifferentiatedSampling):
+    """One learned density for all slices."""
 
     method: Annotated[str, OneOf("sampler", SAMPLERS)] = "loupe"
     """Name of the sampler."""
@@ -134,5 +167,3 @@ class LoupeSampling(LearnedSampling):
     """Slices per step of the sampler."""
     sampler_rate: Annotated[float, Above(0), Between(0, 1e3)] = 5e-2
     """Its largest step size: of logits, not of a network's weights."""
-    temperature: Annotated[float, Above(0)] = 1.0
-    """Of the probabilities that gradients go through; choices do not depend on it."""

@@ -30,7 +30,7 @@ from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator
 from kscout.training.augmentation import varied
-from kscout.training.baselines.settings import StraightThroughSampling
+from kscout.training.baselines.settings import DifferentiatedSampling, StraightThroughSampling
 from kscout.training.gradients import EagerGradients, GraphedGradients, take_step
 from kscout.training.joint.sampler import Material, Sampler
 from kscout.training.rounds import slices_of_round
@@ -177,9 +177,9 @@ class GradientSampler(Sampler):
         return min(training.sampler_batch, len(slices)) * n_moments * n_image
 
     @property
-    def training(self) -> LearnedSampling:
+    def training(self) -> DifferentiatedSampling:
         training = self.material.config.training
-        assert isinstance(training, LearnedSampling)
+        assert isinstance(training, DifferentiatedSampling)
         return training
 
     def renew(self, epoch: int, *, is_first: bool) -> None:
@@ -191,7 +191,7 @@ class GradientSampler(Sampler):
     @abstractmethod
     def scores(
         self,
-        batch: SliceBatch,
+        scorer: Scorer,
         start: Bool[Tensor, "slice col"],
         noise: Float[Tensor, "slice step col"],
         moment: Int[Tensor, " slice"],
@@ -199,7 +199,7 @@ class GradientSampler(Sampler):
         """Acquire a batch; return its scores, to which gradients flow.
 
         Args:
-            batch: the slices.
+            scorer: of the batch.
             start: columns measured before the first choice.
             noise: of a Gumbel distribution; decides the draws.
             moment: one of those after the start, for each slice.
@@ -251,7 +251,8 @@ class GradientSampler(Sampler):
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         *tensors, start, noise, moment = inputs
-        score = self.scores(SliceBatch(*tensors), start, noise, moment).mean()
+        scorer = Scorer(SliceBatch(*tensors), self.material.snapshot, start, self.training)
+        score = self.scores(scorer, start, noise, moment).mean()
         torch.autograd.backward(-score)
         return score.detach()
 
@@ -264,12 +265,10 @@ class StraightThrough(GradientSampler):
 
     def scores(
         self,
-        batch: SliceBatch,
+        scorer: Scorer,
         start: Bool[Tensor, "slice col"],
         noise: Float[Tensor, "slice step col"],
         moment: Int[Tensor, " slice"],
     ) -> Float[Tensor, "slice step"]:
-        training = self.training
-        assert isinstance(training, StraightThroughSampling)
-        scorer = Scorer(batch, self.material.snapshot, start, training)
-        return scores_on_the_way(self.learner, scorer, start, noise, training.temperature)[0]
+        temperature = self.training.temperature
+        return scores_on_the_way(self.learner, scorer, start, noise, temperature)[0]
