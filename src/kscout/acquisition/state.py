@@ -99,17 +99,7 @@ def shown_to(
     n_left: int | Int[Tensor, " state"] | None,
     judge: Judge | None = None,
 ) -> Observation:
-    """Return what a policy may see of acquisitions, which is no more than it asks for.
-
-    Args:
-        policy: that is to choose.
-        found: the reconstructions.
-        zero_filled: what they were made of.
-        mask: the columns measured there.
-        step: how many were acquired since the start.
-        n_left: columns that may still be acquired, where that is known.
-        judge: of the images, where there is one.
-    """
+    """Return what a policy may see of acquisitions, which is no more than it asks for."""
     seen = Observation(image=found.image, mask=mask, step=step, n_left=n_left)
     if policy.needs_judge:
         seen = replace(seen, judge=judge)

@@ -68,14 +68,7 @@ class Outcome:
 def run_campaign(
     plan: Plan, options: RunOptions, *, file: str = "", on_event: OnEvent | None = None
 ) -> Outcome:
-    """Do all runs of a plan that are not done; a failed one stops only what needs it.
-
-    Args:
-        plan: the graph of runs.
-        options: workers and retries.
-        file: the campaign's file, for the index.
-        on_event: called when a run is done, failed or about to be tried again.
-    """
+    """Do all runs of a plan that are not done; a failed one stops only what needs it."""
     if any(node_state(node) != "done" for node in plan.nodes.values()):
         plan.check_sources()
     try:

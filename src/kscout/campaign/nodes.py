@@ -191,20 +191,9 @@ def make_node(
     files: Mapping[str, str] | None = None,
     group: str = "",
 ) -> Node:
-    """Return a run, named by its settings and by what it reads.
+    """Return a run, named by its settings and by the runs and sources that it reads.
 
-    Args:
-        root: the campaign's folder.
-        kind: one of `KINDS`.
-        label: name of the folder that the command writes.
-        title: for people.
-        product: a file in the output that is there only when the run is whole.
-        words: the command, to which `--out` and, where there is a file of settings, `--config`
-            are added.
-        settings: what determines the result.
-        reads: runs and sources whose results it reads.
-        files: texts that the command reads, by name.
-        group: runs of one kind and group take about as long as each other.
+    To the words of its command `--out` and, where there is a file of settings, `--config` are added.
     """
     parts = reads or {}
     names = {

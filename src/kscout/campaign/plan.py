@@ -95,13 +95,7 @@ def known_kspace(root: Path) -> list[str]:
 
 
 def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
-    """Expand a grid to the graph of its runs under `root`; reads manifests, runs nothing.
-
-    Args:
-        grid: what is crossed with what.
-        root: the campaign's folder.
-        device: handed to every command; no part of any name.
-    """
+    """Expand a grid to the graph of its runs under `root`; reads manifests, runs nothing."""
     plan = Plan(grid.name, root, grid.use)
     known, gone = known_sources(root), known_kspace(root)
     kinds = {name: kind_of(store, gone) for name, store in grid.stores.items()}

@@ -26,12 +26,7 @@ _MOST_PIXELS = 2**26
 
 
 def still_picture(acquisition: Acquisition, frame: int) -> bytes:
-    """Return one step as PNG: the target, and what every policy has of it.
-
-    Args:
-        acquisition: what is drawn.
-        frame: a place in its kept steps; the nearest where it has none such.
-    """
+    """Return one step as PNG: the target, and what every policy has of it."""
     place = min(max(frame, 0), len(acquisition.steps) - 1)
     buffer = io.BytesIO()
     _frame(acquisition, place, limits_of(acquisition)).save(buffer, format="PNG")

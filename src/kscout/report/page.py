@@ -36,14 +36,7 @@ def write_page(
     *,
     provenance: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Path:
-    """Write the page and return its path.
-
-    Args:
-        front: title, summary and facts.
-        sections: in order; one without blocks is left out.
-        path: of the .html file.
-        provenance: facts by label, by the run or folder that they tell of.
-    """
+    """Write the page and return its path."""
     shown = [section for section in sections if section.blocks]
     text = (
         templates("kscout.report")

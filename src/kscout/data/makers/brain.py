@@ -221,15 +221,7 @@ def _draw_slice(
 def draw_brain_volume(
     *, seed: int, volume: int, n_slices: int, size: int, receiver: Receiver | None = None
 ) -> Volume:
-    """Draw one axial brain examination.
-
-    Args:
-        seed: Seed of the whole set.
-        volume: Number of the subject; each has its own random numbers.
-        n_slices: Slices, spread evenly from skull base to vertex.
-        size: Rows and columns, 64 to 512.
-        receiver: Coils whose k-space is returned instead of images.
-    """
+    """Draw one axial brain examination, its slices spread evenly from skull base to vertex."""
     rng = np.random.default_rng([seed, volume, _KIND])
     brain = draw_subject(Brain, rng)
     signals = draw_signals(rng, brain.contrast, spread=0.03)

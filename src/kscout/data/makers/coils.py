@@ -66,14 +66,7 @@ class Receiver:
     def receive(
         self, rng: np.random.Generator, clean: Stack, noise: float, axis: Axis
     ) -> Complex64[np.ndarray, "slice coil row col"]:
-        """Return noisy k-space, its combined images scaled to a 99.8th percentile of one.
-
-        Args:
-            rng: the volume's random numbers.
-            clean: images without noise.
-            noise: level of the noise where the receiver has none of its own.
-            axis: of the cylinder.
-        """
+        """Return noisy k-space, its combined images scaled to a 99.8th percentile of one."""
         size = clean.shape[-1]
         array = self._array(rng, axis)
         phase = _Phase.draw(rng) if self.has_phase else None

@@ -205,16 +205,7 @@ def draw_head_volume(
     size: int,
     receiver: Receiver | None = None,
 ) -> Volume:
-    """Draw one examination of one of the heads.
-
-    Args:
-        heads: The heads of one split.
-        seed: Seed of the whole set.
-        volume: Number of the examination; each has its own random numbers.
-        n_slices: Slices, spread evenly below the crown.
-        size: Rows and columns, 64 to 512.
-        receiver: Coils whose k-space is returned instead of images.
-    """
+    """Draw one examination of one of the heads, its slices spread evenly below the crown."""
     if not heads:
         raise DataError("no heads to draw from; give volumes, or download them")
     rng = np.random.default_rng([seed, volume, _KIND])
