@@ -139,10 +139,7 @@ def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:
         ("sssim", "choose one of: .* ssim"),
         ("sharpness:one_number", "return a tensor of one value each"),
         ("sharpness:NO_FUNCTION", "cannot be called"),
-        (
-            "sharpness:without_range",
-            r"as f\(images, targets, data_range=data_range\) \(",
-        ),
+        ("sharpness:without_range", r"as f\(images, targets, data_range=data_range\) \("),
         ("sharpness:blur", "has no 'blur'"),
     ],
 )

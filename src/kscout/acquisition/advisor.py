@@ -71,11 +71,7 @@ class Advisor:
     """
 
     def __init__(
-        self,
-        reconstructor: Reconstructor,
-        policy: Policy,
-        *,
-        device: torch.device | str = "cpu",
+        self, reconstructor: Reconstructor, policy: Policy, *, device: torch.device | str = "cpu"
     ) -> None:
         check_blind(policy)
         self.reconstructor, self.policy = reconstructor, policy

@@ -193,7 +193,7 @@ def make_node(
 ) -> Node:
     """Return a run, named by its settings and by the runs and sources that it reads.
 
-    To the words of its command `--out` and, where there is a file of settings, `--config` are added.
+    `--out` is added to the words of its command and, where there is a file of settings, `--config`.
     """
     parts = reads or {}
     names = {

@@ -37,8 +37,7 @@ def import_(
     preset: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(IMPORT_PRESETS),
-            help="The paper's rules; other options override them.",
+            metavar="|".join(IMPORT_PRESETS), help="The paper's rules; other options override them."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -14,10 +14,7 @@ from kscout.export.settings import ExportSetting
 from kscout.names import POLICIES
 
 
-@with_fields(
-    ExportSetting,
-    names="format n_initial steps sample=seed split batch_size device",
-)
+@with_fields(ExportSetting, names="format n_initial steps sample=seed split batch_size device")
 def export(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store.")],
     reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],

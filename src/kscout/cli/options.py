@@ -92,9 +92,7 @@ def with_fields(
 
 
 def _extended(
-    call: _Command,
-    made: list[inspect.Parameter],
-    read: Callable[[dict[str, Any]], dict[str, Any]],
+    call: _Command, made: list[inspect.Parameter], read: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> _Command:
     """Return a command with further parameters, before the `as_json` of the command."""
     own = list(inspect.signature(call).parameters.values())

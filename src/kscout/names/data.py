@@ -70,9 +70,7 @@ RAW_FORMATS: Mapping[str, FormatEntry] = {
         options=("axes",),
     ),
     "twix": FormatEntry(
-        "kscout.data.formats.twix:read_twix",
-        "raw data of a Siemens scanner",
-        suffixes=(".dat",),
+        "kscout.data.formats.twix:read_twix", "raw data of a Siemens scanner", suffixes=(".dat",)
     ),
     "array": FormatEntry(
         "kscout.data.formats.arrays:read_named",

@@ -165,10 +165,7 @@ def prepare(
     whole.check_protocol(setting.plan.protocol)
     slices = whole.sample(setting.limit).to(device)
     plan = own_plan(
-        *(setting.plan, slices),
-        n_whole=len(whole),
-        initial=setting.initial,
-        budget=setting.budget,
+        *(setting.plan, slices), n_whole=len(whole), initial=setting.initial, budget=setting.budget
     )
     setting = replace(setting, plan=plan)
     _, n_rows, n_cols = slices.shape

@@ -36,21 +36,11 @@ from kscout.policies.views import View
 from kscout.training.augmentation import coarser
 from kscout.training.distributed import average_gradients, share
 from kscout.training.estimators import PolicyTrainee
-from kscout.training.estimators.gradient import (
-    Batch,
-    Drawn,
-    Draws,
-    GeneratorFor,
-    WarmedEstimator,
-)
+from kscout.training.estimators.gradient import Batch, Drawn, Draws, GeneratorFor, WarmedEstimator
 from kscout.training.estimators.labels import GAINS, dense_of, learned_from
 from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.estimators.remembered import Layout, Remembered
-from kscout.training.estimators.tried import (
-    add_gradients,
-    choice_of,
-    columns_to_try,
-)
+from kscout.training.estimators.tried import add_gradients, choice_of, columns_to_try
 from kscout.training.estimators.variation import N_DRAWN, Variation
 from kscout.training.estimators.visited import observe, rows_of, score
 from kscout.training.replay import Rows

@@ -57,13 +57,7 @@ def greedy_gradients(
     def weigh(rewards: Float[Tensor, "*step slice q"]) -> Float[Tensor, "*step slice q"]:
         return -advantages(rewards) / ((q - 1) * n_own)
 
-    recording = Recording(
-        policies,
-        simulator,
-        weigh,
-        is_by_step=True,
-        n_states=n_slices * n_steps,
-    )
+    recording = Recording(policies, simulator, weigh, is_by_step=True, n_states=n_slices * n_steps)
     # Made for all steps at once: small tensors cost a GPU as much as large ones.
     draws = uniforms.transpose(0, 1).contiguous()
     choices = followed.repeat_interleave(n_own, dim=1)

@@ -43,9 +43,7 @@ def columns_to_try(
 
 
 def choice_of(
-    uniforms: Float[Tensor, "state 2"],
-    is_valid: Bool[Tensor, "state candidate"],
-    n_best: int,
+    uniforms: Float[Tensor, "state 2"], is_valid: Bool[Tensor, "state candidate"], n_best: int
 ) -> Int[Tensor, " state"]:
     """Return which tried column to go on with: the best, another of the best, or any."""
     which, place = uniforms.unbind(dim=-1)

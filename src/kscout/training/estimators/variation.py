@@ -17,12 +17,7 @@ from kscout.core import Policy, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.physics.sampling import Initial, center_mask
-from kscout.training.augmentation import (
-    N_VARIED,
-    check_sizes,
-    check_varied,
-    varied,
-)
+from kscout.training.augmentation import N_VARIED, check_sizes, check_varied, varied
 from kscout.training.estimators.gradient import GeneratorFor
 
 N_DRAWN = N_VARIED + 2
