@@ -78,13 +78,13 @@ class AlphaZeroTraining(EpisodicTraining):
     added_visits: Annotated[float, Above(0)] = 1.0
     """Added to the visits of a mask in the denominator, which is zero otherwise. Unspecified."""
     unvisited: Unvisited = "parent"
-    """Values of a mask without visits: of its parent, or the lowest in the slice's tree. Unspecified;
-    with `lowest`, searches return to few columns."""
+    """Values of a mask without visits: of its parent, or the lowest in the slice's tree.
+    Unspecified; with `lowest`, searches return to few columns."""
     scales_values: bool = True
     """Whether values are scaled to 0..1 by the extremes of the slice's tree. Unspecified; the SSIM
     of masks differs by thousandths, the network's distribution by tenths."""
     learning_rate: Annotated[float, Above(0)] = 3e-4
-    """Adam's step size. Unspecified; below Adam's usual 1e-3, as the network has no normalization."""
+    """Adam's step size. Unspecified; below 1e-3, as the network has no normalization."""
 
     def round_of(self, n_slices: int, horizon: int) -> Round:
         n_episodes = min(self.n_episodes or 64, n_slices)
