@@ -26,7 +26,7 @@ from torch import Tensor
 from kscout import policies, reconstruction
 from kscout.compressed import SUFFIX
 from kscout.errors import ConfigError
-from kscout.policies.weighed import WeighedPolicy, entry
+from kscout.policies.ensemble import EnsemblePolicy, entry
 from kscout.weights import (
     WEIGHTS_NAME,
     fingerprint,
@@ -58,16 +58,16 @@ def round_network(path: Path, out: Path, n_bits: int) -> None:
 def ship_ensemble(run: Path, members: Sequence[str], out: Path) -> None:
     """Write an ensemble whose members are named instead of contained."""
     policy = policies.load(run)
-    if not isinstance(policy, WeighedPolicy):
+    if not isinstance(policy, EnsemblePolicy):
         raise ConfigError(f"{run} is not an ensemble; use `ship.py round` for networks")
-    known = WeighedPolicy(members=members)
+    known = EnsemblePolicy(members=members)
     states = [[one.state_dict() for one in both.policies] for both in (policy, known)]
     described = [[json.dumps(one) for one in both.members] for both in (policy, known)]
     for name, own, other, *words in zip(members, *states, *described, strict=True):
         is_same = own.keys() == other.keys() and len(set(words)) == 1
         if not is_same or not all(torch.equal(value, other[key]) for key, value in own.items()):
             raise ConfigError(f"{name} differs from the member of the ensemble; name another entry")
-    shipped = WeighedPolicy(
+    shipped = EnsemblePolicy(
         members=[entry(name) for name in members],
         horizon=policy.horizon,
         order=policy.order,

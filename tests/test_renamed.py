@@ -1,6 +1,6 @@
 """Names of version 0.2 that changed: rejected where they are typed, resolved in files."""
 
-import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,44 +8,57 @@ import pytest
 from typer.testing import CliRunner
 
 from kscout import policies
+from kscout.campaign.grid import read_grid
+from kscout.campaign.plan import make_plan
 from kscout.cli import app
 from kscout.config import PolicyConfig, of_0_2, read_file, settle
 from kscout.config.bounds import OneOf
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, POLICIES
 from kscout.names.renamed import RENAMED
-from kscout.policies.weighed import WeighedPolicy, entry
+from kscout.policies.ensemble import EnsemblePolicy, entry
 from kscout.weights import fingerprint
-from kscout.zoo import zoo_path
+from kscout.zoo import ZOO
 
 WRITTEN = Path(__file__).parent / "written_by_0_2"
-TOLD = json.loads((WRITTEN / "told.json").read_text())
+WHERE = ("--data", str(WRITTEN / "images"), "--reconstructor", "zero-filled", "--out", "unused")
 
 
 @pytest.fixture(autouse=True)
 def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rename things of every kind."""
-    monkeypatch.setitem(POLICIES.entries, "new-column", POLICIES.entries["column"])
-    monkeypatch.delitem(POLICIES.entries, "column")
-    changes = {
-        "policy": {"column": "new-column"},
-        "estimator": {"old-dense": "dense"},
-        "zoo entry": {"old-fixed": "knee-base-fixed"},
-        "setting": {"training.old_warm": "training.n_warm"},
-        "option": {"--old-steps": "--steps"},
-    }
-    for kind, names in changes.items():
-        monkeypatch.setitem(RENAMED, kind, names)
+    """Rename a setting and an option, and see that all other new names exist."""
+    monkeypatch.setitem(RENAMED, "setting", {"training.old_warm": "training.n_warm"})
+    monkeypatch.setitem(RENAMED, "option", {"--old-steps": "--steps"})
+
+
+def test_new_names_exist() -> None:
+    for kind, table in (("policy", POLICIES), ("estimator", ESTIMATORS), ("zoo entry", ZOO)):
+        assert set(RENAMED[kind].values()) <= set(table) and not set(RENAMED[kind]) & set(table)
 
 
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (lambda: POLICIES["column"], "the policy 'column' is called 'new-column'"),
-        (lambda: zoo_path("old-fixed"), "the zoo entry 'old-fixed' is called 'knee-base-fixed'"),
+        (lambda: POLICIES["weighed"], "the policy 'weighed' is called 'ensemble'"),
         (
-            lambda: OneOf("method", ESTIMATORS).check("old-dense", "grid.methods[0]"),
-            "the estimator 'old-dense' is called 'dense'",
+            lambda: policies.load("knee-base-weighed"),
+            "the zoo entry 'knee-base-weighed' is called 'knee-base-ensemble'",
+        ),
+        (
+            lambda: OneOf("method", ESTIMATORS).check("weigh", "training.method"),
+            "the estimator 'weigh' is called 'ensemble'",
+        ),
+        (
+            lambda: CliRunner().invoke(
+                app, ["train", "policy", *WHERE, "--method", "imagine"], catch_exceptions=False
+            ),
+            "the estimator 'imagine' is called 'posterior'",
+        ),
+        (
+            lambda: CliRunner().invoke(
+                app, ["evaluate", *WHERE, "--policy", "imagine"], catch_exceptions=False
+            ),
+            "the policy 'imagine' is called 'posterior'",
         ),
         (
             lambda: settle(PolicyConfig.of("greedy"), None, ["training.old_warm=3"], {}),
@@ -64,33 +77,43 @@ def test_the_error_for_an_old_name_prints_the_new_one(ask: Callable[[], object],
         ask()
 
 
-@pytest.mark.parametrize("name", ["dense", "weigh"])
-def test_weights_that_tell_an_old_name_load_with_the_same_fingerprint(name: str) -> None:
-    policy = policies.load(WRITTEN / "runs" / name)
-    assert fingerprint(policy) == TOLD["policies"][name]
-    if isinstance(policy, WeighedPolicy):
-        assert [one["component"] for one in policy.members] == ["new-column", "imagine"]
-
-
-def test_members_of_the_zoo_are_found_by_old_and_new_names() -> None:
-    new = entry("knee-base-fixed")
-    old = {**new, "zoo": "old-fixed"}
-    found = [WeighedPolicy(members=[one, one]) for one in (old, new)]
+def test_members_that_0_2_named_are_found_and_saved_under_their_new_names() -> None:
+    new = entry("knee-base-posterior")
+    old = {**new, "zoo": "knee-base-imagine"}
+    found = [EnsemblePolicy(members=[one, one]) for one in (old, new)]
     assert fingerprint(found[0]) == fingerprint(found[1])
+    assert found[0].members == found[1].members == [new, new]
+    in_file = policies.load(WRITTEN / "runs" / "weigh")
+    assert isinstance(in_file, EnsemblePolicy)
+    assert [one["component"] for one in in_file.members] == ["column", "posterior"]
 
 
 def test_settings_of_runs_have_new_names_and_campaigns_hash_the_old(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(
-        'kind = "policy"\n[policy]\nname = "column"\nmembers = ["old-fixed", "runs/a"]\n'
-        '[training]\nmethod = "old-dense"\nold_warm = 3\n'
+        'kind = "policy"\n[policy]\nname = "weighed"\nmembers = ["knee-base-imagine", "runs/a"]\n'
+        '[training]\nmethod = "weigh"\nold_warm = 3\nfollows = "knee-base-weighed"\n'
     )
     found = read_file(file)
     assert found == {
         "kind": "policy",
-        "policy": {"name": "new-column", "members": ["knee-base-fixed", "runs/a"]},
-        "training": {"method": "dense", "n_warm": 3},
+        "policy": {"name": "ensemble", "members": ["knee-base-posterior", "runs/a"]},
+        "training": {"method": "ensemble", "n_warm": 3, "follows": "knee-base-ensemble"},
     }
-    old = {"method": "old-dense", "old_warm": 3}
-    assert of_0_2(found)["training"].items() >= old.items()
-    assert of_0_2(found)["policy"] == {"name": "column", "members": ["old-fixed", "runs/a"]}
+    assert of_0_2(found) == tomllib.loads(file.read_text())
+
+
+def test_campaign_files_of_0_2_are_read_under_new_names(tmp_path: Path) -> None:
+    old = (
+        '[grid]\nmethods = ["imagine"]\n[stores.a]\npath = "a"\n[reconstructions.b]\npath = "b"\n'
+        "[horizons.short]\nn_initial = 4\nsteps = 2\n[training.imagine]\nn_epochs = 3\n"
+        '[evaluation]\npolicies = ["fixed", "mine=knee-base-weighed"]\n'
+    )
+    new = old.replace("imagine", "posterior").replace("weighed", "ensemble")
+    grids = []
+    for text in (old, new):
+        (tmp_path / "c.toml").write_text(text)
+        grids.append(read_grid(tmp_path / "c.toml"))
+    assert grids[0] == grids[1]
+    (evaluation,) = make_plan(grids[1], tmp_path / "campaign").of_kind("evaluation")
+    assert evaluation.settings["policies"] == ["fixed", "mine=knee-base-weighed"]

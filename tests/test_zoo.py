@@ -24,9 +24,9 @@ from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.physics.sampling import center_mask
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
+from kscout.policies.ensemble import EnsemblePolicy
 from kscout.policies.fixed import FixedOrder
-from kscout.policies.imagine import ImaginePolicy
-from kscout.policies.weighed import WeighedPolicy
+from kscout.policies.posterior import PosteriorPolicy
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -52,7 +52,7 @@ def test_entries_load_by_name_and_stay_small(name: str) -> None:
     kinds = {
         **{"unet": UNet, "varnet": VarNet},
         **{"greedy": ConvPolicy, "column": ColumnPolicy, "fixed": FixedOrder},
-        **{"posterior": ImaginePolicy, "ensemble": WeighedPolicy},
+        **{"posterior": PosteriorPolicy, "ensemble": EnsemblePolicy},
     }
     kind = kinds[name.split("-")[-1]]
     loaded = load(name)
@@ -191,7 +191,7 @@ def test_names_of_entries_that_are_no_more_stand_for_better_ones(
 )
 def test_ensembles_add_up_what_their_members_expect(name: str, n_ordered: int) -> None:
     policy = policies.load(name)
-    assert isinstance(policy, WeighedPolicy)
+    assert isinstance(policy, EnsemblePolicy)
     path = zoo_path(name)
     assert path is not None and path.stat().st_size < 2048
     knee = draw_knee_volume(seed=2, volume=4, n_slices=1, size=128)

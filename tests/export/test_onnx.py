@@ -20,7 +20,7 @@ from kscout.export.onnx import TOLERANCE, Graph, export_onnx, onnx_packages
 from kscout.physics.normalization import denormalize
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
-from kscout.policies.weighed import WeighedPolicy
+from kscout.policies.ensemble import EnsemblePolicy
 from kscout.reconstruction.fastmri_unet import FastMRIUNet
 from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.unet import UNet
@@ -99,7 +99,7 @@ def test_complex_networks_agree_in_onnxruntime(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_weighed_policy_with_an_order_decides_by_no_value_of_the_example(
+def test_an_ensemble_with_an_order_decides_by_no_value_of_the_example(
     tmp_path: Path, unchecked: None
 ) -> None:
     torch.manual_seed(0)
@@ -107,8 +107,8 @@ def test_a_weighed_policy_with_an_order_decides_by_no_value_of_the_example(
     for path in paths:
         member = ColumnPolicy(n_cols=16, n_initial=2, horizon=3, width=16, n_heads=2)
         policies.save(path, member)
-    policy = WeighedPolicy(members=paths, horizon=3, order=[5, 11], order_cols=16)
-    out = tmp_path / "weighed.onnx"
+    policy = EnsemblePolicy(members=paths, horizon=3, order=[5, 11], order_cols=16)
+    out = tmp_path / "ensemble.onnx"
     assert export_onnx(out, None, policy, n_rows=16, n_cols=16, n_checked=9).n_checked == 9
 
 

@@ -26,16 +26,16 @@ FITTED = {
     "conv": {"n_cols": N_COLS, "n_rows": N_ROWS, "n_channels": 2, "n_hidden": 7},
     "alphazero": {"n_cols": N_COLS, "n_rows": N_ROWS, "n_channels": 2, "n_hidden": 7},
     "density": {"n_cols": N_COLS},
-    "imagine": {"n_channels": 2, "n_pools": 1, "n_draws": 2},
+    "posterior": {"n_channels": 2, "n_pools": 1, "n_draws": 2},
     "column": {
         **{"n_cols": N_COLS, "horizon": HORIZON, "n_initial": 2, "width": 8, "n_layers": 1},
         **{"n_heads": 2, "channels": [8], "image_channels": [8], "n_bins": 2},
     },
 }
-FITTED["weighed"] = {
+FITTED["ensemble"] = {
     "members": [
         {"component": name, "arguments": FITTED[name], "gain_units": [1.0]}
-        for name in ("imagine", "column")
+        for name in ("posterior", "column")
     ],
     "horizon": HORIZON,
 }

@@ -28,7 +28,7 @@ N_SLICES = {"train": 56, "val": 4, "test": 20}
 N_ROWS, SIZE = 32, 64
 BUDGET = AcquisitionSetting(n_initial=8, horizon=3)
 NETWORK = Component("conv", {"n_channels": 4, "n_hidden": 32})
-DRAWING = Component("imagine", {"n_channels": 8, "n_pools": 2, "n_draws": 4, "n_first": 4})
+DRAWING = Component("posterior", {"n_channels": 8, "n_pools": 2, "n_draws": 4, "n_first": 4})
 SMALL: dict[str, Any] = {
     **{"n_epochs": 2, "batch_size": 8, "n_trajectories": 4, "learning_rate": 2e-3},
     **{"decay_epochs": (), "keep_epochs": ()},
@@ -43,7 +43,7 @@ OWN: dict[str, dict[str, Any]] = {
         **{"n_epochs": 2, "n_episodes": 16, "n_searches": 24, "n_updates": 40},
         **{"noise_share": 0.1, "exploration": 0.3},
     },
-    "imagine": {
+    "posterior": {
         **{"n_epochs": 6, "n_warm": 4, "learning_rate": 5e-3, "n_prior_slices": 8},
         **{"n_validated": 1, "flips": False},
     },
@@ -91,14 +91,14 @@ def start_ssim(store: Store, tmp_path_factory: pytest.TempPathFactory) -> float:
     return final_ssim(path, store)
 
 
-@pytest.mark.parametrize("method", [name for name in ESTIMATORS.entries if name != "weigh"])
+@pytest.mark.parametrize("method", [name for name in ESTIMATORS.entries if name != "ensemble"])
 def test_training_beats_the_start_and_uniform_draws_on_unseen_slices(
     method: str, store: Store, start_ssim: float, uniform_ssim: float, tmp_path: Path
 ) -> None:
     names = {item.name for item in fields(settings_class(method))}
     small = {name: value for name, value in SMALL.items() if name in names}
     own = {**small, **OWN.get(method, {})}
-    network = DRAWING if method == "imagine" else NETWORK
+    network = DRAWING if method == "posterior" else NETWORK
     config = PolicyConfig(network, BUDGET, replace(training_of(method), **own))
     train_policy(config, store, "zero-filled", tmp_path / method, device="cpu")
     learned = final_ssim(tmp_path / method, store)

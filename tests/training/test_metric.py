@@ -9,7 +9,7 @@ import torch
 from joint_runs import joint_config
 from sharpness import edges
 from torch import Tensor
-from training_stores import CONV, weighed
+from training_stores import CONV, ensemble_of_orders
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
@@ -30,12 +30,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "dense": {"n_best": 2, "n_random": 3, "n_prior_slices": 4, "n_repeats": 0},
     "ddqn": {"n_episodes": 4, "n_updates": 2},
     "alphazero": {"n_searches": 3, "n_episodes": 4, "n_updates": 2},
-    "imagine": {"n_prior_slices": 4, "n_validated": 2},
-    "weigh": {"n_slices": 4, "n_best": 2},
+    "posterior": {"n_prior_slices": 4, "n_validated": 2},
+    "ensemble": {"n_slices": 4, "n_best": 2},
 }
 NETWORKS = {
-    "imagine": {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2},
-    "weigh": weighed(),
+    "posterior": {"name": "posterior", "n_channels": 4, "n_pools": 1, "n_draws": 2},
+    "ensemble": ensemble_of_orders(),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from joint_runs import joint_config
 from torch import Tensor
-from training_stores import weighed
+from training_stores import ensemble_of_orders
 
 from coil_data import coil_store
 from kscout.cli.train_policy import _start
@@ -40,15 +40,15 @@ def config_of(
     network: dict[str, Any] = {"name": "conv", "n_blocks": 2, "n_hidden": 8}
     if method == "alphazero":
         network = {"name": "alphazero", "n_hidden": 8}
-    if method == "imagine":
-        network = {"name": "imagine", "n_pools": 1, "n_draws": 2}
-    if method == "weigh":
-        network = weighed(n_cols)
+    if method == "posterior":
+        network = {"name": "posterior", "n_pools": 1, "n_draws": 2}
+    if method == "ensemble":
+        network = ensemble_of_orders(n_cols)
     start = {} if initial is None else {"initial": initial}
     return read(
         PolicyConfig,
         {
-            "policy": network if method == "weigh" else {**network, "n_channels": 2},
+            "policy": network if method == "ensemble" else {**network, "n_channels": 2},
             "acquisition": {"n_initial": n_initial, "horizon": 2, **start},
             "training": {"method": method, **short},
         },
@@ -121,7 +121,7 @@ def test_the_command_takes_a_list_or_a_file(store: Store, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", [x for x in ESTIMATORS.entries if x != "imagine"]
+    "method", [x for x in ESTIMATORS.entries if x != "posterior"]
 )  # Real images.
 def test_coils_keep_the_sensitivities_of_the_start(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -323,13 +323,13 @@ def test_a_network_that_knows_no_budget_learns_on_for_another() -> None:
 
 
 def test_more_images_are_drawn_by_the_network_of_a_start() -> None:
-    start = make_policy(Component("imagine", {"n_channels": 2, "n_draws": 2}), seed=0)
-    config = PolicyConfig.of("imagine")
+    start = make_policy(Component("posterior", {"n_channels": 2, "n_draws": 2}), seed=0)
+    config = PolicyConfig.of("posterior")
     wanted = {"n_draws": 4, "n_best": 3}
-    asked = replace(config, policy=Component("imagine", wanted))
+    asked = replace(config, policy=Component("posterior", wanted))
     found = network_of(start, "run", asked, {}).policy.arguments
     kept = network_of(start, "run", config, {}).policy.arguments
     assert found == {**kept, **wanted} and kept["n_draws"] == 2 and found["n_channels"] == 2
-    other = replace(config, policy=Component("imagine", {**wanted, "n_channels": 4}))
+    other = replace(config, policy=Component("posterior", {**wanted, "n_channels": 4}))
     with pytest.raises(ConfigError, match=r"leave out policy\.n_channels, or --start"):
         network_of(start, "run", other, {})

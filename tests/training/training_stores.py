@@ -31,14 +31,14 @@ _FILES: list[TemporaryDirectory[str]] = []
 
 
 @cache
-def weighed(n_cols: int = 16) -> dict[str, Any]:
+def ensemble_of_orders(n_cols: int = 16) -> dict[str, Any]:
     """Return a policy of two orders, whose files last as long as the tests do."""
     _FILES.append(TemporaryDirectory())
     paths = []
     for number, order in enumerate(([4, 10, 12, 3, 5], [10, 11, 4, 2, 1])):
         paths.append(f"{_FILES[-1].name}/{number}.safetensors")
         policies.save(paths[-1], FixedOrder(n_cols=n_cols, order=order))
-    return {"name": "weighed", "members": paths}
+    return {"name": "ensemble", "members": paths}
 
 
 def blob_store(path: Path, *, n_rows: int = 20, n_cols: int = 24, n_train: int = 11) -> Store:

@@ -99,5 +99,5 @@ def check_promises(policy: Policy, stop_below: float | None) -> None:
         raise ConfigError(
             f"{type(policy).__name__} predicts no gain in SSIM to stop below {stop_below:g}; leave "
             "out the threshold, or use the oracle or a policy trained with --method dense, "
-            "imagine or weigh"
+            "posterior or ensemble"
         )

@@ -57,7 +57,7 @@ class Session:
         self.advisor, self.scan, self.file = advisor, scan, file
         if advisor.policy.needs_judge and scan.n_coils > 1:
             raise ConfigError(
-                f"{type(advisor.policy).__name__} imagines real images, and {scan.n_coils} coils "
+                f"{type(advisor.policy).__name__} samples real images, and {scan.n_coils} coils "
                 "are measured; use another policy"
             )
         shape = (1, scan.n_coils, scan.n_rows, scan.n_cols)

@@ -177,7 +177,11 @@ def _of_evaluation(
 ) -> list[str]:
     if kind.reads == "results":
         return [path_of(evaluation)]
-    shown = options.get("policies") or list(dict.fromkeys(name_of(node) for node in policies))
+    # The evaluation names runs after their folders, which may have the name of another version.
+    folders = [node.output.name for node in policies]
+    shown = options.get("policies") or list(
+        dict.fromkeys(name.rpartition("-seed")[0] or name for name in folders)
+    )
     if not shown:
         raise ConfigError(f"analysis {name!r} has no policy to show; name some in analyses.{name}")
     return [*shown, "--results", path_of(evaluation)]

@@ -16,8 +16,10 @@ from kscout.config import (
     PolicyConfig,
     ReconstructorConfig,
     merge,
+    of_today,
     read,
     read_file,
+    section,
     to_table,
 )
 from kscout.config.records import unknown_key
@@ -32,6 +34,7 @@ from kscout.names import (
     use,
     used,
 )
+from kscout.names.renamed import current
 
 
 @final
@@ -76,9 +79,27 @@ def read_grid(path: Path) -> Grid:
     """Read and check a campaign's file; what is wrong is told with the file's name."""
     table = read_file(path, what="the campaign")
     try:
-        return parse_grid(path.stem, table)
+        return parse_grid(path.stem, _of_today(table))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _of_today(table: Table) -> Table:
+    """Return a campaign's document under the names of today, whichever version it was made for."""
+    found = {key: dict(one) if isinstance(one, dict) else one for key, one in table.items()}
+    for section_of, key, kind in (
+        ("grid", "methods", "estimator"),
+        ("evaluation", "policies", "zoo entry"),
+    ):
+        names = section(found, section_of).get(key)
+        if isinstance(names, list):
+            found[section_of][key] = [
+                current(kind, one) if isinstance(one, str) else one for one in names
+            ]
+    for title, kind in (("training", "estimator"), ("analyses", "analysis")):
+        if title in found and isinstance(found[title], dict):
+            found[title] = {current(kind, key): one for key, one in found[title].items()}
+    return of_today(found)
 
 
 def parse_grid(name: str, table: Table) -> Grid:

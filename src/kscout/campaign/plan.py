@@ -32,6 +32,7 @@ from kscout.config import (
 from kscout.errors import ConfigError, DataError
 from kscout.files import read_record
 from kscout.names import protocol_of
+from kscout.names.renamed import in_0_2
 from kscout.zoo import zoo_path
 
 _SINCE_0_1 = {"metric": "ssim", "sizes": []}
@@ -239,7 +240,7 @@ def _evaluation(
         settings={
             **options,
             "label": setting.label,
-            "policies": list(evaluation.policies),
+            "policies": [in_0_2("zoo entry", policy) for policy in evaluation.policies],
             "given": [_content(policy) for policy in evaluation.policies],
         },
         reads={**setting.reads, "runs": policies},

@@ -23,6 +23,7 @@ from kscout.config import (
 )
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import ESTIMATORS, POLICIES, Protocol
+from kscout.names.renamed import check_current
 
 _NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
 
@@ -170,6 +171,7 @@ def resolve_policy(
     wanted = given(file, settings, flags)
     acquisition = preset_acquisition(preset, wanted)
     method = str(section(wanted, "training").get("method"))
+    check_current("estimator", method)
     base = PolicyConfig.of(method if method in ESTIMATORS else GreedyTraining.method)
     training = base.training
     for name in section(wanted, "training"):

@@ -4,7 +4,7 @@
 `variation` how slices may be varied in it.
 """
 
-from kscout.config.imagine import ImagineTraining
+from kscout.config.ensemble import EnsembleTraining
 from kscout.config.joint import (
     DenseSampling,
     FixedSampling,
@@ -31,6 +31,7 @@ from kscout.config.policy import (
     estimators_with,
     training_of,
 )
+from kscout.config.posterior import PosteriorTraining
 from kscout.config.reconstructor import ReconstructorTraining
 from kscout.config.records import (
     check,
@@ -55,4 +56,3 @@ from kscout.config.schema import (
 )
 from kscout.config.step_sizes import learning_rate_at, warmed_rate
 from kscout.config.variation import VariedSlices
-from kscout.config.weigh import WeighTraining

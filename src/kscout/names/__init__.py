@@ -39,6 +39,7 @@ from kscout.names.entries import (
     ReconstructorEntry,
     SourceEntry,
 )
+from kscout.names.renamed import current
 from kscout.names.table import Table, import_target, is_outside, use, used
 
 Protocol = Literal["paper", "blind"]
@@ -96,13 +97,13 @@ POLICIES = Table(
         "column": PolicyEntry(
             "column:ColumnPolicy", "a network that sees k-space, one token per column", "training"
         ),
-        "imagine": PolicyEntry(
-            "imagine:ImaginePolicy",
-            "tries every column on images that a network draws from what was measured",
+        "posterior": PolicyEntry(
+            "posterior:PosteriorPolicy",
+            "the mean gains of columns on samples of the image from a learned posterior",
             "training",
         ),
-        "weighed": PolicyEntry(
-            "weighed:WeighedPolicy", "what several policies expect, by fitted weights", "training"
+        "ensemble": PolicyEntry(
+            "ensemble:EnsemblePolicy", "a linear ensemble of several policies", "training"
         ),
     },
 )
@@ -192,21 +193,21 @@ ESTIMATORS = Table(
             label="dense",
             policy="column",
         ),
-        "imagine": EstimatorEntry(
-            "estimators.imagine:Imagine",
-            "a network learns to draw images from what was measured; columns are tried on these",
-            settings="kscout.config.imagine:ImagineTraining",
-            title="imagine",
-            label="imagine",
-            policy="imagine",
+        "posterior": EstimatorEntry(
+            "estimators.posterior:Posterior",
+            "a network learns to sample images given the measurement; columns are tried on these",
+            settings="kscout.config.posterior:PosteriorTraining",
+            title="posterior",
+            label="posterior",
+            policy="posterior",
         ),
-        "weigh": EstimatorEntry(
-            "estimators.weigh:Weigh",
-            "weights of several trained policies, by least squares",
-            settings="kscout.config.weigh:WeighTraining",
-            title="weighed",
-            label="weighed",
-            policy="weighed",
+        "ensemble": EstimatorEntry(
+            "estimators.ensemble:Ensemble",
+            "per-step weights of several trained policies, by non-negative least squares",
+            settings="kscout.config.ensemble:EnsembleTraining",
+            title="ensemble",
+            label="ensemble",
+            policy="ensemble",
         ),
         "alphazero": EstimatorEntry(
             "baselines.alphazero:AlphaZero",
@@ -281,6 +282,7 @@ def label_of(method: str, settings: Mapping[str, Any]) -> str:
         method: its name; one that is not in the table is its own label.
         settings: by key; those that the label names may be left out.
     """
+    method = current("estimator", method)
     entry = ESTIMATORS.entries.get(method)
     try:
         return entry.label.format(**settings) if entry else method

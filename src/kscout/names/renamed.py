@@ -1,7 +1,7 @@
-"""Names of version 0.2 that are called otherwise since 0.3.
+"""Names of version 0.2 that changed in 0.3.
 
-Files that kscout wrote resolve an old name without a word (`current`). A user who types one is told
-the new one (`check_current`).
+Files that kscout wrote, and campaign files, may contain old names (`current`). For an old name on
+the command line or in Python the error prints the new one (`check_current`).
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,11 @@ from typing import Any
 from kscout.errors import ConfigError
 
 RENAMED: dict[str, dict[str, str]] = {
-    "policy": {},
+    "policy": {"imagine": "posterior", "weighed": "ensemble"},
     "reconstruction": {},
-    "estimator": {},
+    "estimator": {"imagine": "posterior", "weigh": "ensemble"},
     "sampler": {},
+    "analysis": {},
     "zoo entry": {
         "knee-base-imagine": "knee-base-posterior",
         "knee-base-weighed": "knee-base-ensemble",
@@ -27,19 +28,25 @@ RENAMED: dict[str, dict[str, str]] = {
 }
 """By kind: the old name and the new one. Settings are dotted: `training.key`, and for arguments
 `component.key` with the component's new name in both. Options begin with two hyphens."""
-CLASSES: dict[str, str] = {}
+CLASSES: dict[str, str] = {
+    "PosteriorPolicy": "ImaginePolicy",
+    "EnsemblePolicy": "WeighedPolicy",
+}
 """Classes of components, by the name of today: what version 0.2 called them. Fingerprints count
 the class, and those in files of 0.2 must not change."""
 
 
 def current(kind: str, name: str) -> str:
-    """Return what a name in a file is called now."""
-    return RENAMED.get(kind, {}).get(name, name)
+    """Return what a name in a file is called now, after the label that it may have (`LABEL=`)."""
+    label, equals, name = name.rpartition("=")
+    return f"{label}{equals}{RENAMED.get(kind, {}).get(name, name)}"
 
 
 def in_0_2(kind: str, name: str) -> str:
-    """Return what version 0.2 called a name of today."""
-    return next((old for old, new in RENAMED[kind].items() if new == name), name)
+    """Return what version 0.2 called a name of today, after the label that it may have."""
+    label, equals, name = name.rpartition("=")
+    old = next((old for old, new in RENAMED[kind].items() if new == name), name)
+    return f"{label}{equals}{old}"
 
 
 def check_current(kind: str, name: str) -> None:

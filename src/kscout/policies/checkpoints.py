@@ -27,11 +27,11 @@ def read_policy(path: Path) -> Policy:
         check_one_run(given)
         raise WeightsError(_missing(given, path))
     weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
-    members = weights.arguments.get("members", ()) if weights.component == "weighed" else ()
+    members = weights.arguments.get("members", ()) if weights.component == "ensemble" else ()
     if any(isinstance(one, str) for one in members):
         raise WeightsError(
-            f"{path} names other files as its members, and a file holds its own; weigh them anew "
-            "with --method weigh"
+            f"{path} names other files as its members, but a file must contain them; fit the "
+            "ensemble again with --method ensemble"
         )
     policy: Policy = build_component(path, weights, "policy")
     policy.is_stochastic = bool(weights.extra.get("is_stochastic", policy.is_stochastic))

@@ -30,7 +30,7 @@ from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, SAMPLERS, metric_word
 from kscout.policies import load as load_policy
 from kscout.policies import save
-from kscout.policies.weighed import WeighedPolicy
+from kscout.policies.ensemble import EnsemblePolicy
 from kscout.reconstruction import load
 from kscout.runs import RunRecord, read_run
 from kscout.training.convolution import convolution, to_layout
@@ -107,7 +107,7 @@ def train_policies(
         for config, out in zip(configs, outs, strict=True):
             # Before the folder is made: a policy that cannot be trained leaves nothing behind.
             policy = new_policy(config, slices).to(place)
-            if isinstance(policy, WeighedPolicy):
+            if isinstance(policy, EnsemblePolicy):
                 # As long as it has no weights of its own, all that it is are its members.
                 inputs["members"] = fingerprint(policy)
             if begun is not None:
@@ -225,14 +225,14 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     policy = make_policy(config.policy, seed=config.training.seed, **_sizes(config, slices))
     _check_trainable(config.policy.name, policy)
     method = config.training.method
-    if isinstance(policy, WeighedPolicy) and method in _KNOWN - {"weigh"}:
+    if isinstance(policy, EnsemblePolicy) and method in _KNOWN - {"ensemble"}:
         raise ConfigError(
-            f"{method} would change the members of a weighed policy; train it with --method weigh"
+            f"{method} would change the members of an ensemble; train it with --method ensemble"
         )
     if policy.needs_judge and method in _BY_SCORES:
         raise ConfigError(
             f"policy {config.policy.name!r} tries columns, so that no gradients of scores lead to "
-            "its weights; train it with --method imagine"
+            "its weights; train it with --method posterior"
         )
     return policy
 
@@ -328,7 +328,7 @@ def _check_trainable(name: str, policy: Policy) -> None:
 
 _KNOWN = {*ESTIMATORS.entries, *SAMPLERS.entries}
 """Ways to train; those from outside are not known."""
-_BY_SCORES = _KNOWN - {"imagine", "weigh"}
+_BY_SCORES = _KNOWN - {"posterior", "ensemble"}
 """Those that train by the gradients of scores."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (

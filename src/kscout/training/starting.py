@@ -78,10 +78,10 @@ def network_of(
         sizes: what data and acquisition imply of a network, by the name of its argument.
     """
     name, wanted = POLICIES.name_of(type(start)), config.policy
-    if name == "weighed":
+    if name == "ensemble":
         raise ConfigError(
-            f"{path} is a weighed policy, and weights are found from nothing; leave out --start, "
-            "and give its members to --method weigh as policy.members"
+            f"{path} is an ensemble, whose weights are fitted without initial values; leave out "
+            "--start, and give its members to --method ensemble as policy.members"
         )
     arguments = constructor_arguments(start)
     for key, value in sizes.items():

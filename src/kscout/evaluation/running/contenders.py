@@ -15,6 +15,7 @@ from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
 from kscout.evaluation.summaries.summary import Training
 from kscout.names import POLICIES
+from kscout.names.renamed import check_current
 from kscout.runs import CONFIG, read_run
 from kscout.runs.required import check_settings
 from kscout.weights import described, network_file, policy_file
@@ -198,6 +199,7 @@ def _located(wanted: str | Path) -> tuple[str, Path]:
     source = after if has_label else wanted
     path = zoo_path(source) or Path(source)
     if not path.exists():
+        check_current("policy", str(source))
         known = [*POLICIES, *zoo_names("policy"), "module:Class"]
         raise unknown_name(
             "policy", str(wanted), [*known, "a run folder, a weights file, or LABEL=PATH"]

@@ -204,7 +204,7 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
     check_promises(policy, plan.stop_below)
     if policy.needs_judge and slices.kind != IMAGES.name:
         raise ConfigError(
-            f"{type(policy).__name__} imagines real images, and the slices are {slices.kind}; give "
+            f"{type(policy).__name__} samples real images, and the slices are {slices.kind}; give "
             "another policy, or import magnitude images"
         )
     misfit = policy.misfit(*slices.shape[1:])

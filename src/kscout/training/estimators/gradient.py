@@ -21,9 +21,9 @@ from kscout.acquisition.graphs import Pool
 from kscout.config import (
     DenseTraining,
     GradientTraining,
-    ImagineTraining,
     PolicyConfig,
     PolicyTraining,
+    PosteriorTraining,
     learning_rate_at,
     warmed_rate,
 )
@@ -299,7 +299,7 @@ class WarmedEstimator(GradientEstimator, ABC):
 
     def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
         """Rise over `training.n_warm` steps, then fall to zero."""
-        assert isinstance(training, DenseTraining | ImagineTraining)
+        assert isinstance(training, DenseTraining | PosteriorTraining)
         n_done, n_steps = (epoch - 1) * self.n_steps + step, training.n_epochs * self.n_steps
         return warmed_rate(learning_rate_at(training, epoch), n_done, n_steps, training.n_warm)
 
@@ -311,7 +311,7 @@ class WarmedEstimator(GradientEstimator, ABC):
         """Clip the gradients, which are those of all processes by now."""
         for trainee in self.trainees:
             training = trainee.config.training
-            assert isinstance(training, DenseTraining | ImagineTraining)
+            assert isinstance(training, DenseTraining | PosteriorTraining)
             torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), training.clip)
 
 

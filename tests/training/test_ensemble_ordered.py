@@ -1,4 +1,4 @@
-"""Weighed policies whose first columns are those of a fixed order."""
+"""Ensembles whose first columns are those of a fixed order."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from imagining import weighed_members
+from posterior_policies import ensemble_members
 from training_stores import (
     blob_store,
+    ensemble_of_orders,
     small_config,
     train_in_lockstep_and_alone,
     train_whole_and_cut,
     weights,
 )
-from training_stores import weighed as weighed_orders
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator
@@ -24,15 +24,15 @@ from kscout.core import Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.policies.column import ColumnPolicy
-from kscout.policies.weighed import WeighedPolicy
+from kscout.policies.ensemble import EnsemblePolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators import weigh
+from kscout.training.estimators import ensemble
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.least_squares import Sums
 from kscout.training.policy import train_policy
 
 SHORT = {
-    **{"method": "weigh", "n_slices": 11, "n_best": 2, "n_validated": 2, "seed": 3},
+    **{"method": "ensemble", "n_slices": 11, "n_best": 2, "n_validated": 2, "seed": 3},
     **{"ordered": [2], "n_prior_slices": 4},
 }
 
@@ -44,19 +44,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return weighed_members(tmp_path_factory.mktemp("members"), n_initial=3, horizon=2)
+    return ensemble_members(tmp_path_factory.mktemp("members"), n_initial=3, horizon=2)
 
 
 def config_of(members: list[str], **changes: Any) -> Any:
-    return small_config({"name": "weighed", "members": members}, {**SHORT, **changes})
+    return small_config({"name": "ensemble", "members": members}, {**SHORT, **changes})
 
 
 def test_an_order_comes_first_and_the_sum_decides_then(store: Store, tmp_path: Path) -> None:
     """Both members are orders, so that all can be reckoned by hand."""
-    config = small_config(weighed_orders(), SHORT)
+    config = small_config(ensemble_of_orders(), SHORT)
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     found, slices = policies.load(run.path), store.split("train")
-    assert isinstance(found, WeighedPolicy)
+    assert isinstance(found, EnsemblePolicy)
     order = fit_fixed_order(
         slices, ZeroFilled(), n_initial=2, horizon=2, n_slices_per_step=4, batch_size=16
     ).order
@@ -88,7 +88,7 @@ def test_an_order_comes_first_and_the_sum_decides_then(store: Store, tmp_path: P
 def test_of_several_numbers_the_one_is_kept_after_which_slices_end_best(
     store: Store, tmp_path: Path
 ) -> None:
-    both = weighed_orders()
+    both = ensemble_of_orders()
     config = small_config(both, {**SHORT, "ordered": [1, 0, 2]})
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     found = policies.load(run.path)
@@ -112,7 +112,7 @@ def test_slices_at_other_steps_are_scored_each_by_what_decides_there(
     store: Store, members: list[str], tmp_path: Path
 ) -> None:
     how = {"members": members, "horizon": 3, "order": [5, 11], "order_cols": 16}
-    policy = WeighedPolicy(**how).eval()
+    policy = EnsemblePolicy(**how).eval()
     simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
     seen = simulator.observe(policy, simulator.start(2), n_left=3)
     mixed = replace(seen, step=torch.tensor([0, 1, 2, 3]))
@@ -121,20 +121,20 @@ def test_slices_at_other_steps_are_scored_each_by_what_decides_there(
         ranked = scores[row].argsort(descending=True).tolist()
         # After the order from the center outwards.
         assert ranked[:4] == [5, 11, 8, 7]
-    torch.testing.assert_close(scores[2:], policy.weighed(mixed)[2:])
+    torch.testing.assert_close(scores[2:], policy.weighted_sum(mixed)[2:])
     assert policy.misfit(16, 24) == ("16 columns", 24)
     check_policy(policy, n_rows=16, n_cols=16)
-    policies.save(tmp_path / "weighed.safetensors", policy)
-    torch.testing.assert_close(policies.load(tmp_path / "weighed.safetensors")(mixed), scores)
+    policies.save(tmp_path / "ensemble.safetensors", policy)
+    torch.testing.assert_close(policies.load(tmp_path / "ensemble.safetensors")(mixed), scores)
     for wrong in ([5, 16], [5, 5]):
         with pytest.raises(ConfigError, match="columns twice, or such that a matrix of 16 has not"):
-            WeighedPolicy(**{**how, "order": wrong})
+            EnsemblePolicy(**{**how, "order": wrong})
 
 
 def test_where_no_column_of_the_order_is_left_the_sum_decides(
     store: Store, members: list[str]
 ) -> None:
-    policy = WeighedPolicy(members=members, horizon=3, order=[5, 8, 7], order_cols=16).eval()
+    policy = EnsemblePolicy(members=members, horizon=3, order=[5, 8, 7], order_cols=16).eval()
     assert (policy.n_cols, policy.serves_any_size) == (16, False)
     batch = store.split("val").batch(torch.arange(4))
     # From 2 central columns, 7 and 8, the order has one more; from 5 to 10 it has none.
@@ -144,7 +144,7 @@ def test_where_no_column_of_the_order_is_left_the_sum_decides(
         state = simulator.start(n_initial)
         for step in range(3):
             seen = simulator.observe(policy, state, n_left=3 - step)
-            best = policy.weighed(seen).masked_fill(state.mask, -torch.inf).argmax(dim=-1)
+            best = policy.weighted_sum(seen).masked_fill(state.mask, -torch.inf).argmax(dim=-1)
             if first is not None and step == 0:
                 best = torch.full((4,), first)
             assert torch.equal(done[:, step], best)
@@ -152,8 +152,8 @@ def test_where_no_column_of_the_order_is_left_the_sum_decides(
 
 
 def test_an_order_of_the_user_is_refused(store: Store, tmp_path: Path) -> None:
-    given = {**weighed_orders(), "order": [5, 11], "order_cols": 16}
-    with pytest.raises(ConfigError, match=r"policy.order is \[5, 11\].*say with training.ordered"):
+    given = {**ensemble_of_orders(), "order": [5, 11], "order_cols": 16}
+    with pytest.raises(ConfigError, match=r"policy.order is \[5, 11\].*length as training.ordered"):
         train_policy(
             small_config(given, SHORT), store, "zero-filled", tmp_path / "run", device="cpu"
         )
@@ -163,7 +163,7 @@ def test_a_network_is_shown_the_step_that_it_knows(
     store: Store, members: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was trained from 3 columns: with 4 measured it stands before its second step."""
-    policy = WeighedPolicy(members=members).eval()
+    policy = EnsemblePolicy(members=members).eval()
     simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
     column, shown = policies.load(members[1]), []
     forward = ColumnPolicy.forward
@@ -194,7 +194,7 @@ def test_a_network_of_several_starts_expects_what_it_does_alone(
     paths = [str(tmp_path / f"{name}.safetensors") for name in "ab"]
     for path in paths:
         policies.save(path, column)
-    policy = WeighedPolicy(members=paths).eval()
+    policy = EnsemblePolicy(members=paths).eval()
     simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
     # From 3 columns those of 2 are nearest, from 4 those of 5.
     for n_initial, wanted in ((2, 0.0), (3, 0.0), (4, 1.0), (5, 1.0)):
@@ -215,7 +215,7 @@ def test_trainings_repeat_resume_and_stand_in_lockstep(
         fits.append(1)
         return fit_fixed_order(*given, **how)
 
-    monkeypatch.setattr(weigh, "fit_fixed_order", counted)
+    monkeypatch.setattr(ensemble, "fit_fixed_order", counted)
     cut = train_whole_and_cut(config_of(members, n_epochs=2), store, tmp_path, epoch=2)
     # Not where a training goes on.
     assert len(fits) == 2
@@ -226,10 +226,10 @@ def test_trainings_repeat_resume_and_stand_in_lockstep(
     assert policies.load(together[1].path).order == policies.load(alone.path).order
 
 
-def test_an_order_that_leaves_nothing_to_weigh_is_refused(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nothing to weigh: 3 of 3 steps"):
+def test_an_order_that_leaves_no_step_to_fit_is_rejected(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"leaves no step to fit: 3 of 3; give fewer steps"):
         train_policy(
-            small_config(weighed_orders(), {**SHORT, "ordered": [1, 3]}),
+            small_config(ensemble_of_orders(), {**SHORT, "ordered": [1, 3]}),
             *(store, "zero-filled", tmp_path / "run"),
             device="cpu",
         )
@@ -240,7 +240,7 @@ def test_an_order_that_leaves_nothing_to_weigh_is_refused(store: Store, tmp_path
 def test_a_gpu_finds_the_same(
     store: Store, members: list[str], tmp_path: Path, ordered: list[int]
 ) -> None:
-    config = small_config(weighed_orders(), {**SHORT, "ordered": ordered})
+    config = small_config(ensemble_of_orders(), {**SHORT, "ordered": ordered})
     found = {}
     for device in ("cpu", "cuda"):
         run = train_policy(config, store, "zero-filled", tmp_path / device, device=device)

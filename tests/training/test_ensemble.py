@@ -1,4 +1,4 @@
-"""Weighed policies: what their members expect, added up as least squares say."""
+"""Ensembles: the gains that their members predict, added with weights of least squares."""
 
 import math
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from imagining import some_policy, weighed_members
+from posterior_policies import ensemble_members, some_policy
 from training_stores import (
     blob_store,
+    ensemble_of_orders,
     small_config,
     train_in_lockstep_and_alone,
     train_whole_and_cut,
     weights,
 )
-from training_stores import weighed as weighed_orders
 
 from coil_data import coil_store
 from kscout import policies
@@ -26,17 +26,17 @@ from kscout.contracts import check_policy
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, KScoutError, WeightsError
+from kscout.policies.ensemble import EnsemblePolicy
 from kscout.policies.fixed import FixedOrder
-from kscout.policies.weighed import WeighedPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators import weigh
-from kscout.training.estimators.weigh import Weigh
+from kscout.training.estimators import ensemble
+from kscout.training.estimators.ensemble import Ensemble
 from kscout.training.least_squares import Sums
 from kscout.training.policy import new_policy, train_policy
 from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint, read_weights, save_weights
 
-SHORT = {"method": "weigh", "n_slices": 6, "n_best": 3, "n_validated": 2, "seed": 3}
+SHORT = {"method": "ensemble", "n_slices": 6, "n_best": 3, "n_validated": 2, "seed": 3}
 
 
 @pytest.fixture(scope="module")
@@ -46,27 +46,27 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return weighed_members(tmp_path_factory.mktemp("members"), n_initial=2, horizon=3)
+    return ensemble_members(tmp_path_factory.mktemp("members"), n_initial=2, horizon=3)
 
 
 def config_of(members: list[str], **changes: Any) -> Any:
-    return small_config({"name": "weighed", "members": members}, {**SHORT, **changes})
+    return small_config({"name": "ensemble", "members": members}, {**SHORT, **changes})
 
 
 def test_scores_are_the_weighted_sum_of_gains_that_members_expect(
     store: Store, members: list[str]
 ) -> None:
-    policy = WeighedPolicy(members=members, horizon=2).eval()
+    policy = EnsemblePolicy(members=members, horizon=2).eval()
     with torch.no_grad():
         policy.weights.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         policy.constants.copy_(torch.tensor([0.1, 0.2]))
     simulator = Simulator(store.split("train").batch(torch.arange(3)), ZeroFilled())
     state = simulator.start(2)
-    imagine, column = (policies.load(path) for path in members)
+    sampler, column = (policies.load(path) for path in members)
     for step, unit in enumerate((0.5, 0.25, 0.25)):
         seen = simulator.observe(policy, state, n_left=3)
         own = (1.0, 2.0, 0.1) if step == 0 else (3.0, 4.0, 0.2)
-        wanted = own[0] * imagine(seen) + own[1] * unit * column(seen) + own[2]
+        wanted = own[0] * sampler(seen) + own[1] * unit * column(seen) + own[2]
         torch.testing.assert_close(policy(seen), wanted)
         state = simulator.acquire(state, torch.full((3,), 3 + step))
     assert policy.needs_judge and policy.gain_units == (1.0,)
@@ -74,12 +74,12 @@ def test_scores_are_the_weighted_sum_of_gains_that_members_expect(
 
 
 def test_a_file_holds_all_members(members: list[str], tmp_path: Path) -> None:
-    policy = WeighedPolicy(members=members, horizon=3)
+    policy = EnsemblePolicy(members=members, horizon=3)
     with torch.no_grad():
         policy.weights.uniform_()
-    policies.save(tmp_path / "weighed.safetensors", policy)
-    found = policies.load(tmp_path / "weighed.safetensors")
-    assert isinstance(found, WeighedPolicy) and found.members == policy.members
+    policies.save(tmp_path / "ensemble.safetensors", policy)
+    found = policies.load(tmp_path / "ensemble.safetensors")
+    assert isinstance(found, EnsemblePolicy) and found.members == policy.members
     wanted = policy.state_dict()
     assert all(torch.equal(value, wanted[name]) for name, value in found.state_dict().items())
     assert found.policies[1].gain_units == (0.5, 0.25)
@@ -87,7 +87,7 @@ def test_a_file_holds_all_members(members: list[str], tmp_path: Path) -> None:
     orders = [FixedOrder(n_cols=n, order=[3, 5]) for n in (16, 16)]
     for number, order in enumerate(orders):
         policies.save(tmp_path / f"{number}.safetensors", order)
-    both = WeighedPolicy(members=[str(tmp_path / f"{n}.safetensors") for n in (0, 1)])
+    both = EnsemblePolicy(members=[str(tmp_path / f"{n}.safetensors") for n in (0, 1)])
     assert both.misfit(16, 32) == ("16 columns", 32) and both.misfit(16, 16) is None
     assert not both.needs_judge
 
@@ -138,7 +138,7 @@ def test_weights_are_what_the_columns_that_members_like_gain(store: Store, tmp_p
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     found, slices = policies.load(run.path), store.split("train")
     members = [policies.load(path) for path in paths]
-    assert isinstance(found, WeighedPolicy)
+    assert isinstance(found, EnsemblePolicy)
     sums = Sums.empty(config.acquisition.horizon, 2, torch.device("cpu"))
     first = {tuple(order[:2]) for order in orders}
     assert first == {(4, 10), (10, 11)}
@@ -154,7 +154,7 @@ def test_weights_are_what_the_columns_that_members_like_gain(store: Store, tmp_p
     only = replace(config, acquisition=replace(config.acquisition, horizon=1))
     one = train_policy(only, store, "zero-filled", tmp_path / "one", device="cpu")
     fitted = policies.load(one.path)
-    assert isinstance(fitted, WeighedPolicy)
+    assert isinstance(fitted, EnsemblePolicy)
     wanted, constants = sums.solved()
     torch.testing.assert_close(fitted.weights[0].detach(), wanted[0], rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(fitted.constants[0].detach(), constants[0], rtol=1e-4, atol=1e-6)
@@ -231,8 +231,8 @@ def test_slices_follow_members_in_turn_whatever_is_acquired_together(
         for rank in range(n_processes):
             followed.clear()
             take = slice(rank, None, n_processes)
-            monkeypatch.setattr(weigh, "share", lambda values, take=take: values[take])
-            Weigh([trainee], store.split("train"), ZeroFilled()).train_epoch(1, lambda _: None)
+            monkeypatch.setattr(ensemble, "share", lambda values, take=take: values[take])
+            Ensemble([trainee], store.split("train"), ZeroFilled()).train_epoch(1, lambda _: None)
             counts += [column for batch in followed[::3] for column in batch]
         firsts[n_processes] = sorted(counts)
     assert firsts[1] == firsts[2] == sorted([4, 10, 3] * 3)
@@ -250,7 +250,7 @@ def test_a_changed_member_is_another_training(store: Store, tmp_path: Path) -> N
     one, other = (some_policy(n_draws=3, n_first=n) for n in (1, 2))
     for path, policy in zip(paths, (one, other), strict=True):
         policies.save(path, policy)
-    told = [fingerprint(WeighedPolicy(members=[path, path])) for path in paths]
+    told = [fingerprint(EnsemblePolicy(members=[path, path])) for path in paths]
     assert told[0] != told[1]
 
 
@@ -265,8 +265,8 @@ def test_a_changed_member_is_another_training(store: Store, tmp_path: Path) -> N
 def test_files_that_tell_nonsense_of_members_are_refused(
     members: list[str], tmp_path: Path, told: dict[str, Any], words: str
 ) -> None:
-    path = tmp_path / "weighed.safetensors"
-    policies.save(path, WeighedPolicy(members=members))
+    path = tmp_path / "ensemble.safetensors"
+    policies.save(path, EnsemblePolicy(members=members))
     read = read_weights(path)
     if "members" in told:
         arguments = {**read.arguments, **told}
@@ -278,7 +278,7 @@ def test_files_that_tell_nonsense_of_members_are_refused(
 
 
 def test_gains_of_another_metric_are_no_gains_to_stop_by(store: Store, tmp_path: Path) -> None:
-    config = small_config(weighed_orders(), {**SHORT, "metric": "psnr"})
+    config = small_config(ensemble_of_orders(), {**SHORT, "metric": "psnr"})
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     policy = policies.load(run.path)
     assert policy.gain_units == () and policy.n_cols == 16 and not policy.serves_any_size
@@ -290,10 +290,10 @@ def test_gains_of_another_metric_are_no_gains_to_stop_by(store: Store, tmp_path:
         ((), "give two policies or more"),
         (["random"], "give two policies or more"),
         ("knee-base-fixed", "give two policies or more"),
-        ([{"component": "oracle"}] * 2, r"a member is told by \['component'\]; it takes"),
+        ([{"component": "oracle"}] * 2, r"a member has the keys \['component'\]; expected"),
         (
             [{"component": "oracle", "arguments": {}, "gain_units": []}] * 2,
-            "a Oracle cannot be weighed: an oracle sees the truth",
+            "Oracle cannot be a member of an ensemble: oracles see the ground truth",
         ),
         (
             [{"component": "os:system", "arguments": {}, "gain_units": []}] * 2,
@@ -301,9 +301,9 @@ def test_gains_of_another_metric_are_no_gains_to_stop_by(store: Store, tmp_path:
         ),
     ],
 )
-def test_what_cannot_be_weighed_is_refused(given: Any, words: str) -> None:
+def test_what_cannot_be_a_member_is_rejected(given: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        WeighedPolicy(members=given)
+        EnsemblePolicy(members=given)
 
 
 def test_other_networks_and_methods_are_refused(
@@ -311,27 +311,33 @@ def test_other_networks_and_methods_are_refused(
 ) -> None:
     where = (store, "zero-filled", tmp_path / "run")
     conv = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
-    with pytest.raises(ConfigError, match="weigh finds the weights of several policies"):
+    with pytest.raises(ConfigError, match="ensemble fits the weights of several policies"):
         train_policy(small_config(conv, SHORT), *where, device="cpu")
     own: Mapping[str, Any] = {"method": "dense", "n_epochs": 1}
-    with pytest.raises(ConfigError, match="dense would change the members of a weighed policy"):
-        train_policy(small_config({"name": "weighed", "members": members}, own), *where)
-    weighed = train_policy(config_of(members), store, "zero-filled", tmp_path / "w", device="cpu")
-    with pytest.raises(ConfigError, match=r"is a weighed policy.*leave out --start"):
-        train_policy(config_of(members), *where, start=weighed.path, device="cpu")
-    with pytest.raises(ConfigError, match="tries columns by SSIM when it is used"):
+    with pytest.raises(ConfigError, match="dense would change the members of an ensemble"):
+        train_policy(small_config({"name": "ensemble", "members": members}, own), *where)
+    run = train_policy(config_of(members), store, "zero-filled", tmp_path / "w", device="cpu")
+    with pytest.raises(ConfigError, match=r"is an ensemble.*leave out --start"):
+        train_policy(config_of(members), *where, start=run.path, device="cpu")
+    with pytest.raises(
+        ConfigError, match="tries columns by SSIM, and the weights are fitted for psnr"
+    ):
         train_policy(config_of(members, metric="psnr"), *where, device="cpu")
     wide = blob_store(tmp_path / "wide", n_rows=16, n_cols=24)
     with pytest.raises(ConfigError, match="made for 16 columns, and the slices have 24"):
         train_policy(
-            small_config(weighed_orders(), SHORT), wide, "zero-filled", tmp_path / "x", device="cpu"
+            small_config(ensemble_of_orders(), SHORT),
+            wide,
+            "zero-filled",
+            tmp_path / "x",
+            device="cpu",
         )
     coils = coil_store(tmp_path / "coils")
-    with pytest.raises(ConfigError, match="imagines real images, and the store holds kspace"):
+    with pytest.raises(ConfigError, match="samples real images, and the store holds kspace"):
         train_policy(
             config_of([members[0], members[0]], protocol="blind"),
             *(coils, "zero-filled", tmp_path / "y"),
             device="cpu",
         )
     with pytest.raises(WeightsError, match="does not exist"):
-        WeighedPolicy(members=["knee-base-column", str(tmp_path / "gone")])
+        EnsemblePolicy(members=["knee-base-column", str(tmp_path / "gone")])

@@ -1,15 +1,15 @@
-"""What several policies expect, added up by weights that were fitted where gains are known.
+"""A linear ensemble: the gains that several policies predict, added with fitted weights.
 
-Policies err in different ways: one that tries columns on imagined images knows what a slice may
-look like, a network that learned gains knows what such columns brought on average. The gain of a
-column is told better by both than by either. Weights go by the number of columns acquired, and are
-found by `kscout.training.estimators.weigh`.
+The errors of policies differ: a posterior sampler knows how one slice may look, a network that
+regressed gains knows the mean gains of columns. Their weighted sum predicts gains better than each
+of them. The weights depend on the number of columns acquired, and are fitted by
+`kscout.training.estimators.ensemble`.
 
-From few columns the next gain leads astray. With an `order` its columns come first, the same for
-all slices; then the sum decides.
+From few columns the largest immediate gain is a poor choice. With an `order` the first columns are
+those of that order, the same for all slices; then the sum decides.
 
-A file holds all members, so that it needs no other one. Those of the zoo may name other entries as
-members, which are then read from there.
+A file contains all members. Files of the zoo may name other entries as members, which are then
+read from there.
 """
 
 import hashlib
@@ -44,8 +44,8 @@ _ZOO_KEYS = {"zoo", "sha256"}
 
 
 @final
-class WeighedPolicy(Policy):
-    """Scores columns by a weighted sum of what its members expect.
+class EnsemblePolicy(Policy):
+    """Scores columns by a weighted sum of the gains that its members predict.
 
     Args:
         members: two policies or more, each as `kscout.policies.load` takes it, or as a file of
@@ -73,7 +73,7 @@ class WeighedPolicy(Policy):
         if isinstance(members, str) or len(members) < 2:
             raise ConfigError(
                 f"members are {members!r}; give two policies or more, as in --set "
-                '\'policy.members=["runs/imagine", "knee-base-column"]\''
+                '\'policy.members=["runs/posterior", "knee-base-column"]\''
             )
         if horizon < 1:
             raise ConfigError(f"horizon is {horizon}; use 1 or more")
@@ -121,7 +121,7 @@ class WeighedPolicy(Policy):
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if not self.order:
-            return self.weighed(seen)
+            return self.weighted_sum(seen)
         order = torch.tensor(self.order, device=seen.mask.device)
         is_left = ~seen.mask[:, order].all(dim=1)
         is_first = is_left & (seen.for_each(seen.step) < len(self.order))
@@ -129,22 +129,22 @@ class WeighedPolicy(Policy):
         if self.needs_judge and bool(is_first.all()):
             return self.along_order(seen)
         if self.needs_judge and not bool(is_first.any()):
-            return self.weighed(seen)
-        return torch.where(is_first[:, None], self.along_order(seen), self.weighed(seen))
+            return self.weighted_sum(seen)
+        return torch.where(is_first[:, None], self.along_order(seen), self.weighted_sum(seen))
 
     def along_order(self, seen: Observation) -> Float[Tensor, "batch col"]:
         """Score columns by the order, those that it lacks after it, from the center outwards."""
         scores = scores_of_order(seen.mask.shape[1], self.order)
         return scores.to(seen.mask.device).expand(seen.mask.shape)
 
-    def weighed(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        """Return the weighted sum of what members expect."""
+    def weighted_sum(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        """Return the weighted sum of the gains that the members predict, and the constant."""
         step = seen.for_each(seen.step).clamp(max=self.horizon - 1)
         weights = self.weights[step].T[:, :, None]
         return (weights * self.expected(seen)).sum(dim=0) + self.constants[step][:, None]
 
     def expected(self, seen: Observation) -> Float[Tensor, "member batch col"]:
-        """Return what each member expects of columns: gains, or scores where it tells no unit."""
+        """Return the gains that each member predicts, or its scores where they have no unit."""
         found = []
         for policy in self._policies():
             shown = _as_trained(policy, seen)
@@ -161,7 +161,7 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
         policy = _entry(given["zoo"], given["sha256"])
     elif isinstance(given, Mapping):
         if set(given) != _KEYS:
-            raise ConfigError(f"a member is told by {sorted(given)}; it takes {sorted(_KEYS)}")
+            raise ConfigError(f"a member has the keys {sorted(given)}; expected {sorted(_KEYS)}")
         name = current("policy", given["component"])
         kind = POLICIES.recall(name, "a member")
         arguments = current_keys(name, given["arguments"])
@@ -172,10 +172,11 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
         # Where a network is only looked at, on a device without numbers, files cannot be read.
         with torch.device("cpu"):
             policy = read_policy(zoo_path(given) or Path(given))
-    if policy.needs_target or policy.needs_coils or isinstance(policy, WeighedPolicy):
+    if policy.needs_target or policy.needs_coils or isinstance(policy, EnsemblePolicy):
         raise ConfigError(
-            f"a {type(policy).__name__} cannot be weighed: an oracle sees the truth, one that sees "
-            "coils wants another image, and weighed policies are no members; give other policies"
+            f"{type(policy).__name__} cannot be a member of an ensemble: oracles see the ground "
+            "truth, policies for coils need other images, and ensembles do not nest; give other "
+            "policies"
         )
     return policy
 
@@ -184,7 +185,7 @@ def _is_entry(given: str | Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(given, Mapping) and set(given) == _ZOO_KEYS
 
 
-def _of_entries(policy: WeighedPolicy, prefix: str) -> tuple[str, ...]:
+def _of_entries(policy: EnsemblePolicy, prefix: str) -> tuple[str, ...]:
     """Return how the names of weights begin that the zoo has."""
     return tuple(
         f"{prefix}policies.{number}." for number, one in enumerate(policy.members) if _is_entry(one)
@@ -192,14 +193,14 @@ def _of_entries(policy: WeighedPolicy, prefix: str) -> tuple[str, ...]:
 
 
 def _leave_out_entries(
-    policy: WeighedPolicy, state: dict[str, Tensor], prefix: str, _: object
+    policy: EnsemblePolicy, state: dict[str, Tensor], prefix: str, _: object
 ) -> None:
     for name in [name for name in state if name.startswith(_of_entries(policy, prefix))]:
         del state[name]
 
 
 def _fill_in_entries(
-    policy: WeighedPolicy, state: dict[str, Tensor], prefix: str, *_: object
+    policy: EnsemblePolicy, state: dict[str, Tensor], prefix: str, *_: object
 ) -> None:
     for number, one in enumerate(policy.members):
         own = policy.policies[number].state_dict() if _is_entry(one) else {}
@@ -208,7 +209,7 @@ def _fill_in_entries(
 
 
 def _entry(name: str, digest: str) -> Policy:
-    """Return a policy of the zoo, with just the weights that it was weighed with."""
+    """Return a policy of the zoo, with exactly the weights that the ensemble was fitted with."""
     name = current("zoo entry", name)
     if ZOO.get(name) != "policy":
         raise ConfigError(
@@ -260,4 +261,4 @@ def _described(policy: Policy) -> dict[str, Any]:
     }
 
 
-__all__ = ["WeighedPolicy", "entry"]
+__all__ = ["EnsemblePolicy", "entry"]

@@ -1,18 +1,18 @@
-"""Learning to imagine: images are drawn so that the truth could be one of them.
+"""Training of posterior samplers with the energy score.
 
-For each slice some columns are measured, and the policy draws two images x, x' of what it may be.
-With the true image t, the loss of a value is the energy score
+For each slice some columns are measured, and the policy samples two images x, x'. With the ground
+truth t, the loss of a value is the energy score
 
     (|x - t| + |x' - t| - |x - x'|) / 2,
 
-the mean over noises of which is lowest where draws are distributed as the truth is, given the
-measurement. It is taken of all pixels and of all entries of k-space, whose spread tells what a
-column is worth. No column is tried and no image reconstructed: that comes when columns are chosen.
+whose mean over the noise is lowest if the samples have the distribution of the ground truth given
+the measurement. It is computed for all pixels and for all entries of k-space, whose variance
+determines the gain of a column. Training tries no column and reconstructs no image.
 
-Columns are those that an acquisition may have measured: a start, and up to the budget others. They
-are drawn by their mean gains along a fixed order, more or less sharply, or are those that another
-policy takes on the same slice (`training.follows`). Of these some are left out in half of all cases
-and drawn ones stand in: no other policy takes quite the columns that this one will.
+The measured columns are those of an acquisition: a start, and others up to the budget. They are
+sampled by their mean gains along a fixed order, with a random sharpness, or are those that another
+policy acquires on the same slice (`training.follows`). In half of all cases some of these are
+replaced by sampled ones, because no other policy acquires exactly the columns that this one will.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
-from kscout.config import ImagineTraining, PolicyConfig
+from kscout.config import PolicyConfig, PosteriorTraining
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
@@ -33,7 +33,7 @@ from kscout.names import METRICS
 from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
-from kscout.policies.imagine import ImaginePolicy, Network, moved_noises, noises
+from kscout.policies.posterior import Network, PosteriorPolicy, moved_noises, noises
 from kscout.training.augmentation import N_VARIED, is_flipped, varied
 from kscout.training.distributed import from_main, share
 from kscout.training.estimators import PolicyTrainee
@@ -64,10 +64,10 @@ _LEAST_SQUARE = 1e-12
 
 
 @final
-class Imagine(WarmedEstimator):
-    """Trains policies to draw images from what was measured of them."""
+class Posterior(WarmedEstimator):
+    """Trains posterior samplers."""
 
-    settings = ImagineTraining
+    settings = PosteriorTraining
     is_pure = True
 
     def __init__(
@@ -76,8 +76,8 @@ class Imagine(WarmedEstimator):
         super().__init__(trainees, slices, reconstructor)
         if slices.kind != IMAGES.name:
             raise ConfigError(
-                f"imagined images are real, and the store holds {slices.kind}; train another "
-                "policy, or import magnitude images"
+                f"posterior samples are real images, and the store holds {slices.kind}; train "
+                "another policy, or import magnitude images"
             )
         self.gains = torch.zeros(1, slices.n_cols, device=self.device)
         """By the number of columns measured after the start, in deviations over columns."""
@@ -281,16 +281,16 @@ def _length(
     return (difference.real.square() + difference.imag.square() + _LEAST_SQUARE).sqrt()
 
 
-def _policy(trainee: PolicyTrainee) -> ImaginePolicy:
+def _policy(trainee: PolicyTrainee) -> PosteriorPolicy:
     policy = trainee.module
-    if not isinstance(policy, ImaginePolicy):
+    if not isinstance(policy, PosteriorPolicy):
         raise ConfigError(
-            f"imagine trains networks that draw images, and {type(policy).__name__} draws none; "
-            "use policy.name = 'imagine', or another --method"
+            f"posterior trains networks that sample images, and {type(policy).__name__} samples "
+            "none; use policy.name = 'posterior', or another --method"
         )
     return policy
 
 
-def _training(config: PolicyConfig) -> ImagineTraining:
-    assert isinstance(config.training, ImagineTraining)
+def _training(config: PolicyConfig) -> PosteriorTraining:
+    assert isinstance(config.training, PosteriorTraining)
     return config.training

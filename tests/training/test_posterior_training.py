@@ -1,11 +1,11 @@
-"""Learning to imagine: what is measured, what is learned, and that it resumes alike."""
+"""Training of posterior samplers: masks, what is learned, and that it resumes exactly."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from imagining import SHORT, config_of, estimator_of, some_policy
+from posterior_policies import SHORT, config_of, estimator_of, some_policy
 from training_stores import (
     blob_store,
     small_config,
@@ -21,9 +21,9 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
 from kscout.policies.fixed import FixedOrder
-from kscout.policies.imagine import ImaginePolicy
+from kscout.policies.posterior import PosteriorPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.imagine import Imagine, energy_score
+from kscout.training.estimators.posterior import Posterior, energy_score
 from kscout.training.policy import train_policy
 
 
@@ -59,7 +59,7 @@ def test_the_energy_score_does_not_depend_on_the_units_of_images() -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=0)
 
 
-def drawn_masks(estimator: Imagine, index: torch.Tensor, *, is_mirrored: bool) -> torch.Tensor:
+def drawn_masks(estimator: Posterior, index: torch.Tensor, *, is_mirrored: bool) -> torch.Tensor:
     batch, generator = estimator.slices.batch(index), torch.Generator().manual_seed(0)
     columns, counts = (torch.rand(len(index), n, generator=generator) for n in (16, 4))
     mirrored = torch.full((len(index),), is_mirrored)
@@ -118,7 +118,7 @@ def test_training_draws_better_images_and_is_the_same_again(store: Store, tmp_pa
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert runs[0].metrics[-1]["train_ssim"] > runs[0].metrics[0]["train_ssim"]
     policy = policies.load(runs[0].path)
-    assert isinstance(policy, ImaginePolicy) and not policy.is_stochastic
+    assert isinstance(policy, PosteriorPolicy) and not policy.is_stochastic
     slices = store.split("train")
     every = slices.batch(torch.arange(len(slices)))
     wanted = float(every.data_range.sum() / every.target_std.sum())
@@ -133,7 +133,7 @@ def test_a_dark_slice_of_a_bright_volume_does_not_change_the_range(tmp_path: Pat
         store = writer.finish()
     estimator = estimator_of(config_of(), store)
     policy = estimator.trainees[0].module
-    assert isinstance(policy, ImaginePolicy)
+    assert isinstance(policy, PosteriorPolicy)
     batch = store.split("train").batch(torch.arange(7))
     wanted = float(batch.data_range.sum() / batch.target_std.sum())
     assert float(policy.range_per_std) == pytest.approx(wanted, rel=1e-5) and wanted < 6
@@ -143,11 +143,11 @@ def test_a_start_brings_its_weights_but_not_its_range(store: Store, tmp_path: Pa
     start = some_policy()
     start.range_per_std.fill_(77.0)
     policies.save(tmp_path / "start.safetensors", start)
-    config = small_config({"name": "imagine"}, {"method": "imagine", "n_epochs": 1, **SHORT})
+    config = small_config({"name": "posterior"}, {"method": "posterior", "n_epochs": 1, **SHORT})
     how = {"start": tmp_path / "start.safetensors", "device": "cpu"}
     run = train_policy(config, store, "zero-filled", tmp_path / "run", **how)
     policy = policies.load(run.path)
-    assert isinstance(policy, ImaginePolicy)
+    assert isinstance(policy, PosteriorPolicy)
     assert float(policy.range_per_std) < 20 and policy.n_channels == 4
     assert run.provenance.inputs["start"]
 

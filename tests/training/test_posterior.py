@@ -1,11 +1,11 @@
-"""Imagined images agree with what was measured, and columns are tried on them alone."""
+"""Posterior samples agree with the measurement, and columns are tried on them only."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from imagining import IMAGINE, config_of, some_mask, some_policy
+from posterior_policies import SAMPLER, config_of, some_mask, some_policy
 from training_stores import blob_store, small_config
 
 from coil_data import coil_store
@@ -21,7 +21,7 @@ from kscout.evaluation.running.trajectories import check_fits
 from kscout.export.onnx import export_onnx
 from kscout.physics.fourier import conjugate_mirror, fft2c, opposite
 from kscout.physics.sampling import apply_mask
-from kscout.policies.imagine import ImaginePolicy, moved_noises, noises
+from kscout.policies.posterior import PosteriorPolicy, moved_noises, noises
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.policy import new_policy, train_policy
@@ -157,33 +157,37 @@ def test_sessions_try_columns_by_the_protocol_of_their_network(
 def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Path) -> None:
     slices = store.split("train")
     for method in ("dense", "greedy"):
-        config = small_config(IMAGINE, {"method": method, "n_epochs": 1})
-        with pytest.raises(ConfigError, match=r"train it with --method imagine"):
+        config = small_config(SAMPLER, {"method": method, "n_epochs": 1})
+        with pytest.raises(ConfigError, match=r"train it with --method posterior"):
             new_policy(config, slices)
     conv = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
-    with pytest.raises(ConfigError, match=r"ConvPolicy draws none; use policy\.name = 'imagine'"):
+    with pytest.raises(
+        ConfigError, match=r"ConvPolicy samples none; use policy\.name = 'posterior'"
+    ):
         train_policy(config_of(conv), store, "zero-filled", tmp_path / "run", device="cpu")
     with pytest.raises(ConfigError, match="no more than 64 draws"):
-        ImaginePolicy(n_draws=65)
+        PosteriorPolicy(n_draws=65)
     with pytest.raises(ConfigError, match="n_first is 3; use 1 to n_draws, which is 2"):
-        ImaginePolicy(n_draws=2, n_first=3)
+        PosteriorPolicy(n_draws=2, n_first=3)
     coils = coil_store(tmp_path / "coils")
-    with pytest.raises(ConfigError, match="imagined images are real, and the store holds kspace"):
+    with pytest.raises(
+        ConfigError, match="posterior samples are real images, and the store holds kspace"
+    ):
         train_policy(
             config_of(protocol="blind"), coils, "zero-filled", tmp_path / "other", device="cpu"
         )
     plan = AcquisitionPlan(n_initial=2, horizon=2, protocol="blind")
-    with pytest.raises(ConfigError, match="imagines real images, and the slices are kspace"):
+    with pytest.raises(ConfigError, match="samples real images, and the slices are kspace"):
         check_fits(some_policy(), coils.split("train"), plan)
     scan = Scan(n_rows=16, n_cols=16, n_coils=3, budget=7, initial=4)
     with (
         Advisor(ZeroFilled(), some_policy()) as advisor,
-        pytest.raises(ConfigError, match="imagines real images, and 3 coils are measured"),
+        pytest.raises(ConfigError, match="samples real images, and 3 coils are measured"),
     ):
         Session(advisor, scan)
     with pytest.raises(ConfigError, match="no network that ONNX could hold"):
         export_onnx(tmp_path / "a.onnx", None, some_policy(), n_rows=16, n_cols=16)
-    with pytest.raises(ConfigError, match="tries columns, and the observation names no"):
+    with pytest.raises(ConfigError, match="tries columns, and the observation has no"):
         simulator = Simulator(slices.batch(torch.arange(1)), ZeroFilled())
         seen = simulator.observe(some_policy(), simulator.start(4))
         some_policy()(replace(seen, judge=None))

@@ -1,4 +1,4 @@
-"""Settings of policies that imagine: the section `[training]`; nothing here needs torch."""
+"""Settings of posterior samplers: the section `[training]`; nothing here needs torch."""
 
 import math
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from kscout.names import ESTIMATORS
 
 @final
 @dataclass(frozen=True)
-class ImagineTraining(PolicyTraining, VariedSlices):
-    """How a policy learns to draw images that agree with what was measured."""
+class PosteriorTraining(PolicyTraining, VariedSlices):
+    """How a policy learns to sample images that agree with the measurement."""
 
-    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "imagine"
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "posterior"
     """Name of the estimator."""
     n_epochs: Annotated[int, AtLeast(1)] = 20
     """Passes over the training split."""
@@ -33,16 +33,16 @@ class ImagineTraining(PolicyTraining, VariedSlices):
     clip: Annotated[float, Above(0)] = 1.0
     """Largest norm of the gradient of a batch."""
     starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
-    """Central columns to start from, drawn for each slice, up to the same number of columns in all;
-    none: those of `acquisition`."""
+    """Numbers of central columns to start from, sampled for each slice, with the same budget in
+    total; none: those of `acquisition`."""
     follows: str = ""
-    """A trained policy, as `kscout.policies.load` takes it: slices are measured where it would
-    measure them, with some other columns in half of all cases. None: columns are drawn by what
-    they gain on average along a fixed order."""
+    """A trained policy, as `kscout.policies.load` takes it: training masks have the columns that it
+    chooses, half of them with some random other columns. None: columns are sampled by their mean
+    gains along a fixed order."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which that order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64
-    """Slices that are validated, at most: many columns of each are tried on every draw."""
+    """Slices that are validated, at most: many columns of each are tried on every sample."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,10 +1,10 @@
-"""A policy that imagines: it tries columns on images that may be the truth, as far as it can know.
+"""A policy that tries columns on samples from the posterior of the image given the measurement.
 
-A network draws images from what was measured and noise, so that each noise gives another image.
-All of them agree with the measurement, and differ as much as the truth may differ from any of them.
-On each image every column can be measured, reconstructed and scored, as an oracle does it on the
-truth; the column whose gain is highest on average is taken. With perfect draws that is the best
-that a policy can do which looks one column ahead.
+A network computes an image from the measurement and noise: each noise gives another sample. All
+samples agree with the measurement, and differ as much as the ground truth may differ from them.
+On each sample every column can be measured, reconstructed and scored, as the oracle does on the
+ground truth; the column with the highest mean gain is acquired. With exact samples that is the
+best policy with a look-ahead of one column.
 
 The network knows nothing of reconstruction and metric: these come with what is observed
 (`Observation.judge`), so that one network serves all of them. Images are real, as those of stores
@@ -41,16 +41,17 @@ Network = Callable[[Float[Tensor, "image input row col"]], Float[Tensor, "image 
 
 
 @final
-class ImaginePolicy(Policy):
-    """Scores columns by their mean gain on images that it draws.
+class PosteriorPolicy(Policy):
+    """Scores columns by their mean gain on posterior samples.
 
     Args:
-        n_channels: features of the finest level of its U-Net, doubled at each coarser one.
+        n_channels: features of the finest level of the U-Net, doubled at each coarser level.
         n_pools: number of poolings.
         slope: of its ReLUs below zero.
-        n_draws: images that columns are tried on.
-        n_first: of these, so many on which every column is tried.
-        n_best: columns that are tried on the others, too: those that gain most on the first.
+        n_draws: number of samples.
+        n_first: number of samples on which every column is tried.
+        n_best: number of columns tried on the other samples: those with the highest mean gain on
+            the first ones.
     """
 
     is_stochastic = False
@@ -93,9 +94,9 @@ class ImaginePolicy(Policy):
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if seen.judge is None or seen.zero_filled is None:
             raise ConfigError(
-                "a policy that imagines tries columns, and the observation names no "
-                "reconstruction or has no zero_filled; run it through kscout's acquisition, which "
-                "shows both to policies that set needs_judge"
+                "a posterior sampler tries columns, and the observation has no reconstruction "
+                "(judge) or no zero_filled; run it through kscout's acquisition, which provides "
+                "both to policies that set needs_judge"
             )
         scores = torch.zeros(seen.mask.shape, device=seen.mask.device)
         n_left = int((~seen.mask).sum(dim=-1).max())
@@ -207,4 +208,4 @@ def _chosen(
     return [(x * n).long() for x, n in zip(numbers.unbind(dim=-1), counts, strict=True)]
 
 
-__all__ = ["N_NOISES", "ImaginePolicy", "moved_noises", "noises"]
+__all__ = ["N_NOISES", "PosteriorPolicy", "moved_noises", "noises"]

@@ -1,12 +1,13 @@
-"""Weights of several policies, by least squares on slices whose gains are known.
+"""Weights of an ensemble, by non-negative least squares on slices with known gains.
 
-Slices are acquired as the members would, each by one of them in turn. At each step the columns that
-some member scores highest are tried, and their gains are regressed on what the members expect,
-within each state: what all its columns share decides nothing. No weight is negative. States of
-steps nearby count, too. A constant makes the sum a gain, as rules to stop ask for.
+Slices are acquired by the members, each by one of them in turn. At each step the columns with the
+highest scores of some member are tried, and their gains are regressed on the gains that the members
+predict. Both are centered within each state, because a constant over its columns decides nothing.
+States of adjacent steps count, too. A constant makes the sum a gain, which rules to stop need.
 
-From few columns members lead astray. With `training.ordered` the first steps are those of a fixed
-order, and of several numbers of steps the one is kept after which the slices end best.
+From few columns the largest immediate gain is a poor choice. With `training.ordered` the first
+steps are those of a fixed order; of several numbers of steps the one with the best final scores is
+selected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,13 +18,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.config import PolicyConfig, WeighTraining
+from kscout.config import EnsembleTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.names import metric_word
-from kscout.policies.weighed import WeighedPolicy
+from kscout.policies.ensemble import EnsemblePolicy
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import from_main, share, sum_over_processes
@@ -37,10 +38,10 @@ _N_AT_ONCE = {"cpu": 4, "cuda": 48}
 
 
 @final
-class Weigh(Estimator):
-    """Finds weights of the members of a `WeighedPolicy`."""
+class Ensemble(Estimator):
+    """Fits the weights of the members of an `EnsemblePolicy`."""
 
-    settings = WeighTraining
+    settings = EnsembleTraining
 
     def __init__(
         self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
@@ -53,18 +54,17 @@ class Weigh(Estimator):
             self._check(trainee)
 
     def _check(self, trainee: PolicyTrainee) -> None:
-        """Refuse what cannot be weighed on these slices."""
+        """Reject members and settings that cannot be fitted on these slices."""
         policy, metric = _policy(trainee), trainee.config.training.metric
         longest, n_steps = _numbers(trainee.config)[-1], trainee.config.acquisition.horizon
         if longest >= n_steps:
             raise ConfigError(
-                f"training.ordered leaves nothing to weigh: {longest} of {n_steps} steps; give "
-                "fewer of them"
+                f"training.ordered leaves no step to fit: {longest} of {n_steps}; give fewer steps"
             )
         if policy.order:
             raise ConfigError(
-                f"policy.order is {list(policy.order)}, and the training finds it; leave it out, "
-                "and say with training.ordered how long it may be"
+                f"policy.order is {list(policy.order)}, but the training fits it; leave it out, "
+                "and give its length as training.ordered"
             )
         misfit = policy.misfit(*self.slices.shape[1:])
         if misfit is not None:
@@ -74,13 +74,13 @@ class Weigh(Estimator):
             )
         if policy.needs_judge and self.slices.kind != IMAGES.name:
             raise ConfigError(
-                f"a member imagines real images, and the store holds {self.slices.kind}; weigh "
+                f"a member samples real images, and the store holds {self.slices.kind}; give "
                 "other policies"
             )
         if policy.needs_judge and metric != "ssim":
             raise ConfigError(
-                f"a member tries columns by SSIM when it is used, and weights are asked for "
-                f"{metric}; leave out --metric, or weigh policies that try none"
+                f"a member tries columns by SSIM, and the weights are fitted for {metric}; leave "
+                "out --metric, or give policies that try none"
             )
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ class Weigh(Estimator):
             numbers, found = _numbers(config), []
             for part, n_first in enumerate(numbers):
                 done = (epoch, part * self.n_steps, len(numbers) * self.n_steps)
-                found.append(self._weigh(policy, config, n_first, done, on_step))
+                found.append(self._fitted(policy, config, n_first, done, on_step))
             # Of equal ones the first, which decides most by what it sees.
             best = max(range(len(numbers)), key=lambda at: found[at][0])
             mean, weights, constants = found[best]
@@ -135,15 +135,15 @@ class Weigh(Estimator):
             results.append(EpochResult({name: mean}, facts))
         return results
 
-    def _begin(self, policy: WeighedPolicy, config: PolicyConfig, n_first: int) -> None:
+    def _begin(self, policy: EnsemblePolicy, config: PolicyConfig, n_first: int) -> None:
         """Let so many columns of the order come first; sums of another metric tell no SSIM."""
         policy.begin_with(self.order[:n_first], self.slices.n_cols)
         if config.training.metric != "ssim":
             policy.gain_units = ()
 
-    def _weigh(
+    def _fitted(
         self,
-        policy: WeighedPolicy,
+        policy: EnsemblePolicy,
         config: PolicyConfig,
         n_first: int,
         done: tuple[int, int, int],
@@ -174,7 +174,7 @@ class Weigh(Estimator):
 
     def _acquire(
         self,
-        policy: WeighedPolicy,
+        policy: EnsemblePolicy,
         config: PolicyConfig,
         index: Int[Tensor, " slice"],
         number: Int[Tensor, " slice"],
@@ -212,16 +212,16 @@ def _numbers(config: PolicyConfig) -> list[int]:
     return sorted(set(_training(config).ordered)) or [0]
 
 
-def _policy(trainee: PolicyTrainee) -> WeighedPolicy:
+def _policy(trainee: PolicyTrainee) -> EnsemblePolicy:
     policy = trainee.module
-    if not isinstance(policy, WeighedPolicy):
+    if not isinstance(policy, EnsemblePolicy):
         raise ConfigError(
-            f"weigh finds the weights of several policies, and a {type(policy).__name__} is one; "
-            "use policy.name = 'weighed', or another --method"
+            f"ensemble fits the weights of several policies, and {type(policy).__name__} is one; "
+            "use policy.name = 'ensemble', or another --method"
         )
     return policy
 
 
-def _training(config: PolicyConfig) -> WeighTraining:
-    assert isinstance(config.training, WeighTraining)
+def _training(config: PolicyConfig) -> EnsembleTraining:
+    assert isinstance(config.training, EnsembleTraining)
     return config.training
