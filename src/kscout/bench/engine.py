@@ -133,10 +133,6 @@ class TrainingBatch:
 
     The policy is untrained, so it samples nearly uniformly and the savings on repeated columns do
     not flatter.
-
-    Args:
-        engine: slices and U-Net; if it has too few slices they are used again.
-        work: the shape of the batch.
     """
 
     def __init__(self, engine: Engine, work: Workload) -> None:

@@ -50,11 +50,7 @@ def counted(number: int, word: str) -> str:
 
 @contextmanager
 def stopping(told: Callable[[], str]) -> Iterator[None]:
-    """Tell a user who stops what is inside more than that it goes on, which may not be true.
-
-    Args:
-        told: returns what becomes of the work, once it has stopped.
-    """
+    """Tell a user who stops what is inside more than that it goes on, which may not be true."""
     try:
         yield
     except KeyboardInterrupt:

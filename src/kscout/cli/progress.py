@@ -45,12 +45,7 @@ def speaks_for_all() -> bool:
 
 @contextmanager
 def drawn_bars(place: Console, *, is_transient: bool = False) -> Iterator[Tell]:
-    """Yield what draws a bar for each piece of work on a terminal.
-
-    Args:
-        place: that of the terminal.
-        is_transient: whether bars disappear at the end.
-    """
+    """Yield what draws a bar for each piece of work on a terminal."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -212,11 +207,6 @@ class TrainingLines:
     """Tells where a training stands: a line now and then, and one after each epoch.
 
     The first update of an epoch is not counted: it may stand for all that is done once.
-
-    Args:
-        place: the console.
-        every_s: seconds between lines within an epoch.
-        clock: tells seconds.
     """
 
     def __init__(

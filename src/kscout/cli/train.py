@@ -80,15 +80,7 @@ def resolve_reconstructor(
     *,
     protocol: Protocol = "paper",
 ) -> ReconstructorConfig:
-    """Lay file, assignments and flags over a preset, the later ones winning.
-
-    Args:
-        preset: by its name.
-        file: TOML.
-        settings: `section.key=value`.
-        flags: by dotted name; None where not given.
-        protocol: where none of them names one.
-    """
+    """Lay file, assignments and flags over a preset; `resolve_policy` names the arguments."""
     if preset not in RECONSTRUCTOR_TRAININGS:
         raise unknown_name("preset", preset, list(RECONSTRUCTOR_TRAININGS))
     training = replace(RECONSTRUCTOR_TRAININGS[preset], protocol=protocol)

@@ -13,12 +13,7 @@ Methods = Names[EstimatorEntry]
 
 
 def settings_class(method: str, methods: Methods = ESTIMATORS) -> type[Any]:
-    """Return the class of the settings of an estimator, or of a sampler.
-
-    Args:
-        method: its name.
-        methods: the table of names that it stands in.
-    """
+    """Return the class of the settings of an estimator, or of a sampler."""
     entry = methods[method]
     if entry.settings:
         return import_target(entry.settings, of="settings class")
@@ -26,13 +21,7 @@ def settings_class(method: str, methods: Methods = ESTIMATORS) -> type[Any]:
 
 
 def check_method(kind: type, method: str, methods: Methods) -> None:
-    """Refuse settings whose method has others.
-
-    Args:
-        kind: class of the settings.
-        method: that they name.
-        methods: the table of names that it stands in.
-    """
+    """Refuse settings whose method has others."""
     expected = methods[method].settings
     if expected not in ("", f"{kind.__module__}:{kind.__qualname__}"):
         raise ConfigError(
@@ -42,12 +31,7 @@ def check_method(kind: type, method: str, methods: Methods) -> None:
 
 
 def picked_settings(methods: Methods, default: str) -> Callable[[Table], type[Any]]:
-    """Return what picks the class of settings of a table `[training]`, by its method.
-
-    Args:
-        methods: the table of names.
-        default: where no method is named.
-    """
+    """Return what picks the class of settings of a table `[training]`, by its method."""
 
     def picked(table: Table) -> type[Any]:
         method = table.get("method", default)

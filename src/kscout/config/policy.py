@@ -84,13 +84,7 @@ class PolicyTraining:
         return n_initial, horizon
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
-        """Return the memory in bytes that an epoch takes at the least, beside slices and network.
-
-        Args:
-            n_slices: of the training split.
-            horizon: columns to acquire.
-            n_pixels: of an image.
-        """
+        """Return the bytes of memory that an epoch takes at least, beside slices and network."""
         draws = 4 * n_slices * horizon * self.n_tried
         return draws + 16 * min(self.batch_size, n_slices) * self.n_paths * n_pixels
 
@@ -223,11 +217,7 @@ class DenseTraining(PolicyTraining, VariedSlices):
 
 
 def training_of(method: str) -> PolicyTraining:
-    """Return the preset of an estimator: the defaults of its settings.
-
-    Args:
-        method: its name, which for one from outside kscout is imported.
-    """
+    """Return the preset of an estimator: the defaults of its settings."""
     return settings_class(method)(method=method)
 
 

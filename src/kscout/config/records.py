@@ -101,13 +101,7 @@ def check(record: Any) -> None:  # noqa: ANN401 - any dataclass
 
 
 def check_arguments(kind: type[Any], arguments: Mapping[str, Any], where: str) -> None:
-    """Check arguments by the types that a constructor declares, where they are plain ones.
-
-    Args:
-        kind: the class.
-        arguments: by name; all of them are parameters of it.
-        where: their place in a document, for messages.
-    """
+    """Check arguments by the types that a constructor declares, where they are plain ones."""
     try:
         hints = get_type_hints(kind.__init__, include_extras=True)
     except (NameError, TypeError):

@@ -54,12 +54,7 @@ class Done:
 
 
 def check_settings(table: dict[str, Any], file: Path) -> None:
-    """Refuse settings of a run in which something is amiss that tables and figures need.
-
-    Args:
-        table: the settings, with the run's kind.
-        file: where they were found.
-    """
+    """Refuse settings of a run in which something is amiss that tables and figures need."""
     _check(Settings, table, file)
 
 

@@ -12,11 +12,7 @@ Rows = dict[str, Tensor]
 
 @final
 class Memory:
-    """The newest rows, oldest first, where they lay when they were added.
-
-    Args:
-        n_most: how many.
-    """
+    """The newest rows, oldest first, where they lay when they were added."""
 
     def __init__(self, n_most: int) -> None:
         self.n_most = n_most

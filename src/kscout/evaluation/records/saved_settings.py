@@ -11,14 +11,7 @@ Table = dict[str, Any]
 
 
 def check_same(out: Path, product: str, there: Table | None, here: Table) -> None:
-    """Refuse to replace results of other settings.
-
-    Args:
-        out: the folder.
-        product: what lies there, in words.
-        there: the settings that it was made with; None where they are not known.
-        here: those that are asked for now.
-    """
+    """Refuse to replace results of other settings."""
     if there == here:
         return
     found = "whose settings are not recorded"

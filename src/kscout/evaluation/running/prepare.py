@@ -149,14 +149,7 @@ def prepare(
 ) -> Prepared:
     """Load a split and a reconstruction, and build the policies; `Prepared.fit` fits orders.
 
-    Args:
-        wanted: the policies.
-        data: a store, of which `setting.split` is taken, or slices.
-        reconstructor: one, or what `kscout.reconstruction.load` takes.
-        setting: how they will be run.
-        train: slices that `fixed` is fitted on; the store's training split where not given.
-        cache: folder of orders fitted before.
-        on_step: called after each fitted column.
+    Its arguments are those of `evaluate`; `cache` is a folder of orders that were fitted before.
     """
     device = str(resolve_device(setting.device))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)

@@ -96,14 +96,7 @@ def _rank(share: float) -> str:
 def columns_of(
     out: Path, ranked: Sequence[PolicySummary], scores: Sequence[Scores], places: Sequence[int]
 ) -> list[Columns]:
-    """Read the first acquisition of slices by every policy from the table of results.
-
-    Args:
-        out: folder of the evaluation.
-        ranked: its policies.
-        scores: its scores.
-        places: the slices, by their places among all that were scored.
-    """
+    """Read the first acquisition of slices by every policy from the table of results."""
     first = {one.policy: one.seed for one in reversed(scores)}
     found: dict[tuple[str, int], Columns] = {
         (scores[0].volumes[place], scores[0].slices[place]): {one.policy: [] for one in ranked}

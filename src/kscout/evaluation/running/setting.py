@@ -59,13 +59,7 @@ class EvaluationSetting:
 def setting_of(
     request: EvaluationRequest, *, batch_size: int | None, device: str
 ) -> EvaluationSetting:
-    """Return how an evaluation that was asked for runs; where nothing says its columns, as in runs.
-
-    Args:
-        request: what was asked for.
-        batch_size: slices at once.
-        device: `auto`, `cpu` or `cuda`.
-    """
+    """Return how an evaluation runs: without columns in the request, as its runs were trained."""
     check_kinds(request.policies, request.reconstructor)
     for one, other in (("n_initial", "initial"), ("steps", "budget")):
         if None not in (getattr(request, one), getattr(request, other)):

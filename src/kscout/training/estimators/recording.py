@@ -140,11 +140,7 @@ class Recording:
             _backward(self.logits, self.visited[-1], self.weigh(gains))
 
     def finish(self, state: State) -> Estimate:
-        """Add the gradients of the loss to the policies' own.
-
-        Args:
-            state: the end of the acquisitions.
-        """
+        """Add the gradients of the loss to the policies' own."""
         rewards = torch.stack(self.rewards)
         weights = self.weigh(rewards)
         if not self.goes_back_at_once:

@@ -18,10 +18,6 @@ class MaskPool:
     """Slices by number, how each was varied, and its masks from the start to the budget.
 
     The oldest leave first.
-
-    Args:
-        slices: what is acquired.
-        n_most: acquisitions that it holds.
     """
 
     def __init__(self, slices: SliceSet, n_most: int) -> None:
