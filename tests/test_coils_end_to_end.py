@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from coil_data import coil_kspace, coil_store
+from commands import kscout
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
-from kscout.cli import app
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
@@ -28,12 +27,6 @@ GYM: dict[str, Any] = {"split": "test", "horizon": 2}
 FAST = ("--epochs", "1", "--batch-size", "3", "--device", "cpu")
 NETWORK = {"n_cascades": 1, "n_channels": 2, "n_pools": 2}
 NETWORK |= {"sensitivity_channels": 2, "sensitivity_pools": 1}
-
-
-def kscout(*words: object) -> str:
-    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 @pytest.fixture(scope="module")

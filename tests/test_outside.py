@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from commands import kscout
 from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
-from kscout.cli import app
 
 OUTSIDE = Path(__file__).parent / "outside"
 PAGE = Path(__file__).parents[1] / "docs" / "extend.md"
@@ -69,12 +68,6 @@ def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("KSCOUT_USE", ",".join(MODULES))
-
-
-def kscout(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from commands import kscout
 from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
 from kscout.campaign.grid import read_grid
 from kscout.campaign.plan import make_plan
-from kscout.cli import app as main
-from kscout.cli.campaign import app
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.names import ANALYSES
@@ -91,26 +89,22 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ANALYSES.entries:
             ANALYSES.resolve(name)
         patch.setenv("OMP_NUM_THREADS", "1")
-        outcome = json.loads(invoke(*COMMAND))
+        outcome = json.loads(kscout("campaign", *COMMAND))
         assert (outcome["done"], outcome["failed"], outcome["blocked"]) == (N_RUNS, [], [])
         assert outcome["report"] == "campaigns/tiny/report.html"
     return folder
 
 
-def invoke(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_status_works_before_anything_has_run(tmp_path: Path) -> None:
     out = str(tmp_path / "none")
-    status = json.loads(invoke("status", str(CONFIGS / "paper-knee.toml"), "--out", out, "--json"))
+    status = json.loads(
+        kscout("campaign", "status", str(CONFIGS / "paper-knee.toml"), "--out", out, "--json")
+    )
     assert status["trainings"] == 107
     assert status["counts"]["policy"] == {"waiting": 106, "running": 0, "done": 0, "failed": 0}
     assert status["missing"] == ["stores/fastmri-knee", "stores/fastmri-knee-all"]
     assert not Path(out).exists()
-    assert "106" in invoke("status", str(CONFIGS / "paper-knee.toml"), "--out", out)
+    assert "106" in kscout("campaign", "status", str(CONFIGS / "paper-knee.toml"), "--out", out)
 
 
 def test_what_is_done_is_not_done_twice(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +114,9 @@ def test_what_is_done_is_not_done_twice(whole: Path, monkeypatch: pytest.MonkeyP
         raise AssertionError("a process was started for what is done")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    again = json.loads(invoke(*COMMAND))
+    again = json.loads(kscout("campaign", *COMMAND))
     assert (again["done"], again["cached"]) == (0, N_RUNS)
-    assert f"{N_RUNS} of {N_RUNS} done" in invoke("status", "tiny.toml")
+    assert f"{N_RUNS} of {N_RUNS} done" in kscout("campaign", "status", "tiny.toml")
 
 
 def test_policies_in_lockstep_are_those_that_train_alone(
@@ -134,8 +128,7 @@ def test_policies_in_lockstep_are_those_that_train_alone(
     assert len(nodes) == 6
     for label in ("greedy-seed1", "ngreedy-0.9-seed1"):
         node, alone = nodes[label], tmp_path / label
-        result = CliRunner().invoke(main, [*node.command[:-1], str(alone)], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
+        kscout(*node.command[:-1], alone)
         names = ("weights", "best", "epoch-0001", "epoch-0002")
         for name in [*(f"{one}.safetensors" for one in names), "config.toml"]:
             assert (alone / name).read_bytes() == (node.output / name).read_bytes(), (label, name)
@@ -166,4 +159,4 @@ def test_the_report_shows_every_method_and_analysis(whole: Path) -> None:
 )
 def test_what_is_typed_wrong_is_told(folder: Path, words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        invoke(*words)
+        kscout("campaign", *words)

@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from coil_data import coil_store
+from commands import kscout
 from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
-from kscout.cli import app
 
 COILS = """
 [grid]
@@ -50,8 +49,7 @@ def test_every_kind_of_run_takes_coils(
     coil_store(tmp_path / "store", noise=0.01)
     Path("coils.toml").write_text(COILS)
     words = ("campaign", "run", "coils.toml", "--workers", "0", "--device", "cpu", "--json")
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    outcome = json.loads(done.stdout)
+    outcome = json.loads(kscout(*words))
     assert (outcome["failed"], outcome["blocked"]) == ([], []), outcome
     assert outcome["done"] == 4
     summary = next(Path("campaigns").rglob("summary.json")).read_text()

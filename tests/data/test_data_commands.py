@@ -5,18 +5,17 @@ import os
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
-from typer.testing import CliRunner
 
 from coil_data import coil_store
+from commands import kscout
 from kscout.campaign.file import ImportedStore
-from kscout.cli.data import app, import_
+from kscout.cli.data import import_
 from kscout.data import info
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
@@ -39,17 +38,9 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "knee"
 
 
-def call(*arguments: object) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_import_keeps_the_documented_form(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    said = call("import", source, "--out", out, "--size", 64, "--center-volume")
+    said = kscout("data", "import", source, "--out", out, "--size", 64, "--center-volume")
     assert "3 train, 3 val, 3 test slices" in said
     store = Store.open(out)
     assert store.split("val").magnitudes().shape == (3, 64, 64)
@@ -61,8 +52,8 @@ def test_import_answers_a_machine(source: Path, tmp_path: Path) -> None:
         file["other"] = np.ones(3)
     arguments = ("import", source, "--out", tmp_path / "store", "--size", 64, "--json")
     with pytest.raises(DataError, match=r"bad\.h5"):
-        call(*arguments)
-    answer = json.loads(call(*arguments, "--skip-bad"))
+        kscout("data", *arguments)
+    answer = json.loads(kscout("data", *arguments, "--skip-bad"))
     assert answer["splits"] == {"train": 6, "val": 6, "test": 6}
     assert answer["left_out"][0]["source"] == "singlecoil_val/bad.h5"
     assert answer["fingerprint"] == Store.open(tmp_path / "store").fingerprint
@@ -70,7 +61,7 @@ def test_import_answers_a_machine(source: Path, tmp_path: Path) -> None:
 
 def test_options_override_a_preset(source: Path, tmp_path: Path) -> None:
     options = ("--preset", "knee", "--size", 48, "--sample-rate", 1)
-    call("import", source, "--out", tmp_path / "store", *options)
+    kscout("data", "import", source, "--out", tmp_path / "store", *options)
     settings = Store.open(tmp_path / "store").manifest.recipe["settings"]
     assert (settings["size"], settings["center_volume"], settings["sample_rate"]) == (48, True, 1)
 
@@ -80,15 +71,15 @@ def test_a_preset_that_leaves_nothing_says_that_it_is_the_preset(tmp_path: Path)
     np.save(tmp_path / "one" / "a.npy", np.ones((4, 320, 320)))
     arguments = ("import", tmp_path / "one", "--preset", "brain", "--out", tmp_path / "store")
     with pytest.raises(DataError, match=r"0\.2 \(as --preset brain has it\) .*--sample-rate 1"):
-        call(*arguments)
-    call(*arguments, "--sample-rate", 1)
+        kscout("data", *arguments)
+    kscout("data", *arguments, "--sample-rate", 1)
 
 
 def test_text_files_and_draws_exclude_each_other(source: Path, tmp_path: Path) -> None:
     arguments = ("import", source, "--out", tmp_path / "store", "--splits", tmp_path)
     for option in (("--held-out", 0.2), ("--test-from-train",)):
         with pytest.raises(ConfigError, match=f"--splits names .*; drop it or {option[0]}"):
-            call(*arguments, *option)
+            kscout("data", *arguments, *option)
 
 
 @pytest.fixture
@@ -97,7 +88,7 @@ def store(source: Path, tmp_path: Path) -> Store:
 
 
 def test_info_counts_and_measures(store: Store) -> None:
-    facts = json.loads(call("info", store.path, "--json", "--verify"))
+    facts = json.loads(kscout("data", "info", store.path, "--json", "--verify"))
     train = store.split("train")
     assert facts == {**describe(store), "verified": True}
     assert facts["arrays"][0]["slices"] == 6
@@ -106,13 +97,13 @@ def test_info_counts_and_measures(store: Store) -> None:
     )
     assert facts["arrays"][0]["data_range"] == pytest.approx([train.data_range[0].item()] * 2)
     assert facts["acquisitions"] == {"CORPD_FBK": 3}
-    said = call("info", store.path)
+    said = kscout("data", "info", store.path)
     assert "CORPD_FBK 3" in said
     assert "9x9" in said
 
 
 def test_show_writes_a_picture_of_the_slices(store: Store, tmp_path: Path) -> None:
-    call("show", store.path, "--split", "val", "--images", 4, "--out", tmp_path / "a.png")
+    kscout("data", "show", store.path, "--split", "val", "--images", 4, "--out", tmp_path / "a.png")
     picture = imread(tmp_path / "a.png")
     first = store.split("val")
     expected = (first.magnitudes()[0] / first.data_range[0]).clamp(0, 1).numpy()
@@ -127,19 +118,21 @@ def test_show_takes_one_of_several_sizes_by_its_columns_or_by_rows_and_columns(
         writer.append("val", name, np.random.default_rng(0).random((1, *size), dtype=np.float32))
     path, out = writer.finish().path, tmp_path / "a.png"
     for size, shown in {"9x11": "a:0", "7x11": "b:0", "13": "c:0"}.items():
-        assert call("show", path, "--size", size, "--out", out).endswith(f"1 slice, {shown}\n")
+        assert kscout("data", "show", path, "--size", size, "--out", out).endswith(
+            f"1 slice, {shown}\n"
+        )
     for size in ("11", "13x13"):
         with pytest.raises(DataError, match="name one as in --size 9x11"):
-            call("show", path, "--size", size, "--out", out)
+            kscout("data", "show", path, "--size", size, "--out", out)
     with pytest.raises(ConfigError, match="--size '9x' is no image size"):
-        call("show", path, "--size", "9x", "--out", out)
+        kscout("data", "show", path, "--size", "9x", "--out", out)
 
 
 def test_lines_of_pictures_show_image_kspace_coils_and_maps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coils = coil_store(tmp_path / "coils", n_coils=3, size=(9, 11))
-    told = call("show", coils.path, "--coils", "--images", 2, "--out", tmp_path / "a.png")
+    told = kscout("data", "show", coils.path, "--coils", "--images", 2, "--out", tmp_path / "a.png")
     assert "image, k-space, coils; below, of several coils: combination, phase, maps" in told
     picture = imread(tmp_path / "a.png")
     assert picture.shape == (4 * 9 + 3 * 2, 5 * 11 + 4 * 2)
@@ -150,19 +143,29 @@ def test_lines_of_pictures_show_image_kspace_coils_and_maps(
     assert spectrum.argmax() == batch.kspace.abs().square().sum(dim=1).argmax()
     maps = sensitivities(batch.kspace[0], n_center=11).abs().numpy()
     assert np.abs(picture[11:20, 39:50] - maps[1]).max() <= 2 / 255
-    facts = json.loads(call("info", coils.path, "--json"))
+    facts = json.loads(kscout("data", "info", coils.path, "--json"))
     assert (facts["kind"], facts["n_coils"]) == ("kspace", 3)
     assert facts["target"] == "root sum of squares of all coils"
     monkeypatch.setattr(info, "_LOOKED_AT", 2)
-    seen = json.loads(call("info", coils.path, "--json"))["arrays"][0]["pixels"]
+    seen = json.loads(kscout("data", "info", coils.path, "--json"))["arrays"][0]["pixels"]
     some = coils.split("train").magnitudes(torch.tensor([0, 3]))
     assert seen == pytest.approx([float(some.min()), float(some.max())])
-    assert "3 coils; simulated columns; target: root sum of squares" in call("info", coils.path)
+    assert "3 coils; simulated columns; target: root sum of squares" in kscout(
+        "data", "info", coils.path
+    )
 
 
 def test_more_pictures_than_slices_are_all_slices(store: Store, tmp_path: Path) -> None:
-    said = call(
-        "show", store.path, "--split", "val", "--images", 10**18, "--out", tmp_path / "a.png"
+    said = kscout(
+        "data",
+        "show",
+        store.path,
+        "--split",
+        "val",
+        "--images",
+        10**18,
+        "--out",
+        tmp_path / "a.png",
     )
     assert "6 slices" in said
 
@@ -170,14 +173,14 @@ def test_more_pictures_than_slices_are_all_slices(store: Store, tmp_path: Path) 
 def test_a_device_is_not_replaced_by_a_picture(store: Store, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileExistsError, match="no regular file, and is not replaced"):
-        call("show", store.path, "--out", tmp_path / "pipe")
+        kscout("data", "show", store.path, "--out", tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize("out", ["", "/"])
 def test_a_store_needs_a_name(out: str) -> None:
     with pytest.raises(DataError, match=r"is no name for a store; give that of a new folder"):
-        call("make", "knee", "--volumes", "1,0,0", "--out", out)
+        kscout("data", "make", "knee", "--volumes", "1,0,0", "--out", out)
 
 
 def test_a_campaign_may_use_every_option_of_an_import() -> None:
@@ -188,14 +191,14 @@ def test_a_campaign_may_use_every_option_of_an_import() -> None:
 @pytest.mark.parametrize("option", [("--volumes", "1,1,1"), ("--slices", 1)])
 def test_the_papers_numbers_admit_no_others(tmp_path: Path, option: tuple[str, object]) -> None:
     with pytest.raises(ConfigError, match=f"--paper decides {option[0]}; drop one"):
-        call("make", "knee", "--paper", *option, "--out", tmp_path / "store")
+        kscout("data", "make", "knee", "--paper", *option, "--out", tmp_path / "store")
     assert not list(tmp_path.iterdir())
 
 
 def test_heads_take_several_files_after_one_option(tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.npy" for name in "ab"]
     with pytest.raises(DataError, match=r"no head volume at .*a\.npy"):
-        call("make", "heads", "--source", *files, "--out", tmp_path / "store")
+        kscout("data", "make", "heads", "--source", *files, "--out", tmp_path / "store")
     np.save(files[0], np.ones((9, 9, 9)))
     with pytest.raises(DataError, match=r"no head volume at .*b\.npy"):
-        call("make", "heads", "--source", *files, "--out", tmp_path / "store")
+        kscout("data", "make", "heads", "--source", *files, "--out", tmp_path / "store")

@@ -8,10 +8,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from commands import kscout
 from data.test_volumes import write_dicom
-from kscout.cli.data import app
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing.resampling import resample, resampled_size
 from kscout.data.importing.settings import parse_spacing
@@ -106,32 +105,25 @@ HEADER = """<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMR
 </encoding></ismrmrdHeader>"""
 
 
-def call(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception:
-        raise result.exception
-    return result.stdout
-
-
 def test_an_import_resamples_then_cuts_and_tells_both(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / "source").mkdir(exist_ok=True)
         write_nifti(tmp_path / "source" / f"{name}.nii.gz", blob(SIZE, OLD_MM), OLD_MM)
     options = ("import", tmp_path / "source", "--size", 64)
-    said = call(*options, "--resample", "2x0.8", "--out", tmp_path / "store")
+    said = kscout("data", *options, "--resample", "2x0.8", "--out", tmp_path / "store")
     sentence = (
         "3 volumes of 150x91 at 0.9x1.3 mm, resampled to 68x148 at 2x0.8 mm, cropped to 64x64 by "
         "4 rows and 84 columns (8 and 67.2 mm); --resample 2.13 would keep all"
     )
     assert sentence in said
-    assert sentence in " ".join(call("info", tmp_path / "store").split())
-    (found,) = json.loads(call("info", tmp_path / "store", "--json"))["geometry"]
+    assert sentence in " ".join(kscout("data", "info", tmp_path / "store").split())
+    (found,) = json.loads(kscout("data", "info", tmp_path / "store", "--json"))["geometry"]
     assert (found["stored_mm"], found["cropped"]) == ([2.0, 0.8], [4, 84])
-    whole = call(*options, "--resample", "2.13", "--out", tmp_path / "whole")
+    whole = kscout("data", *options, "--resample", "2.13", "--out", tmp_path / "whole")
     assert "resampled to 63x56 at 2.13x2.13 mm, padded to 64x64\n" in whole
-    whole = call(*options[:2], "--resample", 2.13, "--out", tmp_path / "rectangle")
+    whole = kscout("data", *options[:2], "--resample", 2.13, "--out", tmp_path / "rectangle")
     assert "resampled to 63x56 at 2.13x2.13 mm\n" in whole
-    plain = call(*options, "--out", tmp_path / "plain")
+    plain = kscout("data", *options, "--out", tmp_path / "plain")
     assert "3 volumes of 150x91 at 0.9x1.3 mm, cropped to 64x64 by 86 rows and 27 columns" in plain
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from kscout.cli import app
+from commands import kscout
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.runs import Progress, read_run
@@ -29,12 +28,6 @@ WORDS = [
 def own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(OUTSIDE)
     monkeypatch.syspath_prepend(str(OUTSIDE))
-
-
-def kscout(*words: str | Path) -> str:
-    done = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def train(store: Store, out: Path, *more: str) -> dict[str, torch.Tensor]:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from commands import kscout
 from kscout.campaign.grid import parse_grid
 from kscout.campaign.plan import make_plan
-from kscout.cli import app
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
@@ -44,14 +43,8 @@ def folder(
     sys.modules.pop("spread", None)
 
 
-def call(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def analyze(*more: str) -> str:
-    return call(
+    return kscout(
         *("analyze", NAME, "random", "center-out", "--data", "store"),
         *("--reconstructor", "zero-filled", "--n-initial", "3", "--steps", "4"),
         *("--device", "cpu", "--out", "analyses", *more),
@@ -59,7 +52,7 @@ def analyze(*more: str) -> str:
 
 
 def test_it_is_a_command_with_its_options_and_files(folder: Path) -> None:
-    told = call("analyze", NAME, "--help")
+    told = kscout("analyze", NAME, "--help")
     assert "Distances are divided by this." in told and "Mean distance of the acquired" in told
     assert "center-out" in analyze("--scale", "2")
     rows = json.loads((folder / "analyses" / "spread.json").read_text())
@@ -94,10 +87,10 @@ def test_a_report_shows_its_table_and_imports_only_what_is_named(folder: Path) -
     analyze()
     sys.modules.pop("spread", None)
     names._used.clear()
-    call("report", "analyses", "-o", "plain.html")
+    kscout("report", "analyses", "-o", "plain.html")
     assert "spread" not in sys.modules
     page = (folder / "plain.html").read_text(encoding="utf-8")
     assert "center-out" in page and "name its module with --use" in page
-    call("--use", "spread", "report", "analyses", "-o", "named.html")
+    kscout("--use", "spread", "report", "analyses", "-o", "named.html")
     page = (folder / "named.html").read_text(encoding="utf-8")
     assert "Distance from the center" in page and "--use" not in page
