@@ -9,8 +9,13 @@ from kscout.errors import ConfigError
 from kscout.physics import center_mask, coils
 from kscout.physics.normalization import denormalize
 from kscout.reconstruction.sense import Sense
-from kscout.reconstruction.sense_tv import SenseTotalVariation, solve_with_coils
-from kscout.reconstruction.total_variation import field_length, gradient, solve
+from kscout.reconstruction.total_variation import (
+    SenseTotalVariation,
+    field_length,
+    gradient,
+    solve,
+    solve_with_coils,
+)
 
 WEIGHT = 2e-3
 

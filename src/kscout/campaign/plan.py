@@ -1,6 +1,6 @@
 """From a grid to the graph of its runs, each after all that it needs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -19,7 +19,6 @@ from kscout.campaign.nodes import (
     make_node,
     path_of,
 )
-from kscout.campaign.sources import given_reconstruction, given_store, kind_of, weights_file
 from kscout.compressed import plain_checksum
 from kscout.config import (
     AcquisitionSetting,
@@ -29,9 +28,10 @@ from kscout.config import (
     to_table,
     to_toml,
 )
+from kscout.data.manifest import MANIFEST, read_manifest
 from kscout.errors import ConfigError, DataError
 from kscout.files import read_record
-from kscout.names import protocol_of
+from kscout.names import FORMATS, RAW_FORMATS, RECONSTRUCTORS, protocol_of
 from kscout.names.renamed import in_0_2
 from kscout.zoo import zoo_path
 
@@ -39,6 +39,10 @@ _SINCE_0_1 = {"metric": "ssim", "sizes": []}
 """Settings of trainings that 0.1 did not have; with these values they are no part of a name."""
 INDEX = "campaign.json"
 SETTINGS = "settings.toml"
+_WEIGHTS = "weights.safetensors"
+_RAW_ONLY = {one for entry in RAW_FORMATS.values() for one in entry.suffixes}
+_RAW_ONLY -= {one for entry in FORMATS.values() for one in entry.suffixes}
+"""Suffixes of files that hold k-space and no images."""
 
 
 @final
@@ -99,7 +103,7 @@ def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
     """Expand a grid to the graph of its runs under `root`; reads manifests, runs nothing."""
     plan = Plan(grid.name, root, grid.use)
     known, gone = known_sources(root), known_kspace(root)
-    kinds = {name: kind_of(store, gone) for name, store in grid.stores.items()}
+    kinds = {name: _kind_of(store, gone) for name, store in grid.stores.items()}
     given = [(one, kinds[name]) for name, one in grid.stores.items() if isinstance(one, GivenStore)]
     plan.kspace = sorted({store.path for store, kind in given if kind == "kspace"})
     for name in grid.crossed:
@@ -141,7 +145,7 @@ def _cross(
 
 def _store(plan: Plan, name: str, store: Store, known: Mapping[str, str]) -> Node | Source:
     if isinstance(store, GivenStore):
-        source = given_store(store, known)
+        source = _given_store(store, known)
         return plan.given.setdefault(source.key, source)
     settings = to_table(store)
     if isinstance(settings.get("volumes"), list):
@@ -170,7 +174,7 @@ def _network(
 ) -> Node | Source:
     config = network.config
     if config is None:
-        source = given_reconstruction(network, known)
+        source = _given_reconstruction(network, known)
         return plan.given.setdefault(source.key, source)
     label = f"{file_name(config.reconstructor.name)}-seed{config.training.seed}"
     return plan.add(
@@ -251,7 +255,7 @@ def _evaluation(
 def _content(policy: str) -> str | None:
     """Return a hash of the weights that a given policy stands for, None for a plain name."""
     given = policy.rpartition("=")[2]
-    file = zoo_path(given) or weights_file(Path(given))
+    file = zoo_path(given) or _weights_file(Path(given))
     return plain_checksum(file) if file.is_file() else None
 
 
@@ -265,3 +269,55 @@ def _check_size(store: Node | Source, name: str, horizon: AcquisitionSetting) ->
             f"horizon {name!r} ends at {horizon.budget} columns, store {store.label!r} has "
             f"{columns}; lower its steps"
         )
+
+
+def _given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
+    """Return a store that is given by its path.
+
+    Args:
+        store: the path, and what to tell where nothing is there.
+        known: fingerprints by path from before, for a store that is gone now: without them all
+            runs would change their names with it.
+    """
+    path, label = Path(store.path), Path(store.path).name
+    content = known.get(str(path), f"missing {path}")
+    if (path / MANIFEST).is_file():
+        manifest = read_manifest(path)
+        content, label = manifest.fingerprint, manifest.name
+    key = address("store", {}, {"content": content})
+    return Source(key, str(path), label, path / MANIFEST, content, store.hint)
+
+
+def _kind_of(store: Store, gone: Collection[str]) -> str:
+    """Return what a store holds, `image` or `kspace`, as far as its manifest or recipe tells.
+
+    Args:
+        store: given, or how it is made or imported.
+        gone: paths of stores of k-space from before, for one that is not there now.
+    """
+    if isinstance(store, GivenStore):
+        if (Path(store.path) / MANIFEST).is_file():
+            return read_manifest(Path(store.path)).kind
+        return "kspace" if store.path in gone else "image"
+    if isinstance(store, MadeStore):
+        return "image" if store.coils is None else "kspace"
+    of_raw = (store.raw, store.axes, store.header, store.crop, store.resize, store.compress)
+    is_raw = any(of_raw) or store.prospective or Path(store.import_).suffix in _RAW_ONLY
+    return "kspace" if is_raw else "image"
+
+
+def _given_reconstruction(network: Network, known: Mapping[str, str]) -> Source:
+    """Return a reconstruction that is given by its path or its name."""
+    given = network.given or ""
+    if given in RECONSTRUCTORS:
+        return Source(address("reconstructor", {}, {"name": given}), given, file_name(given))
+    file = zoo_path(given) or _weights_file(Path(given))
+    content = plain_checksum(file) if file.is_file() else known.get(given, f"missing {given}")
+    key = address("reconstructor", {}, {"content": content})
+    hint = "train it with `kscout train reconstructor`, or name another path"
+    return Source(key, given, network.name, file, content, hint)
+
+
+def _weights_file(path: Path) -> Path:
+    """Return the file that a run folder or a path of weights stands for."""
+    return path / _WEIGHTS if path.is_dir() else path

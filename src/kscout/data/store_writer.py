@@ -15,7 +15,6 @@ from kscout.data.formats import reading
 from kscout.data.journal import JOURNAL, Journal, room_for
 from kscout.data.kinds import IMAGES, Kind
 from kscout.data.manifest import MANIFEST, Geometry, Manifest, VolumeRecord, write_manifest
-from kscout.data.recipes import difference, is_alike, refuses_bad
 from kscout.data.slices import check_peak
 from kscout.data.store import Store, unfinished_path
 from kscout.errors import ConfigError, DataError
@@ -213,7 +212,7 @@ class StoreWriter:
             return
         found = "exists already"
         if (self.path / MANIFEST).is_file():
-            found += f" ({difference(Store.open(self.path).manifest.recipe, self.recipe)})"
+            found += f" ({_difference(Store.open(self.path).manifest.recipe, self.recipe)})"
         raise DataError(f"{self.path} {found}; choose another --out, or delete it to make it again")
 
     def _take_lock(self) -> None:
@@ -240,15 +239,15 @@ class StoreWriter:
         afresh = f"delete {self._folder} to start afresh"
         with reading(self._journal.file, "the journal of a store", advice=afresh):
             head, *entries = [json.loads(line) for line in lines]
-            if not is_alike(head["recipe"], self.recipe):
+            if not _is_alike(head["recipe"], self.recipe):
                 raise DataError(
                     f"{self.path} was begun with other settings "
-                    f"({difference(head['recipe'], self.recipe)}) and is unfinished; run that "
+                    f"({_difference(head['recipe'], self.recipe)}) and is unfinished; run that "
                     f"command again, or {afresh}"
                 )
             for entry in entries:
                 self._recall(entry, afresh)
-        if self.left_out and refuses_bad(self.recipe):
+        if self.left_out and _refuses_bad(self.recipe):
             raise DataError(
                 f"{self.path} is unfinished and has left out {next(iter(self.left_out))}; go on "
                 f"with --skip-bad, or {afresh}"
@@ -298,5 +297,31 @@ def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
     # A process was killed when it had all but finished.
     (path / JOURNAL).unlink(missing_ok=True)
     recipe = json.loads(json.dumps(recipe))
-    lacks = bool(store.manifest.left_out) and refuses_bad(recipe)
-    return store if is_alike(store.manifest.recipe, recipe) and not lacks else None
+    lacks = bool(store.manifest.left_out) and _refuses_bad(recipe)
+    return store if _is_alike(store.manifest.recipe, recipe) and not lacks else None
+
+
+def _refuses_bad(recipe: dict[str, Any]) -> bool:
+    """Say whether a recipe stops at bad input, where others leave it out."""
+    return recipe.get("settings", {}).get("skip_bad") is False
+
+
+def _is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Say whether two recipes store the same slices; `--skip-bad` matters for bad input only."""
+    return _deciding(one) == _deciding(other)
+
+
+def _deciding(recipe: dict[str, Any]) -> dict[str, Any]:
+    settings = recipe.get("settings", {})
+    return {**recipe, "settings": {k: v for k, v in settings.items() if k != "skip_bad"}}
+
+
+def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """Name the first setting in which two recipes differ."""
+    if not _is_alike(there, here):
+        there, here = _deciding(there), _deciding(here)
+    one, other = ({**recipe, **recipe.get("settings", {})} for recipe in (there, here))
+    for name in dict.fromkeys([*one, *other]):
+        if name not in ("settings", "files_sha256") and one.get(name) != other.get(name):
+            return f"{name} is {one.get(name)!r} there and {other.get(name)!r} here"
+    return "made of other files" if there != here else "made by the same settings"

@@ -32,8 +32,7 @@ from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import denormalize, statistics
 from kscout.physics.sampling import center_mask
 from kscout.randomness import keyed_generator
-from kscout.reconstruction.sense_tv import SenseTotalVariation
-from kscout.reconstruction.total_variation import TotalVariation
+from kscout.reconstruction.total_variation import SenseTotalVariation, TotalVariation
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import fingerprint
 

@@ -1,4 +1,4 @@
-"""Picture figures: average policies, reconstructions, montages. Pure functions to a Figure."""
+"""Picture figures: average policies, masks, reconstructions, montages, as pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,10 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -18,6 +21,9 @@ _N_ACROSS = 4
 """Images of a montage in a row."""
 _STRIP = 0.14
 """Height over width of a drawn mask."""
+
+_MASK_ROWS, _MASKS_ACROSS = 60, 3
+_START, _NEVER = (0.62, 0.62, 0.62), (1.0, 1.0, 1.0)
 
 
 @final
@@ -62,6 +68,44 @@ def draw_average_policy(
         bar = figure.colorbar(grid[-1].images[0], ax=grid, pad=0.015, fraction=0.04)
         bar.set_label("fraction of slices")
         bar.outline.set_edgecolor(QUIET)
+    return figure
+
+
+def draw_masks(orders: Mapping[str, Int[np.ndarray, "_ _"]]) -> Figure:
+    """Draw a panel per title: slices down, columns across, the order of acquisition as color.
+
+    Args:
+        orders: by title, per slice and column: 0 for the start, 1 for the first column acquired,
+            negative where it was not measured. Of many slices some are drawn, evenly spread.
+    """
+    latest = max([1, *(int(order.max()) for order in orders.values())])
+    scale = Normalize(1, max(latest, 2))
+    n_across = min(_MASKS_ACROSS, len(orders))
+    n_down = -(-len(orders) // n_across)
+    with house_style():
+        width, height = max(6.4, 3.4 * n_across), 2.9 * n_down
+        figure, grid = new_axes(n_down, n_across, width=width, height=height)
+        for axes, (title, order) in zip(grid, orders.items(), strict=False):
+            shown = np.unique(
+                np.linspace(0, len(order) - 1, min(len(order), _MASK_ROWS)).astype(int)
+            )
+            colors = colormaps["viridis_r"](scale(order[shown]))[..., :3]
+            colors[order[shown] == 0], colors[order[shown] < 0] = _START, _NEVER
+            extent = (-0.5, order.shape[1] - 0.5, len(shown) + 0.5, 0.5)
+            axes.imshow(colors, aspect="auto", extent=extent)
+            axes.set_title(title, loc="left")
+            axes.set_xlabel("k-space column")
+            axes.set_ylabel("slice")
+            axes.grid(visible=False)
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        for axes in grid[len(orders) :]:
+            axes.set_axis_off()
+        mappable = ScalarMappable(scale, "viridis_r")
+        bar = figure.colorbar(mappable, ax=grid, pad=0.015, fraction=0.04)
+        bar.set_label("order of acquisition")
+        bar.outline.set_edgecolor(QUIET)
+        bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     return figure
 
 

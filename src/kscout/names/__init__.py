@@ -134,7 +134,7 @@ RECONSTRUCTORS = Table(
             is_for_coils=True,
         ),
         "sense-tv": ReconstructorEntry(
-            "sense_tv:SenseTotalVariation",
+            "total_variation:SenseTotalVariation",
             "compressed sensing over all coils",
             is_learnable=False,
             is_for_coils=True,

@@ -94,7 +94,7 @@ def _file_name(words: Sequence[str], before: Sequence[MaskRow]) -> str:
 
 
 def _draw(rows: Sequence[MaskRow], folder: Path) -> Any:  # noqa: ANN401 - a matplotlib figure
-    from kscout.figures.masks import draw_masks
+    from kscout.figures.pictures import draw_masks
 
     pictures = {}
     for row in rows:
