@@ -102,10 +102,10 @@ def test_complex_networks_agree_in_onnxruntime(tmp_path: Path) -> None:
 def test_an_ensemble_with_an_order_decides_by_no_value_of_the_example(
     tmp_path: Path, unchecked: None
 ) -> None:
-    torch.manual_seed(0)
-    paths = [str(tmp_path / f"{name}.safetensors") for name in "ab"]
-    for path in paths:
-        member = ColumnPolicy(n_cols=16, n_initial=2, horizon=3, width=16, n_heads=2)
+    column = complex_networks()[1]
+    order = policies.POLICIES["fixed"](n_cols=N_COLS, order=[3, 1])
+    paths = [str(tmp_path / f"{name}.safetensors") for name in ("column", "order")]
+    for path, member in zip(paths, (column, order), strict=True):
         policies.save(path, member)
     policy = EnsemblePolicy(members=paths, horizon=3, order=[5, 11], order_cols=16)
     out = tmp_path / "ensemble.onnx"

@@ -13,6 +13,7 @@ from posterior_policies import ensemble_members, some_policy
 from training_stores import (
     blob_store,
     ensemble_of_orders,
+    saved_orders,
     small_config,
     train_in_lockstep_and_alone,
     train_whole_and_cut,
@@ -37,11 +38,6 @@ from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint, read_weights, save_weights
 
 SHORT = {"method": "ensemble", "n_slices": 6, "n_best": 3, "n_validated": 2, "seed": 3}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +80,7 @@ def test_a_file_holds_all_members(members: list[str], tmp_path: Path) -> None:
     assert all(torch.equal(value, wanted[name]) for name, value in found.state_dict().items())
     assert found.policies[1].gain_units == (0.5, 0.25)
     assert found.misfit(16, 32) is None
-    orders = [FixedOrder(n_cols=n, order=[3, 5]) for n in (16, 16)]
-    for number, order in enumerate(orders):
-        policies.save(tmp_path / f"{number}.safetensors", order)
-    both = EnsemblePolicy(members=[str(tmp_path / f"{n}.safetensors") for n in (0, 1)])
+    both = EnsemblePolicy(members=saved_orders(tmp_path, ([3, 5], [3, 5])))
     assert both.misfit(16, 32) == ("16 columns", 32) and both.misfit(16, 16) is None
     assert not both.needs_judge
 
@@ -130,10 +123,8 @@ def test_no_weight_is_negative_and_what_remains_is_fitted_anew() -> None:
 
 def test_weights_are_what_the_columns_that_members_like_gain(store: Store, tmp_path: Path) -> None:
     """Both members are orders, so that all can be reckoned by hand."""
-    paths, orders = [], ([4, 10, 12, 3, 5], [10, 11, 4, 2, 1])
-    for number, order in enumerate(orders):
-        paths.append(str(tmp_path / f"{number}.safetensors"))
-        policies.save(paths[-1], FixedOrder(n_cols=16, order=order))
+    orders = [4, 10, 12, 3, 5], [10, 11, 4, 2, 1]
+    paths = saved_orders(tmp_path, orders)
     config = config_of(paths, n_slices=11, n_best=2)
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     found, slices = policies.load(run.path), store.split("train")
@@ -211,11 +202,8 @@ def test_slices_follow_members_in_turn_whatever_is_acquired_together(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under torchrun each process has every n-th slice of a batch."""
-    orders, paths = ([4, 10, 12], [10, 11, 4], [3, 2, 1]), []
-    for number, order in enumerate(orders):
-        paths.append(str(tmp_path / f"{number}.safetensors"))
-        policies.save(paths[-1], FixedOrder(n_cols=16, order=order))
-    config = config_of(paths, n_slices=9, n_best=1)
+    orders = [4, 10, 12], [10, 11, 4], [3, 2, 1]
+    config = config_of(saved_orders(tmp_path, orders), n_slices=9, n_best=1)
     trainee = Trainee.resume(new_policy(config, store.split("train")), config)
     followed: list[list[int]] = []
     acquire = Simulator.acquire
@@ -239,9 +227,7 @@ def test_slices_follow_members_in_turn_whatever_is_acquired_together(
 
 
 def test_a_changed_member_is_another_training(store: Store, tmp_path: Path) -> None:
-    paths = [str(tmp_path / f"{number}.safetensors") for number in (0, 1)]
-    for path in paths:
-        policies.save(path, FixedOrder(n_cols=16, order=[4, 10, 12]))
+    paths = saved_orders(tmp_path, ([4, 10, 12], [4, 10, 12]))
     where = (config_of(paths), store, "zero-filled", tmp_path / "run")
     train_policy(*where, device="cpu")
     policies.save(paths[0], FixedOrder(n_cols=16, order=[5, 10, 12]))

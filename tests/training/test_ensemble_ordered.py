@@ -8,7 +8,6 @@ import pytest
 import torch
 from posterior_policies import ensemble_members
 from training_stores import (
-    blob_store,
     ensemble_of_orders,
     small_config,
     train_in_lockstep_and_alone,
@@ -35,11 +34,6 @@ SHORT = {
     **{"method": "ensemble", "n_slices": 11, "n_best": 2, "n_validated": 2, "seed": 3},
     **{"ordered": [2], "n_prior_slices": 4},
 }
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
 @pytest.fixture(scope="module")

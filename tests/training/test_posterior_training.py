@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import torch
 from posterior_policies import SHORT, config_of, estimator_of, some_policy
-from training_stores import (
-    blob_store,
-    small_config,
-    train_in_lockstep_and_alone,
-    train_whole_and_cut,
-    weights,
-)
+from training_stores import small_config, train_in_lockstep_and_alone, train_whole_and_cut, weights
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator
@@ -25,11 +19,6 @@ from kscout.policies.posterior import PosteriorPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.posterior import Posterior, energy_score
 from kscout.training.policy import train_policy
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
 def test_the_energy_score_is_least_for_draws_like_the_truth() -> None:

@@ -1,5 +1,6 @@
 """Tiny stores of smooth blobs: enough structure to learn from, made in milliseconds."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,11 +35,16 @@ _FILES: list[TemporaryDirectory[str]] = []
 def ensemble_of_orders(n_cols: int = 16) -> dict[str, Any]:
     """Return a policy of two orders, whose files last as long as the tests do."""
     _FILES.append(TemporaryDirectory())
-    paths = []
-    for number, order in enumerate(([4, 10, 12, 3, 5], [10, 11, 4, 2, 1])):
-        paths.append(f"{_FILES[-1].name}/{number}.safetensors")
-        policies.save(paths[-1], FixedOrder(n_cols=n_cols, order=order))
-    return {"name": "ensemble", "members": paths}
+    orders = [4, 10, 12, 3, 5], [10, 11, 4, 2, 1]
+    return {"name": "ensemble", "members": saved_orders(_FILES[-1].name, orders, n_cols)}
+
+
+def saved_orders(folder: Path | str, orders: Sequence[list[int]], n_cols: int = 16) -> list[str]:
+    """Write policies of fixed orders, and return the files."""
+    paths = [f"{folder}/{number}.safetensors" for number in range(len(orders))]
+    for path, order in zip(paths, orders, strict=True):
+        policies.save(path, FixedOrder(n_cols=n_cols, order=order))
+    return paths
 
 
 def blob_store(path: Path, *, n_rows: int = 20, n_cols: int = 24, n_train: int = 11) -> Store:
