@@ -19,8 +19,7 @@ from kscout.core import Policy
 from kscout.policies.center_out import CenterOut
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.density import LearnedDensity
-from kscout.policies.random import Random
-from kscout.policies.variable_density import VariableDensity
+from kscout.policies.random import Random, VariableDensity
 
 N_BATCH, N_COLS = 4, 9
 

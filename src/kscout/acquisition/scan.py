@@ -1,10 +1,10 @@
-"""What a session acquires: sizes, budget, start, and how advice is asked for."""
+"""What a session acquires (sizes, budget, start, how advice is asked for), and what it advises."""
 
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, Literal, final
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kscout.acquisition.budget import check_budget
@@ -15,6 +15,8 @@ from kscout.errors import ConfigError
 
 MOST = 4096
 """Rows, columns and coils that a session takes: more is a mistake in typing."""
+Source = Literal["start", "policy", "fallback", "end"]
+"""Of advice."""
 
 
 @final
@@ -73,3 +75,22 @@ class Scan:
         allowed = torch.full((self.n_cols,), self.selectable is None)
         allowed[list(self.selectable or ())] = True
         return allowed
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """Which columns to measure next, and why."""
+
+    columns: tuple[int, ...]
+    """In the order of preference; none at the end."""
+    source: Source
+    """`start` until all of it is measured; `fallback` where the policy was late or failed."""
+    scores: Float[Tensor, " col"] | None = None
+    """The policy's, of every column, measured ones included; None where another source answers."""
+    duration_s: float = 0.0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the fallback answers, for a policy that was late or failed."""
+        return self.source == "fallback"

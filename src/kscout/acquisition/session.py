@@ -24,11 +24,10 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from kscout.acquisition.advice import Advice, Source
 from kscout.acquisition.advisor import Advisor, Answer, Question
 from kscout.acquisition.choose import check_chosen, choose_several, draws_columns
 from kscout.acquisition.rollout import action_uniforms
-from kscout.acquisition.scan import Scan
+from kscout.acquisition.scan import Advice, Scan, Source
 from kscout.acquisition.session_file import Kept, NotKeptError, damaged, read_kept, write_kept
 from kscout.columns import columns_text, whole_order
 from kscout.config.records import read, to_table

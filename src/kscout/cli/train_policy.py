@@ -48,8 +48,7 @@ def train_policy(
     reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
     out: options.RunFolder,
     method: Annotated[
-        str | None,
-        typer.Option(help=f"Estimator: {ESTIMATORS.words()}. [default: greedy]"),
+        str | None, typer.Option(help=f"Estimator: {ESTIMATORS.words()}. [default: greedy]")
     ] = None,
     gamma: Annotated[
         list[float] | None,
@@ -66,8 +65,7 @@ def train_policy(
     settings: options.Assignments = None,
     policy: PolicyNetwork = None,
     start: Annotated[
-        str | None,
-        typer.Option(help="Trained policy to learn on from: run, file or zoo name."),
+        str | None, typer.Option(help="Trained policy to learn on from: run, file or zoo name.")
     ] = None,
     seeds: options.Seeds = 1,
     device: options.Device = "auto",

@@ -73,9 +73,7 @@ POLICIES = Table(
     room="kscout.policies",
     entries={
         "random": PolicyEntry("random:Random", "uniform over unmeasured columns"),
-        "variable-density": PolicyEntry(
-            "variable_density:VariableDensity", "random, denser near the center"
-        ),
+        "variable-density": PolicyEntry("random:VariableDensity", "random, denser near the center"),
         "equispaced-one": PolicyEntry("equispaced:EquispacedOne", "equally spaced, of one side"),
         "equispaced-two": PolicyEntry("equispaced:EquispacedTwo", "equally spaced, of both sides"),
         "center-out": PolicyEntry("center_out:CenterOut", "the column nearest to the center"),

@@ -28,10 +28,7 @@ RENAMED: dict[str, dict[str, str]] = {
 }
 """By kind: the old name and the new one. Settings are dotted: `training.key`, and for arguments
 `component.key` with the component's new name in both. Options begin with two hyphens."""
-CLASSES: dict[str, str] = {
-    "PosteriorPolicy": "ImaginePolicy",
-    "EnsemblePolicy": "WeighedPolicy",
-}
+CLASSES: dict[str, str] = {"PosteriorPolicy": "ImaginePolicy", "EnsemblePolicy": "WeighedPolicy"}
 """Classes of components, by the name of today: what version 0.2 called them. Fingerprints count
 the class, and those in files of 0.2 must not change."""
 

@@ -1,7 +1,9 @@
-"""What the page asks of the service, and the pages themselves."""
+"""What the page asks of the service, and the pages themselves: `/`, and `/docs` from OpenAPI."""
 
 import asyncio
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from threading import Event
@@ -18,7 +20,6 @@ from kscout.player import acquisition_player
 from kscout.player.frames import moving_picture, still_picture
 from kscout.player.pages import templates
 from kscout.serve.guard import LOOPBACK
-from kscout.serve.page.interface import interface_page
 from kscout.serve.page.stage import YOU, Asked, Stage
 
 _HEADERS = {
@@ -66,7 +67,7 @@ def add_pages(app: FastAPI, stage: Stage | None, *, n_bytes: int) -> None:
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     def interface() -> Response:
-        return HTMLResponse(interface_page(app.openapi()), headers=_HEADERS)
+        return HTMLResponse(_interface_page(app.openapi()), headers=_HEADERS)
 
     texts = templates("kscout.serve.page")
 
@@ -144,3 +145,29 @@ async def _while_awaited(request: Request, work: Callable[[Event], _T]) -> _T:
         if not computing.done() and await request.is_disconnected():
             gone.set()
     return computing.result()
+
+
+def _interface_page(described: dict[str, Any]) -> str:
+    """Return HTML that lists all requests; it needs no script, and nothing from elsewhere."""
+    page = templates("kscout.serve.page").get_template("interface.html.j2")
+    schemas = described.get("components", {}).get("schemas", {})
+    return page.render(
+        title=described["info"]["title"],
+        version=described["info"]["version"],
+        requests=list(_requests(described)),
+        schemas={name: json.dumps(schema, indent=2) for name, schema in schemas.items()},
+    )
+
+
+def _requests(described: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path, methods in described["paths"].items():
+        for method, about in methods.items():
+            body = json.dumps(about.get("requestBody", {}))
+            yield {
+                "method": method.upper(),
+                "path": path,
+                "summary": about.get("description") or about.get("summary", ""),
+                "given": ", ".join(one["name"] for one in about.get("parameters", [])),
+                "bodies": list(dict.fromkeys(re.findall(r"#/components/schemas/(\w+)", body))),
+                "answers": ", ".join(about.get("responses", {})),
+            }

@@ -37,12 +37,7 @@ from kscout.policies.posterior import Network, PosteriorPolicy, moved_noises, no
 from kscout.training.augmentation import N_VARIED, is_flipped, varied
 from kscout.training.distributed import from_main, share
 from kscout.training.estimators import PolicyTrainee
-from kscout.training.estimators.gradient import (
-    Batch,
-    Draws,
-    GeneratorFor,
-    WarmedEstimator,
-)
+from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, WarmedEstimator
 from kscout.training.estimators.labels import carried_on
 from kscout.training.fixed_order import fit_fixed_order
 
