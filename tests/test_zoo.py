@@ -63,11 +63,6 @@ def test_entries_load_by_name_and_stay_small(name: str) -> None:
     assert path is not None and path.stat().st_size < 16 * 2**20
 
 
-def test_the_zoo_stays_under_forty_megabytes() -> None:
-    paths = [zoo_path(name) for name in ZOO]
-    assert sum(path.stat().st_size for path in paths if path is not None) < 40e6
-
-
 def test_every_weights_file_of_the_zoo_is_in_its_table() -> None:
     path = zoo_path("knee-unet")
     assert path is not None

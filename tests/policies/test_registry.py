@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kscout.acquisition.choose import choose_columns, column_log_probabilities, draw_columns
 from kscout.acquisition.episode import Simulator, Trial
@@ -166,25 +165,6 @@ def test_fixed_order_goes_on_from_the_center() -> None:
     assert policy(seen).argsort(descending=True).tolist() == [[6, 3, 2, 4, 1, 5, 0]] * 2
 
 
-class Operations(TorchDispatchMode):
-    """Notes what is computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
-        self.names.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-
-def test_to_check_a_file_of_an_order_torch_need_not_load_its_compiler() -> None:
-    """It does so for an assignment by index on the device meta, and takes seconds."""
-    with Operations() as found, torch.device("meta"):
-        POLICIES["fixed"](n_cols=7, order=[6, 3])
-    assert not [name for name in found.names if "index" in name]
-
-
 @pytest.mark.parametrize(
     "order, sentence", [([1, 7], "column 7 of the order"), ([2, 5, 2], "column 2 is twice")]
 )
@@ -218,11 +198,6 @@ def test_images_of_another_width_are_refused() -> None:
 def test_a_policy_that_needs_data_is_not_built_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"'{name}' cannot be built from its name"):
         build(name, n_cols=N_COLS, n_initial=N_INITIAL, horizon=HORIZON)
-
-
-def test_an_unknown_name_lists_the_choices() -> None:
-    with pytest.raises(ConfigError, match=r"unknown policy 'centre-out'.*center-out"):
-        build("centre-out", n_cols=N_COLS, n_initial=N_INITIAL, horizon=HORIZON)
 
 
 def test_the_spectral_oracle_takes_the_column_with_the_largest_true_error(

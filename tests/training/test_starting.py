@@ -24,10 +24,11 @@ from kscout.training.starting import network_of
 from kscout.weights import fingerprint, read_weights
 from kscout.zoo import zoo_file
 
-COLUMN = {
-    **{"name": "column", "width": 8, "n_heads": 2, "n_layers": 1},
+SIZES: dict[str, Any] = {
+    **{"width": 8, "n_heads": 2, "n_layers": 1},
     **{"channels": [8], "image_channels": [8], "n_bins": 2},
 }
+COLUMN = {"name": "column", **SIZES}
 STILL = {"learning_rate": 1e-30, "seed": 5}
 """A training that changes no weight."""
 
@@ -182,24 +183,22 @@ def test_a_column_network_learns_on_for_another_matrix_start_and_budget(
 
 
 def test_mean_gains_go_by_frequency_and_by_the_share_that_is_measured() -> None:
-    arguments = {key: value for key, value in COLUMN.items() if key != "name"}
-    coarse = ColumnPolicy(n_cols=16, n_initial=2, horizon=4, **arguments)
+    coarse = ColumnPolicy(n_cols=16, n_initial=2, horizon=4, **SIZES)
     coarse.start_from(torch.rand(4, 16))
-    fine = ColumnPolicy(n_cols=32, n_initial=4, horizon=8, **arguments)
+    fine = ColumnPolicy(n_cols=32, n_initial=4, horizon=8, **SIZES)
     fine.take_weights(coarse)
     # Every other column of the finer matrix has a frequency of the coarser one.
     assert torch.allclose(fine.prior[::2, ::2], coarse.prior)
-    late = ColumnPolicy(n_cols=16, n_initial=4, horizon=6, **arguments)
+    late = ColumnPolicy(n_cols=16, n_initial=4, horizon=6, **SIZES)
     late.take_weights(coarse)
     assert torch.equal(late.prior, coarse.prior[[2, 3, 3, 3, 3, 3]])
 
 
 def test_mean_gains_of_several_matrices_are_those_of_the_nearest_that_is_known() -> None:
-    arguments = {key: value for key, value in COLUMN.items() if key != "name"}
-    start = ColumnPolicy(n_cols=32, n_initial=4, horizon=8, known_cols=[16], **arguments)
+    start = ColumnPolicy(n_cols=32, n_initial=4, horizon=8, known_cols=[16], **SIZES)
     start.start_from(torch.rand(8, 32))
     start.start_from(torch.rand(4, 16), start.tables[1])
-    found = ColumnPolicy(n_cols=64, n_initial=8, horizon=16, known_cols=[16, 32], **arguments)
+    found = ColumnPolicy(n_cols=64, n_initial=8, horizon=16, known_cols=[16, 32], **SIZES)
     found.take_weights(start)
     assert torch.equal(found.prior_16, start.prior_16)
     assert torch.equal(found.prior_32, start.prior)
@@ -207,14 +206,13 @@ def test_mean_gains_of_several_matrices_are_those_of_the_nearest_that_is_known()
 
 
 def test_mean_gains_of_several_starts_are_those_of_the_nearest_that_is_known() -> None:
-    arguments = {key: value for key, value in COLUMN.items() if key != "name"}
-    start = ColumnPolicy(n_cols=32, n_initial=4, horizon=12, known_starts=[8], **arguments)
+    start = ColumnPolicy(n_cols=32, n_initial=4, horizon=12, known_starts=[8], **SIZES)
     start.start_from(torch.rand(12, 32))
     start.start_from(torch.rand(8, 32), start.tables[1])
-    late = ColumnPolicy(n_cols=32, n_initial=7, horizon=9, **arguments)
+    late = ColumnPolicy(n_cols=32, n_initial=7, horizon=9, **SIZES)
     late.take_weights(start)
     assert torch.equal(late.prior, start.prior_from_8[[0, 0, 1, 2, 3, 4, 5, 6, 7]])
-    both = ColumnPolicy(n_cols=16, n_initial=2, horizon=6, known_starts=[4], **arguments)
+    both = ColumnPolicy(n_cols=16, n_initial=2, horizon=6, known_starts=[4], **SIZES)
     both.take_weights(start)
     assert torch.equal(both.prior_from_4[:, 1:], start.prior_from_8[::2, 2::2])
     assert torch.equal(both.prior[:, 1:], start.prior[::2, 2::2])
@@ -303,9 +301,7 @@ def test_greedy_learns_on_from_a_column_network_of_another_matrix(
     base = small_config(COLUMN, training)
     config = replace(base, acquisition=replace(base.acquisition, n_initial=4, horizon=5))
     run = train_policy(config, other, "zero-filled", tmp_path / "run", start=first, device="cpu")
-    expected = ColumnPolicy(
-        n_cols=20, n_initial=4, horizon=5, **{k: v for k, v in COLUMN.items() if k != "name"}
-    )
+    expected = ColumnPolicy(n_cols=20, n_initial=4, horizon=5, **SIZES)
     expected.take_weights(policies.load(first))
     found = weights(run.path)
     assert all(torch.equal(found[key], value) for key, value in expected.state_dict().items())
