@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from kscout.exports import on_first_use
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:
     from kscout.acquisition.rollout import rollout as rollout
