@@ -179,13 +179,6 @@ def choose_several(
 
     So the best are taken in their order, or columns are drawn without replacement.
 
-    Args:
-        policy: whose scores they are.
-        scores: of the columns.
-        blocked: columns that may not be chosen.
-        uniforms: decide the draws; None takes the best columns.
-        n_columns: how many.
-
     Returns:
         The columns, and where a blocked one had to stand in because none was left to choose.
     """

@@ -190,13 +190,7 @@ class Simulator:
     def observe(
         self, policy: Policy, state: State, *, n_left: int | Int[Tensor, " state"] | None = None
     ) -> Observation:
-        """Return what the policy may see: what it asks for, and the truth for oracles only.
-
-        Args:
-            policy: that is to choose.
-            state: where the acquisitions stand.
-            n_left: columns that may still be acquired, where that is known.
-        """
+        """Return what the policy may see: what it asks for, and the truth for oracles only."""
         found = Reconstruction(state.image, state.mean, state.std)
         given = (policy, found, state.zero_filled, state.mask)
         how = (self.reconstructor, self.protocol, self.metric)

@@ -158,11 +158,7 @@ class TrainingBatch:
             return self.estimator.batch_gradients([self.drawn], 0) / self.work.n_slices
 
     def estimate(self, replay: Int[Tensor, "step state q"] | None = None) -> Estimate:
-        """Compute the gradients eagerly and return the estimate with all intermediate values.
-
-        Args:
-            replay: columns to use instead of sampling.
-        """
+        """Compute the gradients eagerly and return the estimate with all intermediate values."""
         index, uniforms, followed = self.inputs
         estimator = self.estimator
         estimator.trainees[0].optimizer.zero_grad()

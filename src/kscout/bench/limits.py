@@ -86,14 +86,7 @@ def wait(device: torch.device) -> float:
 def best_time(
     function: Callable[[], Any], device: torch.device, *, at_least_s: float, n_least: int = 3
 ) -> float:
-    """Return the best time in seconds of repeated calls, after one to warm up.
-
-    Args:
-        function: what is timed, until the device has done it.
-        device: where it runs.
-        at_least_s: repeat for at least this time,
-        n_least: and at least this often.
-    """
+    """Return the best time in seconds of repeated calls, after one to warm up."""
     function()
     best, n_calls, begun = float("inf"), 0, wait(device)
     while n_calls < n_least or wait(device) - begun < at_least_s:

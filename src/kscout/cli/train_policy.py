@@ -197,13 +197,7 @@ def preset_acquisition(preset: str, wanted: dict[str, Any]) -> AcquisitionSettin
 def vary(
     base: PolicyConfig, seeds: Sequence[int], varied: Mapping[str, Sequence[Any] | None]
 ) -> list[PolicyConfig]:
-    """Return the settings of all combinations, the seed changing fastest.
-
-    Args:
-        base: settings of them all.
-        seeds: at least one.
-        varied: values by the name of a setting; None for that of `base`.
-    """
+    """Return the settings of all combinations, the seed changing fastest."""
     changes: list[dict[str, Any]] = [{}]
     for name, values in {**varied, "seed": seeds}.items():
         if values is not None and len(set(values)) < len(values):

@@ -274,12 +274,7 @@ SAMPLERS = Table(
 
 
 def label_of(method: str, settings: Mapping[str, Any]) -> str:
-    """Return what tables call the runs of an estimator that has these settings.
-
-    Args:
-        method: its name; one that is not in the table is its own label.
-        settings: by key; those that the label names may be left out.
-    """
+    """Return what tables call the runs of an estimator that has these settings."""
     method = current("estimator", method)
     entry = ESTIMATORS.entries.get(method)
     try:

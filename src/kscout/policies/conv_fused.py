@@ -151,10 +151,6 @@ class HalfPrecisionConvPolicy(Policy):
     def keep(self, n_images: int, n_bytes: int) -> int:
         """Keep the features of the images that are scored next, as many as memory allows.
 
-        Args:
-            n_images: how many will be scored.
-            n_bytes: the most memory that may be taken.
-
         Returns:
             Of how many features will be kept: the first ones.
         """

@@ -79,10 +79,6 @@ class KeptConvPolicy(Policy):
     def keep(self, n_images: int, n_bytes: int) -> int:
         """Keep the features of all images that are scored next, or of none where memory is short.
 
-        Args:
-            n_images: how many will be scored.
-            n_bytes: the most memory that may be taken.
-
         Returns:
             Of how many features will be kept.
         """

@@ -57,13 +57,7 @@ def signal(tissue: Tissue, sequence: Sequence) -> float:
 def draw_signals(
     rng: np.random.Generator, sequence: str, *, spread: float = 0.07
 ) -> dict[str, float]:
-    """Draw every tissue's signal for one subject, who differs a little from the table.
-
-    Args:
-        rng: The subject's random numbers; always the same count is drawn.
-        sequence: A name in `SEQUENCES`.
-        spread: Relative standard deviation of density and relaxation times.
-    """
+    """Draw every tissue's signal for one subject, who differs a little from the table."""
     factors = np.exp(spread * rng.standard_normal((len(TISSUES), 3)))
     return {
         name: signal(

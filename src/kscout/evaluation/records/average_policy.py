@@ -28,12 +28,7 @@ class AveragePolicy:
 def sampled_by_step(
     columns: Int[np.ndarray, "acquisition step"], start: Bool[np.ndarray, "acquisition col"]
 ) -> Float32[np.ndarray, "step col"]:
-    """Return the fraction of acquisitions that have measured each column by each step.
-
-    Args:
-        columns: in the order of acquisition; negative where an acquisition had ended.
-        start: columns measured before the first step.
-    """
+    """Return the fraction of acquisitions that have measured each column by each step."""
     n_acquisitions, n_steps = columns.shape
     taken = np.zeros((n_steps, start.shape[1]))
     which, steps = np.nonzero(columns >= 0)

@@ -59,11 +59,7 @@ class Contender:
         return Training(found["method"], found.get("gamma")) if "method" in found else None
 
     def draws(self, *, is_argmax: bool) -> bool:
-        """Say whether it draws its columns; `--argmax` is for policies that were loaded or given.
-
-        Args:
-            is_argmax: whether the best column is asked for.
-        """
+        """Say whether it draws columns; `--argmax` is for policies that were loaded or given."""
         return draws_columns(self.policy, is_asked=not (is_argmax and self.is_learned))
 
 
@@ -278,13 +274,6 @@ def conditions_note(
     """Return what to say where a policy was trained for another acquisition or protocol.
 
     Starts and budgets may be several. Where matrix sizes are, it counts which share of them.
-
-    Args:
-        contender: the policy.
-        sizes: of the acquisition here.
-        protocol: likewise.
-        start: columns that it starts from here, None for central ones.
-        columns_per_step: that it chooses here before each reconstruction.
     """
     config = contender.config or {}
     setting, training = config.get("acquisition", {}), config.get("training", {})
@@ -334,13 +323,7 @@ def budget_of_network(source: Path | str) -> Budget | None:
 
 
 def network_note(source: Path | str, sizes: Sizes, start: str | None = None) -> str | None:
-    """Return what to say where a reconstruction learned together with a policy for other columns.
-
-    Args:
-        source: what it is loaded from.
-        sizes: of the acquisition here.
-        start: columns that it starts from here, None for central ones.
-    """
+    """Return what to say where a reconstruction was trained with a policy for other columns."""
     told = budget_of_network(source)
     if told is None:
         return None

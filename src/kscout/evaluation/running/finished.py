@@ -23,12 +23,7 @@ FINISHED = ".finished"
 
 @final
 class FinishedPolicies:
-    """Rows and scores of single policies, on disk, each known by all that decides it.
-
-    Args:
-        folder: where they are kept.
-        depends_on: what decides the scores of every policy, as JSON values.
-    """
+    """Rows and scores of single policies, on disk, each known by all that decides it."""
 
     def __init__(self, folder: Path, depends_on: dict[str, Any]) -> None:
         self.folder = folder

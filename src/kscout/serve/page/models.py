@@ -29,13 +29,7 @@ _SIDE = 128
 
 @final
 class Models:
-    """Loads what the command line named when it is first asked for.
-
-    Args:
-        reconstructors: as `kscout.reconstruction.load` takes them.
-        policies: names, run folders, weights files, names of the zoo, or `LABEL=PATH`.
-        device: where they run.
-    """
+    """Loads what the command line named when it is first asked for."""
 
     def __init__(
         self, reconstructors: Sequence[str], policies: Sequence[str], *, device: torch.device

@@ -119,13 +119,7 @@ class Recording:
         uniforms: Float[Tensor, "state draw *member"],
         replay: Int[Tensor, "state draw *member"] | None = None,
     ) -> Int[Tensor, "state draw *member"]:
-        """Draw columns from the policies' scores, or groups of different columns.
-
-        Args:
-            state: where the acquisitions stand.
-            uniforms: numbers in [0, 1) that decide the draws.
-            replay: columns to take instead of drawing.
-        """
+        """Draw columns from the policies' scores, or groups of different columns."""
         seen = observe(self.policies, self.simulator, state)
         with torch.set_grad_enabled(self.goes_back_at_once):
             self.logits = score(self.policies, seen)

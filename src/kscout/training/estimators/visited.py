@@ -1,8 +1,8 @@
 """States that policies visit, as rows of tensors: divided among policies, joined over steps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,6 @@ from kscout.core import Observation
 from kscout.kernels.cuda import count_on
 from kscout.policies.views import View
 from kscout.training.replay import Rows
-from kscout.training.streams import side_by_side
 
 _SEEN = tuple(field.name for field in fields(Observation))
 
@@ -37,7 +36,7 @@ def score(policies: Sequence[View], seen: Observation) -> Float[Tensor, "state c
         partial(policy, observation_of(part_of(rows, number, n_policies)))
         for number, policy in enumerate(policies)
     ]
-    found = side_by_side(calls, seen.image.device)
+    found = _side_by_side(calls, seen.image.device)
     return found[0] if n_policies == 1 else torch.cat(found)
 
 
@@ -68,3 +67,29 @@ def joined(steps: Sequence[Rows], n_at_once: int) -> Iterator[Rows]:
                 pieces.append({name: value[first:last] for name, value in rows.items()})
             at += n
         yield {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _side_by_side(functions: Sequence[Callable[[], Tensor]], device: torch.device) -> list[Tensor]:
+    """Call functions that do not depend on each other, on CUDA each on its own stream.
+
+    The results may be used on the current stream. Works inside the capture of a graph, where the
+    branches become parallel.
+    """
+    if device.type != "cuda" or len(functions) == 1:
+        return [function() for function in functions]
+    main = torch.cuda.current_stream(device)
+    sides = _streams(len(functions), device)
+    results = []
+    for function, side in zip(functions, sides, strict=True):
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            results.append(function())
+    for result, side in zip(results, sides, strict=True):
+        main.wait_stream(side)
+        result.record_stream(main)
+    return results
+
+
+@cache
+def _streams(n: int, device: torch.device) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(n)]
