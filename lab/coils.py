@@ -10,9 +10,9 @@ compares policies that acquire columns for the VarNet with a fixed order. Protoc
 import csv
 from pathlib import Path
 
-from commands import evaluate, kscout, parser
 from results import Row, record, result
 
+from commands import evaluate, kscout, parser
 from kscout.provenance import commit
 
 BUDGETS = {"4x": (16, 16), "8x": (8, 8)}
@@ -23,7 +23,7 @@ MASKS = ("--set", "training.accelerations=[8,6,4,16,12,8]", "--set")
 MASKS += ("training.center_fractions=[0.125,0.125,0.125,0.0625,0.0625,0.0625]",)
 VARNET = ("--set", "reconstructor.output=rss", "--set", "reconstructor.n_cascades=4")
 VARNET += ("--set", "reconstructor.n_channels=16")
-DENSE = {"n_best": 4, "n_random": 4, "batch_size": 16, "n_warm": 20, "n_prior_slices": 48}
+DENSE = {"n_best": 4, "n_random": 4, "batch_size": 16, "n_warm": 20, "n_baseline_slices": 48}
 DENSE |= {"n_repeats": 4, "n_repeated": 128}
 
 

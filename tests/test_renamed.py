@@ -26,8 +26,7 @@ WHERE = ("--data", str(WRITTEN / "images"), "--reconstructor", "zero-filled", "-
 
 @pytest.fixture(autouse=True)
 def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rename a setting and an option, and see that all other new names exist."""
-    monkeypatch.setitem(RENAMED, "setting", {"training.old_warm": "training.n_warm"})
+    """Rename an option; no real one changed."""
     monkeypatch.setitem(RENAMED, "option", {"--old-steps": "--steps"})
 
 
@@ -61,8 +60,8 @@ def test_new_names_exist() -> None:
             "the policy 'imagine' is called 'posterior'",
         ),
         (
-            lambda: settle(PolicyConfig.of("greedy"), None, ["training.old_warm=3"], {}),
-            "the setting 'training.old_warm' is called 'training.n_warm'",
+            lambda: settle(PolicyConfig.of("greedy"), None, ["training.n_memory=3"], {}),
+            "the setting 'training.n_memory' is called 'training.buffer_size'",
         ),
         (
             lambda: CliRunner().invoke(
@@ -92,13 +91,13 @@ def test_settings_of_runs_have_new_names_and_campaigns_hash_the_old(tmp_path: Pa
     file = tmp_path / "config.toml"
     file.write_text(
         'kind = "policy"\n[policy]\nname = "weighed"\nmembers = ["knee-base-imagine", "runs/a"]\n'
-        '[training]\nmethod = "weigh"\nold_warm = 3\nfollows = "knee-base-weighed"\n'
+        '[training]\nmethod = "weigh"\nn_prior_slices = 3\nfollows = "knee-base-weighed"\n'
     )
     found = read_file(file)
     assert found == {
         "kind": "policy",
         "policy": {"name": "ensemble", "members": ["knee-base-posterior", "runs/a"]},
-        "training": {"method": "ensemble", "n_warm": 3, "follows": "knee-base-ensemble"},
+        "training": {"method": "ensemble", "n_baseline_slices": 3, "follows": "knee-base-ensemble"},
     }
     assert of_0_2(found) == tomllib.loads(file.read_text())
 
@@ -106,10 +105,11 @@ def test_settings_of_runs_have_new_names_and_campaigns_hash_the_old(tmp_path: Pa
 def test_campaign_files_of_0_2_are_read_under_new_names(tmp_path: Path) -> None:
     old = (
         '[grid]\nmethods = ["imagine"]\n[stores.a]\npath = "a"\n[reconstructions.b]\npath = "b"\n'
-        "[horizons.short]\nn_initial = 4\nsteps = 2\n[training.imagine]\nn_epochs = 3\n"
+        "[horizons.short]\nn_initial = 4\nsteps = 2\n[training.imagine]\nn_prior_slices = 3\n"
         '[evaluation]\npolicies = ["fixed", "mine=knee-base-weighed"]\n'
     )
     new = old.replace("imagine", "posterior").replace("weighed", "ensemble")
+    new = new.replace("n_prior_slices", "n_baseline_slices")
     grids = []
     for text in (old, new):
         (tmp_path / "c.toml").write_text(text)

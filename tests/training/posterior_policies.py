@@ -18,7 +18,7 @@ from kscout.training.trainee import Trainee
 SAMPLER = {"name": "posterior", "n_channels": 4, "n_pools": 1, "n_draws": 2, "n_first": 1}
 
 
-SHORT = {"batch_size": 4, "n_warm": 2, "seed": 3, "n_validated": 2, "n_prior_slices": 4}
+SHORT = {"batch_size": 4, "n_warm": 2, "seed": 3, "n_validated": 2, "n_baseline_slices": 4}
 
 
 def config_of(policy: dict[str, object] = SAMPLER, **changes: object) -> PolicyConfig:

@@ -199,14 +199,14 @@ def test_what_is_learned_again_is_what_the_columns_gain(
 def test_a_state_that_is_seen_again_is_what_was_seen(
     store: Store, tmp_path: Path, kind: str
 ) -> None:
-    changes = {**VARIED, "n_repeats": 1, "n_repeated": 40, "n_memory": 100, "n_epochs": 1}
+    changes = {**VARIED, "n_repeats": 1, "n_repeated": 40, "buffer_size": 100, "n_epochs": 1}
     reconstructor, seen = "zero-filled", []
     if kind == "coils":
         store = coil_store(tmp_path / "store", n_coils=3, noise=0.01)
         reconstructor = str(tmp_path / "varnet.safetensors")
         reconstruction.save(reconstructor, VarNet(**VARNET))
         changes |= {"protocol": "blind", "zoom": 1.0, "starts": [2, 4]}
-        changes |= {"horizons": [], "n_prior_slices": 1, "n_best": 1, "n_random": 1}
+        changes |= {"horizons": [], "n_baseline_slices": 1, "n_best": 1, "n_random": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense, "add_gradients", lambda _, steps, *__: seen.extend(joined(steps, 99)))
         # Some at a time, as where a few fill the memory.
@@ -235,7 +235,7 @@ def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path)
 def test_before_it_learns_the_column_network_takes_the_fixed_order(
     store: Store, tmp_path: Path
 ) -> None:
-    config = dense_config(learning_rate=1e-12, n_prior_slices=11)
+    config = dense_config(learning_rate=1e-12, n_baseline_slices=11)
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     prior = policies.load(run.path).prior
     fixed = fit_fixed_order(store.split("train"), ZeroFilled(), n_initial=2, horizon=3)
@@ -255,7 +255,7 @@ def test_records_tell_the_step_size_at_the_end_of_each_epoch(store: Store, tmp_p
 
 VARIED = {
     **{"horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3},
-    **{"n_repeats": 2, "n_repeated": 5, "n_memory": 30},
+    **{"n_repeats": 2, "n_repeated": 5, "buffer_size": 30},
 }
 
 

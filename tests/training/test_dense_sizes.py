@@ -28,7 +28,7 @@ def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_size(
     tmp_path: Path,
 ) -> None:
     large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
-    config = dense_config(sizes=[24, 32, 16], learning_rate=1e-12, n_prior_slices=11, n_epochs=1)
+    config = dense_config(sizes=[24, 32, 16], learning_rate=1e-12, n_baseline_slices=11, n_epochs=1)
     # An odd start, of which no coarser matrix has the same share.
     config = replace(config, acquisition=replace(config.acquisition, n_initial=5, horizon=6))
     run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
@@ -67,7 +67,7 @@ def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_start(
     tmp_path: Path,
 ) -> None:
     large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
-    changes = {"sizes": [32, 16], "starts": [4, 8], "learning_rate": 1e-12, "n_prior_slices": 11}
+    changes = {"sizes": [32, 16], "starts": [4, 8], "learning_rate": 1e-12, "n_baseline_slices": 11}
     config = dense_config(**changes, n_epochs=1)
     config = replace(config, acquisition=replace(config.acquisition, n_initial=6, horizon=6))
     run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
@@ -89,7 +89,7 @@ def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_start(
 
 def test_gains_of_later_starts_are_those_of_slices_drawn_for_each_step(tmp_path: Path) -> None:
     large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
-    config, train = dense_config(starts=[4, 8], n_prior_slices=4), large.split("train")
+    config, train = dense_config(starts=[4, 8], n_baseline_slices=4), large.split("train")
     config = replace(config, acquisition=replace(config.acquisition, n_initial=4, horizon=6))
     sizes = {name: value for name, value in COLUMN.items() if name != "name"}
     policy = ColumnPolicy(n_cols=32, n_initial=4, horizon=10, known_starts=[8], **sizes)

@@ -159,7 +159,7 @@ COMMANDS = {
     # clipped, to a norm that the sum of two shares has and the shares have not.
     "dense": "policy --reconstructor zero-filled --n-initial 2 --steps 3 --epochs 2 "
     "--method dense --policy conv --set training.n_repeats=2 --set training.n_repeated=3 "
-    "--set training.n_best=2 --set training.n_random=3 --set training.n_prior_slices=4 "
+    "--set training.n_best=2 --set training.n_random=3 --set training.n_baseline_slices=4 "
     "--set training.clip=0.1 --set training.n_warm=0 --set training.learning_rate=0.01 "
     f"--batch-size 5 --convolution native {SMALL}",
 }

@@ -32,7 +32,7 @@ from kscout.training.policy import train_policy
 
 SHORT = {
     **{"method": "ensemble", "n_slices": 11, "n_best": 2, "n_validated": 2, "seed": 3},
-    **{"ordered": [2], "n_prior_slices": 4},
+    **{"ordered": [2], "n_baseline_slices": 4},
 }
 
 

@@ -22,7 +22,7 @@ def command(store: Path, out: Path) -> list[str]:
         "training.refill_every": 2,
         "training.sampler_every": 2,
         "training.sampler_batch": 3,
-        "training.n_prior_slices": 2,
+        "training.n_baseline_slices": 2,
         "training.n_repeats": 1,
     }
     return [

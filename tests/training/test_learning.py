@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
 """Settings of a training of seconds; an estimator takes those that it has."""
 OWN: dict[str, dict[str, Any]] = {
     "dense": {
-        **{"n_warm": 2, "average": 0.5, "n_best": 4, "n_random": 12, "n_prior_slices": 32},
+        **{"n_warm": 2, "average": 0.5, "n_best": 4, "n_random": 12, "n_baseline_slices": 32},
         "n_repeats": 0,
     },
     "alphazero": {
@@ -44,7 +44,7 @@ OWN: dict[str, dict[str, Any]] = {
         **{"noise_share": 0.1, "exploration": 0.3},
     },
     "posterior": {
-        **{"n_epochs": 6, "n_warm": 4, "learning_rate": 5e-3, "n_prior_slices": 8},
+        **{"n_epochs": 6, "n_warm": 4, "learning_rate": 5e-3, "n_baseline_slices": 8},
         **{"n_validated": 1, "flips": False},
     },
     "ddqn": {"n_epochs": 2, "n_episodes": 40, "n_updates": 25, "batch_size": 12, "n_target": 25},

@@ -27,10 +27,10 @@ from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
 
 SMALL: dict[str, dict[str, Any]] = {
-    "dense": {"n_best": 2, "n_random": 3, "n_prior_slices": 4, "n_repeats": 0},
+    "dense": {"n_best": 2, "n_random": 3, "n_baseline_slices": 4, "n_repeats": 0},
     "ddqn": {"n_episodes": 4, "n_updates": 2},
     "alphazero": {"n_searches": 3, "n_episodes": 4, "n_updates": 2},
-    "posterior": {"n_prior_slices": 4, "n_validated": 2},
+    "posterior": {"n_baseline_slices": 4, "n_validated": 2},
     "ensemble": {"n_slices": 4, "n_best": 2},
 }
 NETWORKS = {

@@ -27,7 +27,7 @@ from kscout.weights import read_weights
 CENTER = "7-8"
 SMALL = {
     **{"n_epochs": 1, "batch_size": 4, "seed": 3, "n_trajectories": 2, "n_best": 2, "n_random": 2},
-    **{"n_prior_slices": 4, "n_searches": 3, "n_episodes": 5, "n_updates": 2, "n_repeats": 0},
+    **{"n_baseline_slices": 4, "n_searches": 3, "n_episodes": 5, "n_updates": 2, "n_repeats": 0},
 }
 """Settings of a short training; an estimator takes those that it has."""
 

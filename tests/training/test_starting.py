@@ -35,7 +35,7 @@ STILL = {"learning_rate": 1e-30, "seed": 5}
 
 def dense_config(policy: dict[str, Any], **changes: object) -> PolicyConfig:
     training = {"method": "dense", "n_epochs": 1, "batch_size": 4, "n_best": 1, "n_random": 2}
-    repeats = {"n_repeats": 1, "n_repeated": 3, "n_prior_slices": 4, "n_warm": 1}
+    repeats = {"n_repeats": 1, "n_repeated": 3, "n_baseline_slices": 4, "n_warm": 1}
     return small_config(policy, {**training, **repeats, **changes})
 
 

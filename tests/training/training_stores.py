@@ -77,7 +77,7 @@ def dense_config(policy: dict[str, Any] = COLUMN, **changes: object) -> PolicyCo
     """Return a short training by dense gains."""
     training = {
         **{"method": "dense", "n_epochs": 2, "batch_size": 4, "n_best": 2, "n_random": 3},
-        **{"n_prior_slices": 4, "n_warm": 2, "n_repeats": 0, "seed": 3},
+        **{"n_baseline_slices": 4, "n_warm": 2, "n_repeats": 0, "seed": 3},
     }
     return small_config(policy, {**training, **changes})
 

@@ -34,7 +34,7 @@ from kscout.names import (
     use,
     used,
 )
-from kscout.names.renamed import current
+from kscout.names.renamed import current, current_keys
 
 
 @final
@@ -96,9 +96,13 @@ def _of_today(table: Table) -> Table:
             found[section_of][key] = [
                 current(kind, one) if isinstance(one, str) else one for one in names
             ]
-    for title, kind in (("training", "estimator"), ("analyses", "analysis")):
-        if title in found and isinstance(found[title], dict):
-            found[title] = {current(kind, key): one for key, one in found[title].items()}
+    training = section(found, "training")
+    own = {key: one for key, one in training.items() if isinstance(one, dict)}
+    if own:
+        renamed = {current("estimator", x): current_keys("training", y) for x, y in own.items()}
+        found["training"] = {x: y for x, y in training.items() if x not in own} | renamed
+    if isinstance(found.get("analyses"), dict):
+        found["analyses"] = {current("analysis", x): y for x, y in found["analyses"].items()}
     return of_today(found)
 
 

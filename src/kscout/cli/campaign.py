@@ -55,7 +55,7 @@ def run(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Do every run of a campaign that is not done yet; kill it, type it again, it goes on.
+    """Do every run of a campaign that is not done; an interrupted campaign resumes.
 
     Example: kscout campaign run configs/campaign-small.toml --workers 2
     """

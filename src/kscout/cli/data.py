@@ -43,7 +43,7 @@ def import_(
     as_json: AsJson = False,
     **options: Any,  # noqa: ANN401 - values of the fields
 ) -> None:
-    """Import images of HDF5, NIfTI, DICOM or NumPy, or k-space; run again, it goes on.
+    """Import images of HDF5, NIfTI, DICOM or NumPy, or k-space; it resumes if interrupted.
 
     Example: kscout data import fastmri/knee --out knee-store --preset knee
     """
@@ -79,7 +79,7 @@ def make(
     as_json: AsJson = False,
     **options: Any,  # noqa: ANN401 - values of the fields
 ) -> None:
-    """Make a store of images or k-space that need no license; run again, it goes on.
+    """Make a store of images or k-space that need no license; it resumes if interrupted.
 
     Example: kscout data make knee --out knee-store --volumes 40,10,10 --slices 16 --size 128
     """

@@ -19,14 +19,14 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
 ]
 
-RunFolder = Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")]
+RunFolder = Annotated[Path, typer.Option(help="Run folder; an interrupted run resumes.")]
 TrainingStore = Annotated[Path, typer.Option(help="Store with the splits train and val.")]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")]
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
+    list[str] | None, typer.Option("--set", help="section.key=value; may be repeated.")
 ]
 Seeds = Annotated[
-    int, typer.Option(min=1, max=1000, help="Train this many seeds, into OUT/seed-N.")
+    int, typer.Option(min=1, max=1000, help="Number of seeds to train, in OUT/seed-N.")
 ]
 Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files.")]
 

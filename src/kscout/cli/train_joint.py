@@ -55,7 +55,7 @@ def train_joint(
 ) -> None:
     """Train a reconstruction together with what chooses its columns, into one folder.
 
-    Kill it and type the same again: it goes on from its last epoch.
+    An interrupted training resumes from its last epoch if the same command is run again.
 
     Example: kscout train joint --data stores/knee --out runs/joint --method dense
     --reconstructor knee-unet

@@ -53,7 +53,7 @@ def train_policy(
     gamma: Annotated[
         list[float] | None,
         typer.Option(
-            help="Discount of ngreedy (paper: 1); several train in lockstep, into OUT/gamma-G."
+            help="Discount of ngreedy (paper: 1); several are trained together, in OUT/gamma-G."
         ),
     ] = None,
     preset: Preset = _PRESET,
@@ -65,7 +65,10 @@ def train_policy(
     settings: options.Assignments = None,
     policy: PolicyNetwork = None,
     start: Annotated[
-        str | None, typer.Option(help="Trained policy to learn on from: run, file or zoo name.")
+        str | None,
+        typer.Option(
+            help="Trained policy whose weights are the initial weights: run, file or zoo name."
+        ),
     ] = None,
     seeds: options.Seeds = 1,
     device: options.Device = "auto",
@@ -75,7 +78,7 @@ def train_policy(
 ) -> None:
     """Train a policy on a frozen reconstructor.
 
-    Kill it and type the same again: it goes on from its last epoch.
+    An interrupted training resumes from its last epoch if the same command is run again.
 
     Example: kscout train policy --data stores/knee --reconstructor runs/unet --out runs/greedy
     """
@@ -127,9 +130,10 @@ def train_together(
     device: options.Device = "auto",
     as_json: options.AsJson = False,
 ) -> None:
-    """Train policies in lockstep, each by its own file into its own folder, as campaigns do.
+    """Train policies in lockstep, each with its own file and folder, as campaigns do.
 
-    Their settings may differ in the seed and in what their estimator lets vary, such as gamma.
+    Their settings may differ in the seed and in the settings that their estimator lists, such as
+    gamma.
 
     Example: kscout train policies --data stores/knee --reconstructor runs/unet --config a.toml
     --out runs/a --config b.toml --out runs/b

@@ -32,8 +32,8 @@ class EnsembleTraining(PolicyTraining):
     ordered: tuple[Annotated[int, AtLeast(0)], ...] = ()
     """Number of first steps that take the columns of a fixed order, the same for all slices; of
     several numbers the one with the best final scores is selected. None: no step."""
-    n_prior_slices: Annotated[int, AtLeast(1)] = 256
-    """Slices per step on which that order is fitted."""
+    n_baseline_slices: Annotated[int, AtLeast(1)] = 256
+    """Slices per step on which the fixed order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64
     """Slices that are validated, at most: members may try many columns of each."""
 

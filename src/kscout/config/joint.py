@@ -68,7 +68,7 @@ class JointTraining(VariedSlices):
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are kept beside the last and the best."""
     seed: int = 0
-    """Keys initial weights, slices, masks and all that the sampler draws."""
+    """Random seed for initialization, slices, masks and the sampler."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -170,14 +170,14 @@ class DenseSampling(LearnedSampling):
     sampler_average: Annotated[float, Between(0, 1)] = DenseTraining.average
     """Share of the mean weights, which choose columns and are kept, that stays at each step."""
     n_best: Annotated[int, AtLeast(1)] = DenseTraining.n_best
-    """Columns tried at each state because their scores are the highest."""
+    """Columns tried at each state: those with the highest scores."""
     n_tried_at_random: Annotated[int, AtLeast(1)] = DenseTraining.n_random
-    """Columns tried at random, so that none is overlooked for good."""
-    n_prior_slices: Annotated[int, AtLeast(1)] = DenseTraining.n_prior_slices
-    """Slices per step on which mean gains of a fixed order are measured before it learns."""
+    """Columns tried at random, so every column is tried at times."""
+    n_baseline_slices: Annotated[int, AtLeast(1)] = DenseTraining.n_baseline_slices
+    """Slices per step for the baseline gains, the mean gains along a fixed order."""
     n_repeats: Annotated[int, AtLeast(0)] = DenseTraining.n_repeats
-    """Steps after that of a batch, on labelled states of before as the network now sees them."""
+    """Steps on states from the replay buffer after each batch, as the network now sees them."""
     n_repeated: Annotated[int, AtLeast(1)] | None = None
-    """States in each of these steps; not given: 256, or as many as a smaller batch has."""
+    """States in each of these steps; not given: 256, or the number of a smaller batch."""
     n_batches_kept: Annotated[int, AtLeast(1)] = 8
-    """Newest batches whose labels are repeated: older ones are of a network that is no more."""
+    """Newest batches in the replay buffer: gains of older ones are of an older network."""

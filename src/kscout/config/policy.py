@@ -40,7 +40,7 @@ class PolicyTraining:
     keep_epochs: tuple[int, ...] = (1, 10, 20, 30, 40, 50)
     """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
-    """What rewards are gains of, and the best epoch is best in: ssim, psnr, nmse (minus it), or
+    """Metric of rewards and of the best epoch: ssim, psnr, nmse (its negative), or
     `module:function`, called as f(images, targets, data_range=data_range) (paper: ssim)."""
     protocol: Protocol = "paper"
     """How images are un-normalized before they are scored. (default: paper; blind for k-space)"""
@@ -48,12 +48,12 @@ class PolicyTraining:
     """Arithmetic: `auto` is fp32 on a CPU; on CUDA, where the kernels exist, 16-bit
     reconstructions, choices and gradients, with 32-bit sums and weights (paper: fp32)."""
     compile: bool = False
-    """Whether torch.compile builds the gradients of a policy on CUDA that the fused kernels do not
-    serve, such as the brain network; without effect on others, on a CPU or with fp32."""
+    """Whether torch.compile builds the gradients of policies on CUDA that the fused kernels do not
+    support, such as the brain network. No effect on other policies, on a CPU or with fp32."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
     seed: int = 0
-    """Keys initial weights, order of slices and actions."""
+    """Random seed for initialization, order of slices and actions."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -153,37 +153,38 @@ class DenseTraining(PolicyTraining, VariedSlices):
     learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 6e-4
     """Adam's largest step size: it rises to it over `n_warm` steps, then falls to zero."""
     decay_epochs: tuple[int, ...] = ()
-    """Epochs after which the step size is multiplied by `decay_factor` besides."""
+    """Epochs after which the step size is also multiplied by `decay_factor`."""
     n_warm: Annotated[int, AtLeast(0)] = 100
     """Optimizer steps over which the step size rises."""
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are kept beside the last and the best."""
     n_best: Annotated[int, AtLeast(1)] = 8
-    """Columns tried at each state because their scores are the highest."""
+    """Columns tried at each state: those with the highest scores."""
     n_random: Annotated[int, AtLeast(1)] = 16
-    """Columns tried at random, so that none is overlooked for good; one may be drawn twice."""
+    """Columns tried at random, so every column is tried at times; one may be sampled twice."""
     gain_weight: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of the expected gain beside the squared error."""
+    """Weight of the expected gain in the loss, relative to the squared error."""
     average: Annotated[float, Between(0, 1)] = 0.995
-    """Share of the mean weights, which are validated and kept, that stays at each step."""
+    """Decay of the moving average of the weights, which is validated and saved."""
     clip: Annotated[float, Above(0)] = 1.0
     """Largest norm of the gradient of a batch."""
     n_repeats: Annotated[int, AtLeast(0)] = 8
-    """Optimizer steps after that of a batch, on labelled states of before: to learn from a label
-    again costs far less than to try the columns."""
+    """Optimizer steps on states from the replay buffer after each batch: they cost far less than
+    to try the columns."""
     n_repeated: Annotated[int, AtLeast(1)] | None = None
-    """States in each of these steps, over all processes; they may be drawn twice. Not given: 256,
-    or as many as a smaller batch has, so that it does not cost more than the labels did."""
-    n_memory: Annotated[int, AtLeast(1)] = 300_000
-    """Newest labelled states that they are drawn from, of each matrix size."""
-    n_prior_slices: Annotated[int, AtLeast(1)] = 256
-    """Slices per step on which the mean gains of a fixed order are measured at the start; of
-    coarser `sizes` as many as have as many pixels, up to 256."""
+    """States in each of these steps, over all processes, sampled with replacement. Not given: 256,
+    or the number of states of a smaller batch."""
+    buffer_size: Annotated[int, AtLeast(1)] = 300_000
+    """Size of the replay buffer: the newest states of each matrix size."""
+    n_baseline_slices: Annotated[int, AtLeast(1)] = 256
+    """Slices per step for the baseline gains, which are the mean gains along a fixed order; for
+    smaller `sizes` more slices with the same total number of pixels, at most 256."""
     starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
-    """Central columns to start from, drawn for each slice; none: those of `acquisition`."""
+    """Numbers of central columns to start from, sampled for each slice; none: that of
+    `acquisition`."""
     horizons: tuple[Annotated[int, AtLeast(1)], ...] = ()
-    """Columns that the policy is told it may acquire, drawn likewise; none: that of `acquisition`,
-    which is how many are acquired in any case."""
+    """Budgets that the policy receives as input, sampled for each slice; none: that of
+    `acquisition`, which is the number of columns acquired in any case."""
     sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
     """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
     same field of view, with the same share of columns at the start and acquired, `starts` and
@@ -195,7 +196,7 @@ class DenseTraining(PolicyTraining, VariedSlices):
         if not self.n_repeats:
             return n_bytes
         n_sizes, n_labelled = max(1, len(set(self.sizes))), self.n_epochs * n_slices * horizon
-        n_bytes += 6 * self.n_tried * min(n_sizes * self.n_memory, n_labelled)
+        n_bytes += 6 * self.n_tried * min(n_sizes * self.buffer_size, n_labelled)
         n_batches = math.ceil(n_slices / self.batch_size)
         n_again = self.n_seen_again(n_slices, horizon)
         draws = 4 * n_batches * self.n_repeats * n_again

@@ -25,7 +25,7 @@ class PosteriorTraining(PolicyTraining, VariedSlices):
     learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
     """Adam's largest step size: it rises to it over `n_warm` steps, then falls to zero."""
     decay_epochs: tuple[int, ...] = ()
-    """Epochs after which the step size is multiplied by `decay_factor` besides."""
+    """Epochs after which the step size is also multiplied by `decay_factor`."""
     n_warm: Annotated[int, AtLeast(0)] = 200
     """Optimizer steps over which the step size rises."""
     keep_epochs: tuple[int, ...] = ()
@@ -39,8 +39,8 @@ class PosteriorTraining(PolicyTraining, VariedSlices):
     """A trained policy, as `kscout.policies.load` takes it: training masks have the columns that it
     chooses, half of them with some random other columns. None: columns are sampled by their mean
     gains along a fixed order."""
-    n_prior_slices: Annotated[int, AtLeast(1)] = 256
-    """Slices per step on which that order is fitted."""
+    n_baseline_slices: Annotated[int, AtLeast(1)] = 256
+    """Slices per step on which the fixed order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64
     """Slices that are validated, at most: many columns of each are tried on every sample."""
 
@@ -53,6 +53,6 @@ class PosteriorTraining(PolicyTraining, VariedSlices):
             )
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
-        """Count a number for each column, too."""
+        """Add one number for each column."""
         draws = 4 * n_slices * math.isqrt(n_pixels)
         return super().n_bytes(n_slices, horizon, n_pixels) + draws

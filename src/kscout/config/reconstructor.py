@@ -54,7 +54,7 @@ class ReconstructorTraining:
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are kept beside the last and the best."""
     seed: int = 0
-    """Keys initial weights, order of slices and masks."""
+    """Random seed for initialization, order of slices and masks."""
 
     def __post_init__(self) -> None:
         check(self)

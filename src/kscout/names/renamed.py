@@ -23,7 +23,10 @@ RENAMED: dict[str, dict[str, str]] = {
         "heads-base-weighed": "heads-base-ensemble",
         "heads-long-weighed": "heads-long-ensemble",
     },
-    "setting": {},
+    "setting": {
+        "training.n_memory": "training.buffer_size",
+        "training.n_prior_slices": "training.n_baseline_slices",
+    },
     "option": {},
 }
 """By kind: the old name and the new one. Settings are dotted: `training.key`, and for arguments

@@ -37,7 +37,7 @@ NETWORK = {"name": "alphazero", "n_channels": 2, "n_hidden": 8}
 def config_of(**changes: object) -> PolicyConfig:
     training = {
         **{"method": "alphazero", "n_epochs": 3, "n_searches": 4, "n_episodes": 5},
-        **{"n_updates": 3, "batch_size": 4, "n_memory": 20, "seed": 3},
+        **{"n_updates": 3, "batch_size": 4, "buffer_size": 20, "seed": 3},
     }
     return small_config(NETWORK, {**training, **changes})
 
@@ -107,7 +107,7 @@ def test_settings_of_one_seed_give_one_result_and_a_stopped_run_goes_on_alike(
     store: Store, tmp_path: Path
 ) -> None:
     # The memory of the first round is full: what is left of it comes back.
-    cut = train_whole_and_cut(config_of(n_epochs=2, n_memory=12), store, tmp_path, epoch=2)
+    cut = train_whole_and_cut(config_of(n_epochs=2, buffer_size=12), store, tmp_path, epoch=2)
     whole, again = (read_run(path) for path in (tmp_path / "whole", cut))
     assert again.is_finished
     timed = {"time_s", "peak_memory_bytes"}

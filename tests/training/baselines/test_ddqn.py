@@ -20,7 +20,7 @@ NETWORK = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
 def config_of(**changes: object) -> PolicyConfig:
     training = {
         **{"method": "ddqn", "n_epochs": 3, "n_episodes": 5, "n_updates": 3, "n_target": 2},
-        **{"batch_size": 4, "n_memory": 20, "seed": 3, "learning_rate": 1e-2},
+        **{"batch_size": 4, "buffer_size": 20, "seed": 3, "learning_rate": 1e-2},
     }
     return small_config(NETWORK, {**training, **changes})
 

@@ -60,8 +60,8 @@ class Episodic(Estimator):
         super().__init__(trainees, slices, reconstructor)
         training, horizon = trainees[0].config.training, trainees[0].config.acquisition.horizon
         assert isinstance(training, EpisodicTraining)
-        self.n_episodes, self.n_updates, n_memory = training.round_of(len(slices), horizon)
-        self.memories = [Memory(n_memory) for _ in trainees]
+        self.n_episodes, self.n_updates, buffer_size = training.round_of(len(slices), horizon)
+        self.memories = [Memory(buffer_size) for _ in trainees]
         n_parts = math.ceil(self.n_episodes / self.n_at_once)
         self.n_steps = len(trainees) * (n_parts * horizon + self.n_updates)
 

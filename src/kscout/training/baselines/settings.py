@@ -20,7 +20,7 @@ class Round(NamedTuple):
 
     n_episodes: int
     n_updates: int
-    n_memory: int
+    buffer_size: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class AlphaZeroTraining(EpisodicTraining):
     n_updates: Annotated[int, AtLeast(1)] | None = None
     """Optimizer steps after the episodes; not given: each decision is used eight times.
     Unspecified; the searches before a decision cost much more than its use."""
-    n_memory: Annotated[int, AtLeast(1)] | None = None
+    buffer_size: Annotated[int, AtLeast(1)] | None = None
     """Newest decisions in the replay buffer; not given: those of five rounds. Unspecified; similar
     networks guided their searches."""
     maximum_weight: Annotated[float, Between(0, 1)] = 0.5
@@ -90,7 +90,7 @@ class AlphaZeroTraining(EpisodicTraining):
         n_episodes = min(self.n_episodes or 64, n_slices)
         n_decisions = n_episodes * horizon
         n_updates = self.n_updates or math.ceil(_N_SEEN * n_decisions / self.batch_size)
-        return Round(n_episodes, n_updates, self.n_memory or _N_REMEMBERED * n_decisions)
+        return Round(n_episodes, n_updates, self.buffer_size or _N_REMEMBERED * n_decisions)
 
     def searches(self, n_cols: int) -> int:
         """Return the number of searches before each decision."""
@@ -113,7 +113,7 @@ class DdqnTraining(EpisodicTraining):
     """Slices acquired in a round, or all of fewer."""
     n_updates: Annotated[int, AtLeast(1)] = 128
     """Optimizer steps after them."""
-    n_memory: Annotated[int, AtLeast(1)] = 20_000
+    buffer_size: Annotated[int, AtLeast(1)] = 20_000
     """Newest steps in the replay buffer."""
     discount: Annotated[float, Between(0, 1)] = 0.5
     """Of what follows a column (arXiv 2007.10469: 0.5)."""
@@ -129,7 +129,7 @@ class DdqnTraining(EpisodicTraining):
     """Adam's step size."""
 
     def round_of(self, n_slices: int, horizon: int) -> Round:
-        return Round(min(self.n_episodes, n_slices), self.n_updates, self.n_memory)
+        return Round(min(self.n_episodes, n_slices), self.n_updates, self.buffer_size)
 
     def chance(self, epoch: int) -> float:
         """Return the chance of any column in a round, counted from 1."""

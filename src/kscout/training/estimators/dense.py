@@ -74,7 +74,7 @@ class Dense(WarmedEstimator):
         counts = {n: min(training.n_best, n) + training.n_random for n in self.sizes}
         self.layouts = {n: Layout(n, n_tried, N_DRAWN) for n, n_tried in counts.items()}
         """How labelled states are kept, by the columns of their slices."""
-        self.memories = [Remembered(self.layouts, dense_of(x.config).n_memory) for x in trainees]
+        self.memories = [Remembered(self.layouts, dense_of(x.config).buffer_size) for x in trainees]
         self.visited: dict[tuple[int, int, int], UInt8[Tensor, "slice step byte"]] = {}
         """What a batch labelled, by its first policy, its slices and their columns. A CUDA graph
         writes in place."""

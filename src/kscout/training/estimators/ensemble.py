@@ -96,7 +96,7 @@ class Ensemble(Estimator):
             self.reconstructor,
             n_initial=config.acquisition.start,
             horizon=n_steps,
-            n_slices_per_step=training.n_prior_slices,
+            n_slices_per_step=training.n_baseline_slices,
             protocol=training.protocol,
             metric=training.metric,
             device=self.device,

@@ -91,7 +91,7 @@ class MeanGains:
 
     def _slices(self, n_cols: int) -> tuple[SliceSet, int]:
         """Return slices of so many columns, and on how many of them each step is measured."""
-        n_each, n_stored = dense_of(self.config).n_prior_slices, self.slices.n_cols
+        n_each, n_stored = dense_of(self.config).n_baseline_slices, self.slices.n_cols
         if n_cols == n_stored:
             return self.slices, n_each
         n_each = max(n_each, min(_MOST_COARSER, n_each * n_stored**2 // n_cols**2))

@@ -119,7 +119,7 @@ class Posterior(WarmedEstimator):
                 self.reconstructor,
                 n_initial=setting.start,
                 horizon=setting.horizon,
-                n_slices_per_step=training.n_prior_slices,
+                n_slices_per_step=training.n_baseline_slices,
                 protocol=training.protocol,
                 metric=training.metric,
                 device=self.device,
