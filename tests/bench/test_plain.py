@@ -1,10 +1,9 @@
 """The yardstick computes the paper's numbers: it is slow, not wrong."""
 
-import numpy as np
 import pytest
 import torch
 
-from golden_numbers import Golden
+from golden_numbers import Golden, assert_gradients, with_formula_weights
 from kscout.bench.plain import PlainPolicy, PlainUNet, plain_greedy_gradients, plain_ssim
 from kscout.data.slices import SliceSet
 from kscout.metrics import ssim
@@ -23,12 +22,7 @@ def policy_of(method: str, golden: Golden) -> PlainPolicy:
         policy = PlainPolicy(n_cols=64, n_channels=4, n_blocks=4, n_hidden=32)
         policy.load_state_dict(golden.state("policy", "small_state"))
         return policy
-    policy, draws = PlainPolicy(n_cols=128, n_channels=16, n_blocks=4), np.random.RandomState(321)
-    for parameter in policy.parameters():
-        value = draws.standard_normal(parameter.shape)
-        scale = np.prod(parameter.shape[1:]) ** -0.5 if parameter.ndim > 1 else 0.1
-        parameter.data = torch.from_numpy(value * scale).float()
-    return policy
+    return with_formula_weights(PlainPolicy(n_cols=128, n_channels=16, n_blocks=4), seed=321)
 
 
 # At 128 pixels the stored advantages are so small that float32's share of the stored rewards moves
@@ -62,14 +56,7 @@ def test_plain_estimator_is_golden(
         torch.testing.assert_close(values, golden("loss", f"{method}/{key}"), atol=atol, rtol=0)
     losses = golden("loss", f"{method}/losses").float()
     torch.testing.assert_close(found.losses, losses, atol=1e-7, rtol=1e-3)
-    for name, key in (
-        ("fc_out.4.weight", "grad_w"),
-        ("fc_out.4.bias", "grad_b"),
-        ("channel_layer.layers.0.weight", "grad_first"),
-    ):
-        gradient, expected = policy.get_parameter(name).grad, golden("loss", f"{method}/{key}")
-        assert gradient is not None
-        assert (gradient - expected).abs().max() <= tolerance * expected.abs().max(), name
+    assert_gradients(policy, method, golden, tolerance)
 
 
 def test_plain_ssim_is_that_of_the_metrics(generator: torch.Generator) -> None:

@@ -1,14 +1,12 @@
 """The policy network is the reference's: names, sizes, outputs."""
 
-import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from golden_numbers import Golden
+from golden_numbers import Golden, with_formula_weights
 from kscout.acquisition.choose import column_log_probabilities
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
@@ -29,16 +27,6 @@ def probabilities(policy: Policy, image: Tensor, mask: Tensor) -> Tensor:
     with torch.no_grad():
         scores = policy(Observation(image=image, mask=mask))
     return column_log_probabilities(scores, mask).exp()
-
-
-def with_formula_weights(policy: Policy, seed: int) -> Policy:
-    numbers = np.random.RandomState(seed)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            value = numbers.standard_normal(tuple(parameter.shape))
-            scale = 1 / math.sqrt(math.prod(parameter.shape[1:])) if parameter.ndim > 1 else 0.1
-            parameter.copy_(torch.from_numpy((value * scale).astype(np.float32)))
-    return policy
 
 
 @pytest.mark.parametrize("n_cols, key", [(128, "knee"), (256, "brain")])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from golden_numbers import Golden
+from golden_numbers import Golden, assert_gradients, with_formula_weights
 from kscout.acquisition.episode import Simulator
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
@@ -52,17 +52,6 @@ def small_policy(golden: Golden) -> Policy:
     return policy
 
 
-def formula_policy() -> Policy:
-    import numpy as np
-
-    policy, draws = POLICIES["conv"](n_cols=128), np.random.RandomState(321)
-    for parameter in policy.parameters():
-        value = draws.standard_normal(parameter.shape)
-        scale = np.prod(parameter.shape[1:]) ** -0.5 if parameter.ndim > 1 else 0.1
-        parameter.data = torch.from_numpy(value * scale).float()
-    return policy
-
-
 def views(policies: Sequence[Policy]) -> list[View]:
     return [Recomputed(policy) for policy in policies]
 
@@ -90,17 +79,6 @@ def run(
         gammas=[float(method.split("_g")[1])],
         replay=actions,
     )
-
-
-def assert_gradients(policy: Policy, method: str, golden: Golden, tolerance: float) -> None:
-    for name, key in (
-        ("fc_out.4.weight", "grad_w"),
-        ("fc_out.4.bias", "grad_b"),
-        ("channel_layer.layers.0.weight", "grad_first"),
-    ):
-        found, expected = policy.get_parameter(name).grad, golden("loss", f"{method}/{key}")
-        assert found is not None
-        assert (found - expected).abs().max() <= tolerance * expected.abs().max(), name
 
 
 def gradients_from_stored_rewards(
@@ -149,7 +127,11 @@ def test_estimator_is_golden(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(recording.N_AT_ONCE, "cpu", 5)
-    policy = small_policy(golden) if n_cols == 64 else formula_policy()
+    policy = (
+        small_policy(golden)
+        if n_cols == 64
+        else with_formula_weights(POLICIES["conv"](n_cols=128), seed=321)
+    )
     simulator = request.getfixturevalue(f"simulator{n_cols}")
     found = run(method, [policy], simulator, golden, n_cols // 8)
     torch.testing.assert_close(
