@@ -16,7 +16,7 @@ from jaxtyping import Bool, Complex128, Float
 from scipy import ndimage
 
 from kscout.data.formats.raw import RawScan
-from kscout.data.makers.measured_maps import FILE
+from kscout.data.makers.coils import FILE
 from kscout.physics.coils import sensitivities
 from kscout.physics.fourier import ifft2c
 from kscout.physics.normalization import magnitude

@@ -33,12 +33,7 @@ def is_compressed(path: Path) -> bool:
 
 
 def unpacked(path: Path, n_bytes: int | None = None) -> bytes:
-    """Return what a compressed file holds: all of it, or the first bytes.
-
-    Args:
-        path: the file.
-        n_bytes: how many to unpack; what comes after them is not looked at.
-    """
+    """Return what a compressed file holds: all of it, or the first bytes."""
     decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_MEMORY)
     parts, n_left = [], MOST_BYTES + 1 if n_bytes is None else n_bytes
     with path.open("rb") as file:

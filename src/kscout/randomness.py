@@ -10,6 +10,8 @@ import operator
 from typing import SupportsIndex
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from kscout.errors import ConfigError
 
@@ -18,6 +20,19 @@ def keyed_generator(*key: SupportsIndex | str) -> torch.Generator:
     """Return a CPU generator that depends on the key alone, whatever type its numbers have."""
     digest = hashlib.sha256(repr(tuple(_plain(part) for part in key)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def slices_of_round(
+    seed: int, epoch: int, n_episodes: int, *, n_slices: int, purpose: str = "order"
+) -> Int[Tensor, " n"]:
+    """Return the slices that a round acquires: rounds go through shuffled passes of all slices."""
+    begin = (epoch - 1) * n_episodes
+    passes = [
+        torch.randperm(n_slices, generator=keyed_generator(purpose, seed, number))
+        for number in range(begin // n_slices, (begin + n_episodes - 1) // n_slices + 1)
+    ]
+    first = begin % n_slices
+    return torch.cat(passes)[first : first + n_episodes]
 
 
 def _plain(part: SupportsIndex | str) -> int | str:

@@ -132,14 +132,7 @@ def fingerprint(component: nn.Module) -> str:
 def save_component(
     path: Path, component: nn.Module, *, kind: Kind, extra: dict[str, Any] | None = None
 ) -> None:
-    """Write a component so that `build_component` rebuilds it.
-
-    Args:
-        path: the file, replaced whole.
-        component: of any class at the top of a module, of kscout or not.
-        kind: what it is.
-        extra: JSON values that say where it comes from.
-    """
+    """Write a component so that `build_component` rebuilds it."""
     name, arguments = _TABLES[kind].name_of(type(component)), constructor_arguments(component)
     save_weights(path, Weights(kind, name, arguments, component.state_dict(), extra or {}))
 

@@ -88,12 +88,7 @@ class Table(Mapping[str, E], Generic[E]):
         return self._checked(name, import_target(target, of=self.kind))
 
     def recall(self, name: object, source: object) -> Any:  # noqa: ANN401 - a class of the table's kind
-        """Return the class that a file names; a module that no user named is not imported.
-
-        Args:
-            name: what the file says, of whatever type.
-            source: the file, for the message.
-        """
+        """Return the class that a file names; a module that no user named is not imported."""
         if not isinstance(name, str) or name not in self:
             raise ConfigError(
                 f"{source} names the {self.kind} {name!r}, which this kscout does not have; it "

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kscout.data.makers.coils import CoilArray, Receiver
-from kscout.data.makers.measured_maps import MeasuredArray
+from kscout.data.makers.coils import CoilArray, MeasuredArray, Receiver
 from kscout.data.makers.parallel import make_volumes
 from kscout.data.making import MakeSettings
 from kscout.data.transforms import root_sum_of_squares, to_images, to_kspace

@@ -17,6 +17,7 @@ from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.entropy import Entropy
 from kscout.evaluation.summaries.paper_numbers import SSIM
 from kscout.policies.alphazero import AlphaZeroPolicy
+from kscout.randomness import slices_of_round
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run
 from kscout.training.baselines.alphazero import (
@@ -28,7 +29,6 @@ from kscout.training.baselines.alphazero import (
 from kscout.training.baselines.settings import AlphaZeroTraining
 from kscout.training.policy import train_policy
 from kscout.training.replay import Memory
-from kscout.training.rounds import slices_of_round
 from kscout.weights import read_weights
 
 NETWORK = {"name": "alphazero", "n_channels": 2, "n_hidden": 8}

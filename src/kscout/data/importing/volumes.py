@@ -56,10 +56,6 @@ def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
 
     A volume is called by its file's name, and by its path where two files share a name. Stores are
     passed over: their slices are prepared already.
-
-    Args:
-        source: folder or file.
-        raw: look for k-space, not for images.
     """
     format_of = _raw_format_of if raw else _format_of
     if not source.is_dir():

@@ -2,17 +2,22 @@
 
 Lengths are in halves of the field of view. Loops lie on a cylinder whose axis is that of the
 magnet, and a coil sees the part of its field that is transverse to it, B_1 - i B_2.
+
+Or sensitivities that were measured: 13 virtual coils around a brain, of low resolution, those of
+most energy first. `lab/brain13_maps.py` made their file from k-space that comes with pyqmri 1.3.0;
+NOTICE beside it has its license.
 """
 
 import math
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Literal, final
 
 import numpy as np
 from jaxtyping import Complex64, Float32
 
 from kscout.data.formats import Stack
-from kscout.data.makers.measured_maps import N_MEASURED, MeasuredArray
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.transforms import root_sum_of_squares, to_kspace
 from kscout.errors import ConfigError, unknown_name
@@ -32,6 +37,10 @@ _WIRE = 0.12
 _DEPTH = 0.35
 """Distance of the first and last slice from the middle of the cylinder."""
 _N_SEGMENTS = 24
+FILE = Path(__file__).with_name("brain13_maps.npz")
+N_MEASURED = 13
+_MOST_ZOOM, _MOST_SHIFT = 1.15, 0.1
+"""How much larger or smaller, and how far in halves of the field of view, a head may lie."""
 
 
 @final
@@ -180,3 +189,51 @@ class _Phase:
         ramp = np.float32(self.ramp[0]) * line[:, None] + np.float32(self.ramp[1]) * line
         angle: Field = ramp + np.float32(0.8) * self.hills.plane(size, place)
         return np.exp(1j * angle).astype(np.complex64)
+
+
+@cache
+def measured_cells() -> Complex64[np.ndarray, "coil cell cell"]:
+    """Return the maps as they are stored."""
+    with np.load(FILE) as file:
+        parts = file["maps"].astype(np.float32)
+    return np.asarray(parts[..., 0] + 1j * parts[..., 1], dtype=np.complex64)
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredArray:
+    """The first of the measured coils, turned, magnified and moved."""
+
+    n_coils: int
+    turn: float
+    zoom: float
+    shift: tuple[float, float]
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, n_coils: int) -> "MeasuredArray":
+        """Lay a head into the coils at random."""
+        down, across = rng.uniform(-_MOST_SHIFT, _MOST_SHIFT, 2).tolist()
+        zoom = _MOST_ZOOM ** rng.uniform(-1, 1)
+        return cls(n_coils, rng.uniform(0, 2 * math.pi), zoom, (down, across))
+
+    def maps(self, size: int, place: float) -> Maps:
+        """Return sensitivities of unit norm over coils, the same in every slice.
+
+        Args:
+            size: rows and columns.
+            place: of the slice, which was measured at one place alone.
+        """
+        # Late: workers that draw knees without coils need not load it.
+        from scipy import ndimage
+
+        cells = measured_cells()[: self.n_coils]
+        n_cells = cells.shape[-1]
+        line = (np.arange(size) + 0.5) / size * 2 - 1
+        down, across = (x * self.zoom for x in np.meshgrid(line, line, indexing="ij"))
+        cos, sin = math.cos(self.turn), math.sin(self.turn)
+        turned = (cos * down - sin * across, sin * down + cos * across)
+        at = [(x + d + 1) / 2 * n_cells - 0.5 for x, d in zip(turned, self.shift, strict=True)]
+        found = [ndimage.map_coordinates(cell, at, order=3, mode="nearest") for cell in cells]
+        maps = np.stack(found)
+        norm = np.linalg.norm(maps, axis=0)
+        return (maps / np.maximum(norm, 1e-6)).astype(np.complex64)

@@ -43,12 +43,7 @@ class Source:
 
 @final
 class Shelf:
-    """Finds slices by name; any thread may ask.
-
-    Args:
-        data: a store; where none is given there are dropped files alone.
-        size: rows and columns that dropped files are brought to, where no store tells.
-    """
+    """Finds slices by name; any thread may ask."""
 
     def __init__(self, data: Path | None, size: tuple[int, int]) -> None:
         self._stored = {} if data is None else _stored(Store.open(data))

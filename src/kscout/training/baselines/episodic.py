@@ -15,13 +15,12 @@ from kscout.config import PolicyConfig
 from kscout.core import Observation, Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.physics.sampling import start_mask
-from kscout.randomness import keyed_generator
+from kscout.randomness import keyed_generator, slices_of_round
 from kscout.runs import Progress
 from kscout.training.baselines.settings import EpisodicTraining
 from kscout.training.distributed import average_gradients, share, sum_over_processes
 from kscout.training.estimators import EpochResult, Estimator, OnStep, PolicyTrainee
 from kscout.training.replay import Memory, Rows
-from kscout.training.rounds import slices_of_round
 
 
 @final

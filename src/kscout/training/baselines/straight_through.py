@@ -28,12 +28,11 @@ from kscout.metrics import checked_scores
 from kscout.names import METRICS, is_outside
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
-from kscout.randomness import keyed_generator
+from kscout.randomness import keyed_generator, slices_of_round
 from kscout.training.augmentation import varied
 from kscout.training.baselines.settings import DifferentiatedSampling, StraightThroughSampling
 from kscout.training.gradients import EagerGradients, GraphedGradients, take_step
 from kscout.training.joint.sampler import Material, Sampler
-from kscout.training.rounds import slices_of_round
 
 _N_NUMBERS = 19
 """Numbers drawn for each slice, more than vary it: as many as in version 0.2, so that a seed means

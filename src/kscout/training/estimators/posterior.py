@@ -250,13 +250,7 @@ def energy_score(
     truth: Float[Tensor, "slice row col"],
     unit: Float[Tensor, " slice"],
 ) -> Float[Tensor, ""]:
-    """Return the mean energy score of pixels, plus that of entries of k-space.
-
-    Args:
-        drawn: two images of each slice.
-        truth: the image.
-        unit: what errors of each slice are told in.
-    """
+    """Return the mean energy score of pixels, plus that of entries of k-space."""
     pairs = [(*drawn.unbind(dim=1), truth), (*fft2c(drawn).unbind(dim=1), fft2c(truth))]
     unit = unit[:, None, None].clamp(min=_LEAST_STD)
     scores = [

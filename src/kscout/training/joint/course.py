@@ -18,7 +18,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
-from kscout.randomness import keyed_generator
+from kscout.randomness import keyed_generator, slices_of_round
 from kscout.runs import Progress
 from kscout.training.augmentation import varied
 from kscout.training.gradients import EagerGradients, GraphedGradients, take_step
@@ -26,7 +26,6 @@ from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
 from kscout.training.loop import Course, EpochResult, OnStep
 from kscout.training.reconstructor import training_loss
-from kscout.training.rounds import slices_of_round
 from kscout.training.trainee import Trainee
 
 JointTrainee = Trainee[Pair, JointConfig]
