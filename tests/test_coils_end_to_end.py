@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coil_data import coil_kspace, coil_store
-from commands import kscout
+from command_line import kscout
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
 from kscout.core import Observation, Policy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import commands
+import command_line
 
 # One worker makes what all of these tests look at.
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ N_INITIAL, N_STEPS = 6, 3
 def kscout(*words: str | Path, where: Path) -> str:
     """Run a command in a folder, without waiting for a new process; return what it printed."""
     with chdir(where):
-        return commands.kscout(*words)
+        return command_line.kscout(*words)
 
 
 @pytest.fixture(scope="module")

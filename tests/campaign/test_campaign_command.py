@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import kscout
+from command_line import kscout
 from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
 from kscout.campaign.grid import read_grid

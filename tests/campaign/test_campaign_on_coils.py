@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coil_data import coil_store
-from commands import kscout
+from command_line import kscout
 from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
 

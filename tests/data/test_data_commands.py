@@ -13,7 +13,7 @@ import torch
 from matplotlib.image import imread
 
 from coil_data import coil_store
-from commands import kscout
+from command_line import kscout
 from kscout.campaign.file import ImportedStore
 from kscout.cli.data import import_
 from kscout.data import info

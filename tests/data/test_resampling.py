@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from commands import kscout
+from command_line import kscout
 from data.test_volumes import write_dicom
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing.resampling import resample, resampled_size

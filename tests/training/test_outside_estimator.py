@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from commands import kscout
+from command_line import kscout
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.runs import Progress, read_run

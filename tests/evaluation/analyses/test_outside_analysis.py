@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from commands import kscout
+from command_line import kscout
 from kscout.campaign.grid import parse_grid
 from kscout.campaign.plan import make_plan
 from kscout.data.slices import SliceSet
