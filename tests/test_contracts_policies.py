@@ -7,7 +7,7 @@ from torch import Tensor
 from kscout.contracts.policies import check_policy
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
-from kscout.policies.center_out import CenterOut
+from kscout.policies.fixed import CenterOut
 
 
 class OneScorePerImage(Policy):

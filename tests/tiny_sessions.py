@@ -8,11 +8,10 @@ from torch import Tensor
 from kscout.acquisition import Scan, Session, Simulator
 from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, rollout
 from kscout.core import Policy, Reconstructor, SliceBatch
-from kscout.policies.center_out import CenterOut
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.equispaced import EquispacedOne
-from kscout.policies.fixed import FixedOrder
+from kscout.policies.fixed import CenterOut, FixedOrder
 from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
 

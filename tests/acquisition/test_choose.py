@@ -16,9 +16,9 @@ from kscout.acquisition.choose import (
     draws_columns,
 )
 from kscout.core import Policy
-from kscout.policies.center_out import CenterOut
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.density import LearnedDensity
+from kscout.policies.fixed import CenterOut
 from kscout.policies.random import Random, VariableDensity
 
 N_BATCH, N_COLS = 4, 9

@@ -15,7 +15,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import ssim
 from kscout.physics.sampling import center_mask
-from kscout.policies.center_out import CenterOut
+from kscout.policies.fixed import CenterOut
 from kscout.policies.oracle import Oracle, SpectralOracle
 from kscout.reconstruction.unet import UNet
 

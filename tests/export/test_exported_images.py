@@ -22,8 +22,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
 from kscout.export.volumes import ExportSetting, _name, export_store
 from kscout.policies import save
-from kscout.policies.center_out import CenterOut
-from kscout.policies.fixed import FixedOrder
+from kscout.policies.fixed import CenterOut, FixedOrder
 from kscout.reconstruction import load
 from kscout.reconstruction.zero_filled import ZeroFilled
 from mrd_files import lines, write

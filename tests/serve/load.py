@@ -34,8 +34,8 @@ import torch
 
 from kscout.acquisition import Scan
 from kscout.policies import save
-from kscout.policies.center_out import CenterOut
 from kscout.policies.column import ColumnPolicy
+from kscout.policies.fixed import CenterOut
 from kscout.serve.counts import reply
 from kscout.serve.desk import Desk, Limits, advisor_maker
 from kscout.serve.run import settle

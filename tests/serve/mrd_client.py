@@ -13,7 +13,7 @@ import numpy as np
 from ismrmrd.serialization import ConfigText, ProtocolDeserializer, ProtocolSerializer
 
 from kscout.acquisition import Advisor, Scan
-from kscout.policies.center_out import CenterOut
+from kscout.policies.fixed import CenterOut
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.desk import Desk
 from kscout.serve.mrd import MrdServer, converse

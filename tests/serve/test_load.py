@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kscout.acquisition import Advisor, Scan
-from kscout.policies.center_out import CenterOut
+from kscout.policies.fixed import CenterOut
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.desk import Desk
 

@@ -27,8 +27,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, KScoutError
 from kscout.files import locked
 from kscout.policies import save
-from kscout.policies.center_out import CenterOut
-from kscout.policies.fixed import FixedOrder, NaOracle
+from kscout.policies.fixed import CenterOut, FixedOrder, NaOracle
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.desk import MOST_SPARE, Desk, Limits, Usual, advisor_maker
 from kscout.serve.mrd_messages import close_message

@@ -55,14 +55,7 @@ def read_budgets(given: int | str | Path) -> tuple[int, ...]:
 
 
 def for_slices(rows: Sequence[R], positions: Sequence[int], n_whole: int, what: str) -> list[R]:
-    """Return the entry of each slice.
-
-    Args:
-        rows: one for all, one per slice of the split, or one per slice that is evaluated.
-        positions: of the slices in the split.
-        n_whole: slices of the split.
-        what: the entries, for messages.
-    """
+    """Return the entry of each slice."""
     if len(rows) == 1:
         return [rows[0]] * len(positions)
     if len(rows) == n_whole:

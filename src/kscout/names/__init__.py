@@ -76,7 +76,7 @@ POLICIES = Table(
         "variable-density": PolicyEntry("random:VariableDensity", "random, denser near the center"),
         "equispaced-one": PolicyEntry("equispaced:EquispacedOne", "equally spaced, of one side"),
         "equispaced-two": PolicyEntry("equispaced:EquispacedTwo", "equally spaced, of both sides"),
-        "center-out": PolicyEntry("center_out:CenterOut", "the column nearest to the center"),
+        "center-out": PolicyEntry("fixed:CenterOut", "the column nearest to the center"),
         "fixed": PolicyEntry("fixed:FixedOrder", "one order, chosen on training data", "fit"),
         "na-oracle": PolicyEntry(
             "fixed:NaOracle", "one order, chosen on the test data", "fit", True

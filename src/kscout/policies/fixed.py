@@ -1,4 +1,4 @@
-"""Acquire columns in an order that was chosen beforehand, the same for every image.
+"""Acquire columns in an order that was chosen beforehand, or from the center outwards.
 
 `kscout.training.fixed_order` chooses it: on training data it is the bar that an adaptive policy
 must clear, on the evaluated data themselves it is the paper's NA oracle.
@@ -39,3 +39,16 @@ class NaOracle(Ranking):
     def __init__(self, *, n_cols: int, order: list[int]) -> None:
         super().__init__(scores_of_order(n_cols, order))
         self.n_cols, self.order = n_cols, list(order)
+
+
+@final
+class CenterOut(Ranking):
+    """Takes the unmeasured column nearest to DC; of two, the one on the left.
+
+    Args:
+        n_cols: number of columns of the image.
+    """
+
+    def __init__(self, *, n_cols: int) -> None:
+        super().__init__(scores_of_order(n_cols, []))
+        self.n_cols = n_cols

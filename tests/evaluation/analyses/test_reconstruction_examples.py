@@ -16,7 +16,7 @@ from kscout.evaluation.running.trajectories import (
     reconstruction_examples,
 )
 from kscout.metrics import ssim
-from kscout.policies.center_out import CenterOut
+from kscout.policies.fixed import CenterOut
 from kscout.policies.random import Random
 from kscout.reconstruction.zero_filled import ZeroFilled
 

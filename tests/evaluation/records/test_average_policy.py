@@ -15,7 +15,7 @@ from kscout.evaluation.records.average_policy import (
 )
 from kscout.evaluation.running.trajectories import AcquisitionPlan, average_policy
 from kscout.physics.sampling import center_mask
-from kscout.policies.center_out import CenterOut
+from kscout.policies.fixed import CenterOut
 from kscout.policies.random import Random
 from kscout.reconstruction.zero_filled import ZeroFilled
 

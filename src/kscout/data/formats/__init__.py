@@ -62,13 +62,7 @@ def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
 
 @contextmanager
 def reading(path: Path, what: str, advice: str = "copy or save it again") -> Iterator[None]:
-    """Tell whatever goes wrong with one file in one sentence that names it.
-
-    Args:
-        path: the file.
-        what: it should be, e.g. NIfTI.
-        advice: what to do where it cannot be read.
-    """
+    """Tell whatever goes wrong with one file in one sentence that names it."""
     quieted = [logger for logger in _LOGGERS if not logger.disabled]
     for logger in quieted:
         logger.disabled = True

@@ -36,14 +36,7 @@ def read_named(path: Path, key: str | None = None, axes: tuple[str, ...] | None 
 
 
 def hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> RawScan:  # noqa: ANN401
-    """Return the k-space of a data set, whose file is opened whenever slices are read.
-
-    Args:
-        path: the file.
-        name: of the data set, or `REAL,IMAGINARY` of two.
-        axes: of its array.
-        known: more fields of the scan.
-    """
+    """Return the k-space of a data set, whose file is opened whenever slices are read."""
     names = name.split(",")
     with h5py.File(path, "r") as file:
         sets = [_dataset(file, path, one) for one in names]

@@ -41,14 +41,7 @@ def read_numpy(path: Path, key: str | None = None) -> Scan:
 def read_array(
     file: IO[bytes] | io.BufferedIOBase, path: Path, n_bytes: int, *, n_axes: tuple[int, ...] = ()
 ) -> np.ndarray:
-    """Read an array of real numbers, after a look at its header.
-
-    Args:
-        file: at its beginning.
-        path: its name, for messages.
-        n_bytes: that it has, header included.
-        n_axes: how many axes it may have; empty for any.
-    """
+    """Read an array of real numbers, after a look at its header."""
     shape, _, dtype = read_header(file, path, n_bytes)
     if dtype.kind == "c":
         raise DataError(

@@ -49,14 +49,7 @@ def center_crop(images: Images, size: int | Size) -> Images:
 
 
 def cut(images: Stack, path: Path, *, size: Size | None, pad: Size | None) -> Cut:
-    """Return the middle of images.
-
-    Args:
-        images: of one volume.
-        path: its file, for messages.
-        size: rows and columns that are kept; None keeps whole images.
-        pad: images smaller than this are surrounded with zeros first.
-    """
+    """Return the middle of images."""
     n_rows, n_cols = images.shape[-2:]
     if not n_rows or not n_cols:
         raise DataError(f"{path} has images of {n_rows}x{n_cols}, without a pixel; save it again")

@@ -91,13 +91,7 @@ def is_store(folder: Path) -> bool:
 
 
 def read_volume(volume: VolumeFile, *, key: str | None = None, plane: Plane = "axial") -> Scan:
-    """Return the images of a volume, its acquisition and its spacing.
-
-    Args:
-        volume: what `find_volumes` found.
-        key: name of the images inside HDF5 and `.npz` files.
-        plane: along which NIfTI volumes are cut.
-    """
+    """Return the images of a volume, its acquisition and its spacing."""
     given = {"key": key, "plane": plane}
     return _read(Scan, FORMATS[volume.format], volume.path, given)
 
