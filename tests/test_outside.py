@@ -16,7 +16,7 @@ from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
 
 OUTSIDE = Path(__file__).parent / "outside"
-PAGE = Path(__file__).parents[1] / "docs" / "extend.md"
+DOCS = Path(__file__).parents[1] / "docs"
 MODULES = ("spectrum", "unrolled", "reinforce", "reach")
 CAMPAIGN = """
 name = "own"
@@ -70,11 +70,11 @@ def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KSCOUT_USE", ",".join(MODULES))
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES, "outwards"])
 def test_the_docs_show_each(name: str) -> None:
     text = (OUTSIDE / f"{name}.py").read_text(encoding="utf-8")
-    shown = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert text in shown
+    page = (DOCS / ("joint.md" if name == "outwards" else "extend.md")).read_text(encoding="utf-8")
+    assert text in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
 
 
 @pytest.mark.slow

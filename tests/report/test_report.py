@@ -73,13 +73,6 @@ def test_runs_alone_tell_which_command_makes_pictures_of_them(
     (code,) = [block.html for block in last.blocks if isinstance(block, Widget)]
     # Each has a network of its own, which no other policy learned for.
     assert "--reconstructor runs/greedy-seed0" in code and "greedy-seed1" not in code
-    assert "--protocol" not in code
-    for file in tmp_path.glob("runs/*/config.toml"):
-        file.write_text(
-            file.read_text().replace("[training]\n", '[training]\nprotocol = "blind"\n')
-        )
-    *_, last = build_report(["runs"]).sections
-    assert "--protocol blind" in last.blocks[-1].html.replace("\\\n", " ")
 
 
 def test_folders_may_be_given_as_text(results: Path) -> None:

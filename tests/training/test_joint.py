@@ -285,21 +285,6 @@ def test_every_learnable_reconstruction_learns_from_nothing_and_goes_on_from_the
         assert RECONSTRUCTORS.name_of(type(reconstruction.load(run))) == name
 
 
-def test_a_sampler_from_outside_chooses_columns(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outside = Path(__file__).parents[1] / "outside"
-    monkeypatch.syspath_prepend(outside)
-    code = (outside / "outwards.py").read_text(encoding="utf-8")
-    assert code in (outside.parents[1] / "docs" / "joint.md").read_text(encoding="utf-8")
-    small = joint_config("random")
-    config = replace(JointConfig.of("outwards:Outwards"), reconstructor=small.reconstructor)
-    own = replace(config.training, n_updates=2, n_epochs=1, batch_size=2, n_refill=2)
-    config = replace(config, acquisition=small.acquisition, training=own)
-    run = train_joint(config, store, tmp_path / "run", device="cpu")
-    assert type(policies.load(run.path)).__name__ == "CenterOut"
-
-
 def test_the_command_trains_seeds_each_into_its_folder(store: Store, tmp_path: Path) -> None:
     words = [
         *("train", "joint", "--data", str(store.path), "--out", str(tmp_path / "run")),

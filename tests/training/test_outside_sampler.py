@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 import torch
 from joint_runs import joint_config
+from outwards import Outwards
 from torch import Tensor
 
 from kscout.config import Component, JointConfig, JointTraining
-from kscout.core import Policy
-from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError
 from kscout.policies import POLICIES
 from kscout.runs import Progress
-from kscout.training import Sampler
 from kscout.training.joint.train import train_joint
 
 
@@ -26,19 +24,6 @@ class TurningSampling(JointTraining):
 
     n_turned: int = 3
     """Columns by which an order is turned."""
-
-
-class Outwards(Sampler):
-    """Has the settings that all samplers have."""
-
-    looks = False
-
-    @classmethod
-    def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
-        return POLICIES["center-out"](n_cols=slices.n_cols)
-
-    def renew(self, epoch: int, *, is_first: bool) -> None:
-        pass
 
 
 class Turning(Outwards):
@@ -91,7 +76,8 @@ class Forgetful(Outwards):
 
 def own_config(name: str, **changes: Any) -> JointConfig:
     """Return small settings for a sampler of this file."""
-    small, config = joint_config("random"), JointConfig.of(f"{__name__}:{name}")
+    module = "outwards" if name == "Outwards" else __name__
+    small, config = joint_config("random"), JointConfig.of(f"{module}:{name}")
     common = {key: value for key, value in vars(small.training).items() if key != "method"}
     training = replace(config.training, **{**common, **changes})
     config = replace(config, reconstructor=small.reconstructor, acquisition=small.acquisition)
