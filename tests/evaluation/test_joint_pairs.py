@@ -72,17 +72,6 @@ def test_analyses_say_where_a_policy_meets_another_reconstruction(
     assert caplog.messages == ["trained with another reconstruction than this one: pair"]
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_a_table_from_before_there_was_a_protocol_is_of_that_of_its_store(
-    store: Path, tmp_path: Path
-) -> None:
-    pair, out = save_pair(tmp_path / "pair"), tmp_path / "out"
-    _, settings = _analyze("overlooked", pair, out, data=store)
-    del settings["protocol"]
-    (out / "overlooked.settings.json").write_text(json.dumps(settings))
-    _analyze("overlooked", pair, out, data=store)
-
-
 @pytest.mark.parametrize("told", [{}, {"initial": "4-6", "n_initial": 3}])
 def test_a_network_tells_start_and_budget_where_no_policy_does(
     store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, told: dict[str, Any]

@@ -37,7 +37,8 @@ def _run(path: Path, method: str, gamma: float = 1.0, *, metric: str = "ssim") -
         save_component(path / f"epoch-{epoch:04d}.safetensors", policy, kind="policy")
     (path / "config.toml").write_text(
         f'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = 2\n'
-        f'[training]\nmethod = "{method}"\ngamma = {gamma}\nmetric = "{metric}"\nseed = 0\n'
+        f'[training]\nmethod = "{method}"\nmetric = "{metric}"\nseed = 0\n'
+        + (f"gamma = {gamma}\n" if method == "ngreedy" else "")
     )
     (path / "provenance.json").write_text("{}")
     return path
