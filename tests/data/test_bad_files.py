@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
+from dicom_files import write_dicom
 from kscout.data import formats
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing.volumes import FORMATS, VolumeFile, find_volumes, read_volume
@@ -109,26 +110,8 @@ def nifti(**fields: Any) -> Callable[[Path], None]:
     return write
 
 
-def dicom(**attributes: Any) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        pydicom = pytest.importorskip("pydicom")
-        meta = pydicom.dataset.FileMetaDataset()
-        meta.TransferSyntaxUID = attributes.get("syntax", pydicom.uid.ExplicitVRLittleEndian)
-        meta.MediaStorageSOPClassUID = meta.MediaStorageSOPInstanceUID = "1.2.3"
-        data = pydicom.Dataset()
-        data.file_meta = meta
-        data.SOPClassUID = data.SOPInstanceUID = "1.2.3"
-        data.Rows, data.Columns, data.SamplesPerPixel = 9, 9, 1
-        data.PhotometricInterpretation = "MONOCHROME2"
-        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 12, 11, 0
-        data.PixelData = np.ones((9, 9), np.uint16).tobytes()
-        for name, value in attributes.items():
-            if name != "syntax":
-                setattr(data, name, value)
-        path.parent.mkdir()
-        data.save_as(path, enforce_file_format=True)
-
-    return write
+def dicom(**tags: Any) -> Callable[[Path], None]:
+    return lambda path: write_dicom(path, np.ones((9, 9)), **tags)
 
 
 def nested(path: Path) -> None:

@@ -2,11 +2,11 @@
 
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from dicom_files import write_dicom
 from kscout.data.formats import Scan
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing.volumes import VolumeFile, find_volumes, read_volume
@@ -51,29 +51,6 @@ def test_bad_nifti_is_named(tmp_path: Path) -> None:
     volume.path.write_bytes(volume.path.read_bytes()[:3000])
     with pytest.raises(DataError, match=r"a\.nii\.gz cannot be read as NIfTI"):
         read_volume(volume)
-
-
-def write_dicom(path: Path, pixels: np.ndarray, **attributes: Any) -> None:
-    pydicom = pytest.importorskip("pydicom")
-    from pydicom.dataset import FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, generate_uid
-
-    meta = FileMetaDataset()
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    meta.MediaStorageSOPClassUID = data_class = MRImageStorage
-    meta.MediaStorageSOPInstanceUID = instance = generate_uid()
-    data = pydicom.Dataset()
-    data.file_meta = meta
-    data.SOPClassUID, data.SOPInstanceUID = data_class, instance
-    data.Rows, data.Columns = pixels.shape
-    data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
-    data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 12, 11, 0
-    data.PixelData = pixels.astype(np.uint16).tobytes()
-    data.SeriesInstanceUID = "1.2.3"
-    for name, value in attributes.items():
-        setattr(data, name, value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data.save_as(path, enforce_file_format=True)
 
 
 def test_a_dicom_series_is_sorted_by_position_and_rescaled(tmp_path: Path) -> None:

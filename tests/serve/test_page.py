@@ -16,6 +16,7 @@ from page_stage import N_COLS, N_ROWS, blobs, make_stage, npy, picture, write_st
 from PIL import Image
 from test_app import LIMITS, desk_of
 
+from dicom_files import write_dicom
 from kscout.acquisition import Simulator
 from kscout.data.kinds import KSPACE
 from kscout.data.store_writer import StoreWriter
@@ -226,21 +227,9 @@ def nifti(array: np.ndarray, folder: Path) -> bytes:
     return (folder / "x.nii").read_bytes()
 
 
-def dicom(array: np.ndarray) -> bytes:
-    pydicom = pytest.importorskip("pydicom")
-    held = pydicom.dataset.Dataset()
-    held.file_meta = pydicom.dataset.FileMetaDataset()
-    held.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-    held.file_meta.MediaStorageSOPClassUID = pydicom.uid.MRImageStorage
-    held.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
-    held.Rows, held.Columns = array.shape
-    held.SamplesPerPixel, held.PhotometricInterpretation = 1, "MONOCHROME2"
-    held.BitsAllocated = held.BitsStored = 16
-    held.HighBit, held.PixelRepresentation = 15, 0
-    held.PixelData = np.rint(1000 * array).astype("<u2").tobytes()
-    buffer = io.BytesIO()
-    pydicom.dcmwrite(buffer, held, enforce_file_format=True)
-    return buffer.getvalue()
+def dicom(array: np.ndarray, folder: Path) -> bytes:
+    write_dicom(folder / "x.dcm", np.rint(1000 * array))
+    return (folder / "x.dcm").read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["npy", "one.npy", "nii", "dicom", "png", "jpg"])
@@ -252,7 +241,7 @@ def test_a_dropped_file_is_acquired_at_the_size_of_the_store(
         "npy": lambda: npy(images),
         "one.npy": lambda: npy(images[0]),
         "nii": lambda: nifti(images.transpose(1, 2, 0), tmp_path),
-        "dicom": lambda: dicom(images[0]),
+        "dicom": lambda: dicom(images[0], tmp_path),
         "png": lambda: picture(images[0], "PNG"),
         "jpg": lambda: picture(images[0], "JPEG"),
     }[kind]()
