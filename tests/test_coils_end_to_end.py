@@ -106,7 +106,7 @@ def test_reconstructions_are_compared_and_reported(place: Path, undrawn: None) -
 POLICIES_OF_STORE = ("--data", "store", "--reconstructor", "zero-filled", *BUDGET)
 ANALYZED: dict[str, tuple[object, ...]] = {
     "entropy": ("random", "--trajectories", 2, *POLICIES_OF_STORE),
-    "overlooked": ("random", "--rare", 0.05, *POLICIES_OF_STORE),
+    "unexplored": ("random", "--rare", 0.05, *POLICIES_OF_STORE),
     "policy": ("random", *POLICIES_OF_STORE),
     "examples": ("random", "--slice", 1, *POLICIES_OF_STORE),
     "snr": (

@@ -1,7 +1,7 @@
 """Names of version 0.2 that changed: rejected where they are typed, resolved in files."""
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from kscout.cli import app
 from kscout.config import PolicyConfig, of_0_2, read_file, settle
 from kscout.config.bounds import OneOf
 from kscout.errors import ConfigError
-from kscout.names import ESTIMATORS, POLICIES
+from kscout.names import ANALYSES, ESTIMATORS, POLICIES
 from kscout.names.renamed import RENAMED
 from kscout.policies.ensemble import EnsemblePolicy, entry
 from kscout.weights import fingerprint
@@ -31,7 +31,8 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_new_names_exist() -> None:
-    for kind, table in (("policy", POLICIES), ("estimator", ESTIMATORS), ("zoo entry", ZOO)):
+    tables: dict[str, Collection[str]] = {"policy": POLICIES, "estimator": ESTIMATORS}
+    for kind, table in (tables | {"zoo entry": ZOO, "analysis": ANALYSES}).items():
         assert set(RENAMED[kind].values()) <= set(table) and not set(RENAMED[kind]) & set(table)
 
 
@@ -58,6 +59,10 @@ def test_new_names_exist() -> None:
                 app, ["evaluate", *WHERE, "--policy", "imagine"], catch_exceptions=False
             ),
             "the policy 'imagine' is called 'posterior'",
+        ),
+        (
+            lambda: CliRunner().invoke(app, ["analyze", "overlooked"], catch_exceptions=False),
+            "the analysis 'overlooked' is called 'unexplored'",
         ),
         (
             lambda: settle(PolicyConfig.of("greedy"), None, ["training.n_memory=3"], {}),

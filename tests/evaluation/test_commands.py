@@ -161,15 +161,15 @@ def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path
     rows = _outputs(out, "entropies")
     assert [row["n_seeds"] for row in rows] == ["2"] * 4 + ["1"] * 4
     assert float(rows[4]["conditional"]) == pytest.approx(np.log(10), abs=1e-6)
-    command = ("analyze", "overlooked", runs[0], "random", *_on_data(store, out), "--rare", "0.05")
+    command = ("analyze", "unexplored", runs[0], "random", *_on_data(store, out), "--rare", "0.05")
     told = _call(*command)
-    rows = _outputs(out, "overlooked", pictures=False)
+    rows = _outputs(out, "unexplored", pictures=False)
     shown = [line.split()[:2] for line in told.splitlines() if " any " in line]
     assert shown == [["ngreedy", "any"], ["random", "any"]]
     assert f"{len(rows)} rows" in told
     assert _call(*command, "--json").count('"policy"') == len(rows)
     totals = {row["policy"]: row for row in rows if row["column"] == "any"}
-    assert float(totals["random"]["overlooked"]) == 0 == float(totals["random"]["best"]) - 1
+    assert float(totals["random"]["unexplored"]) == 0 == float(totals["random"]["best"]) - 1
     _call("analyze", "examples", runs[0], "fixed", "--slice", "b:1", *_on_data(store, out))
     rows = _outputs(out, "examples")
     assert [row["policy"] for row in rows] == ["ngreedy", "fixed"]
@@ -177,7 +177,7 @@ def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("name", ["policy", "entropy", "overlooked", "examples"])
+@pytest.mark.parametrize("name", ["policy", "entropy", "unexplored", "examples"])
 def test_analyses_reconstruct_in_32_bit_unless_they_are_told_otherwise(
     store: Path, tmp_path: Path, runs: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -22,7 +22,7 @@ from kscout.weights import WEIGHTS_NAME, fingerprint, policy_beside
 TOLD = {"method": "dense", "seed": 0, "protocol": "blind", "n_initial": 3, "horizon": 2}
 SMALL: dict[str, dict[str, Any]] = {
     "entropy": {"trajectories": 1},
-    "overlooked": {},
+    "unexplored": {},
     "policy": {},
     "examples": {},
 }
@@ -68,7 +68,7 @@ def test_analyses_say_where_a_policy_meets_another_reconstruction(
     store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair = save_pair(tmp_path / "pair", protocol="paper")
-    _analyze("overlooked", pair, tmp_path / "out", data=store, reconstructor="zero-filled")
+    _analyze("unexplored", pair, tmp_path / "out", data=store, reconstructor="zero-filled")
     assert caplog.messages == ["trained with another reconstruction than this one: pair"]
 
 

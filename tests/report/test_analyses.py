@@ -15,13 +15,13 @@ from kscout.evaluation.analyses.curves import Curves
 from kscout.evaluation.analyses.entropy import Entropy, EntropyRow, entropy_rows
 from kscout.evaluation.analyses.examples import ExampleRow, Examples
 from kscout.evaluation.analyses.gammas import GammaRow, Gammas
-from kscout.evaluation.analyses.overlooked import Overlooked, overlooked_rows
 from kscout.evaluation.analyses.policy import Policy, PolicyRow
 from kscout.evaluation.analyses.snr import Snr, SnrRow
+from kscout.evaluation.analyses.unexplored import Unexplored, unexplored_rows
 from kscout.evaluation.gradient_noise import PassRecord, noise_table
-from kscout.evaluation.overlooked import tally_states
 from kscout.evaluation.records.examples import Example, save_examples
 from kscout.evaluation.records.results import writing_results
+from kscout.evaluation.unexplored import tally_states
 from kscout.figures.blocks import Drawing
 from kscout.figures.tables import Measured, Table, to_csv
 from kscout.report.build import build_report, write_report
@@ -171,19 +171,25 @@ def test_discounts_stand_beside_the_papers(tmp_path: Path) -> None:
     assert lines[2].startswith("a,γ = 0.9,2,0.72,0.001") and lines[2].endswith("0.7232,0.0002")
 
 
-def test_overlooked_columns_have_a_table_with_every_policy(tmp_path: Path) -> None:
+def test_unexplored_columns_have_a_table_with_every_policy(tmp_path: Path) -> None:
     gains = torch.tensor([[0.1, 0.4], [0.3, 0.1]])
     some, other = (
         tally_states(gains, torch.tensor([[1 - p, p]] * 2), rare=0.01) for p in (0.0, 0.5)
     )
-    write_table(tmp_path, Overlooked, overlooked_rows({"greedy": some, "random": other}))
+    write_table(tmp_path, Unexplored, unexplored_rows({"greedy": some, "random": other}))
     (section,) = build_report([tmp_path]).sections
     (table,) = section.blocks
-    assert isinstance(table, Table) and section.title == "Overlooked columns"
+    assert isinstance(table, Table) and section.title == "Unexplored columns"
     rows = [row.cells[:2] for row in table.rows]
     assert rows == [("greedy", "any"), ("random", "any"), ("greedy", "1")]
     shares = (Measured(0.5), Measured(0.5))
     assert table.rows[2].cells[2:4] == shares and table.rows[1].cells[4:] == (None, None)
+
+    for file in list(tmp_path.glob("unexplored*")):
+        in_0_2 = file.with_name(file.name.replace("unexplored", "overlooked"))
+        in_0_2.write_text(file.read_text().replace("unexplored", "overlooked"))
+        file.unlink()
+    assert build_report([tmp_path]).sections == (section,)
 
 
 def test_the_average_policy_of_an_evaluation_is_drawn_without_an_analysis(tmp_path: Path) -> None:

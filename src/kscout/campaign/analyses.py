@@ -24,7 +24,7 @@ from kscout.names import ANALYSES, protocol_of, untrained_reconstructions
 
 _OF_CAMPAIGN = ("data", "reconstructor", "device", "n_initial", "steps", "protocol", "results")
 """Options that the campaign sets."""
-_ONCE_WITHOUT_PROTOCOL = ("entropy", "overlooked")
+_ONCE_WITHOUT_PROTOCOL = ("entropy",)
 """Analyses that always took the protocol of the store: of that, their names do not tell."""
 
 

@@ -20,6 +20,7 @@ from kscout.cli.progress import evaluation_progress
 from kscout.config import to_table
 from kscout.files import finite
 from kscout.names import ANALYSES
+from kscout.names.renamed import check_current
 
 _GIVEN = {
     "policies": ("POLICY", "Run folders, weights files or names."),
@@ -34,6 +35,7 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a command of typer's
         if name not in ANALYSES:
+            check_current("analysis", name)
             raise KeyError(name)
         return _command(name)
 

@@ -4,7 +4,7 @@
 |---|---|
 | `compare` | `evaluate`: policies compared over a split |
 | `watching` | one slice, step by step, with all that a page shows |
-| `adaptivity`, `gradient_noise`, `policy_noise`, `overlooked` | what analyses ask of policies |
+| `adaptivity`, `gradient_noise`, `policy_noise`, `unexplored` | what analyses ask of policies |
 | `reconstructions` | scores of reconstructions of the same slices and masks |
 | `statistics` | intervals and paired tests, by volume |
 | `running/` | policies over a split: opened, prepared, run, kept |

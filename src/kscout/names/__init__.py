@@ -318,7 +318,7 @@ ANALYSES = Table(
     entries={
         "policy": Entry("policy:Policy", "which columns are measured by which step"),
         "entropy": Entry("entropy:Entropy", "how much policies adapt to the image"),
-        "overlooked": Entry("overlooked:Overlooked", "columns that policies hardly ever draw"),
+        "unexplored": Entry("unexplored:Unexplored", "columns that policies almost never sample"),
         "snr": Entry("snr:Snr", "signal-to-noise ratio of gradients"),
         "gammas": Entry("gammas:Gammas", "final scores by discount"),
         "curves": Entry("curves:Curves", "learning curves"),

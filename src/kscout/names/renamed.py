@@ -14,7 +14,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "reconstruction": {},
     "estimator": {"imagine": "posterior", "weigh": "ensemble"},
     "sampler": {},
-    "analysis": {},
+    "analysis": {"overlooked": "unexplored"},
     "zoo entry": {
         "knee-base-imagine": "knee-base-posterior",
         "knee-base-weighed": "knee-base-ensemble",
@@ -26,11 +26,13 @@ RENAMED: dict[str, dict[str, str]] = {
     "setting": {
         "training.n_memory": "training.buffer_size",
         "training.n_prior_slices": "training.n_baseline_slices",
+        "unexplored.overlooked": "unexplored.unexplored",
     },
     "option": {},
 }
-"""By kind: the old name and the new one. Settings are dotted: `training.key`, and for arguments
-`component.key` with the component's new name in both. Options begin with two hyphens."""
+"""By kind: the old name and the new one. Settings are dotted: `training.key`, and for arguments of
+components and columns of analyses `name.key`, with the new name in both. Options begin with two
+hyphens."""
 CLASSES: dict[str, str] = {"PosteriorPolicy": "ImaginePolicy", "EnsemblePolicy": "WeighedPolicy"}
 """Classes of components, by the name of today: what version 0.2 called them. Fingerprints count
 the class, and those in files of 0.2 must not change."""

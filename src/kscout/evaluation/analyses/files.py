@@ -16,6 +16,7 @@ from kscout.figures.blocks import Block
 from kscout.figures.tables import plain_table
 from kscout.files import check_replaceable, locked, read_json, write_json, written_whole
 from kscout.names import ANALYSES
+from kscout.names.renamed import current, current_keys
 
 Row = TypeVar("Row")
 
@@ -148,12 +149,15 @@ def _read(path: Path) -> Tabulated | None:
     if not settings.exists():
         return None
     name = (_kept(settings) or {}).get("analysis")
-    if name is None:
+    if not isinstance(name, str):
         raise DataError(f"{settings} does not name its analysis; run `kscout analyze` again")
     try:
         document = read_json(path)
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); make it anew") from error
+    name = current("analysis", name)
+    if isinstance(document, list):
+        document = [current_keys(name, x) if isinstance(x, dict) else x for x in document]
     try:
         kind = ANALYSES.recall(name, path)
     except ConfigError:

@@ -2,7 +2,7 @@
 
 A policy's scores f are the gains that it expects, in units u of the step: the standard deviation,
 over columns, of the mean gain along a fixed order. At a state the columns with the highest scores
-and some at random are measured by the simulator, so that no column is overlooked for good. With
+and some at random are measured by the simulator, so that every column is tried at times. With
 their gains y in the same units the loss is
 
     mean_c (f_c - y_c)^2 - w sum_c softmax(f)_c y_c,

@@ -1,4 +1,4 @@
-"""Overlooked columns: counted by hand, and found where a policy rules out what is best."""
+"""Unexplored columns: counted by hand, and found where a policy rules out what is best."""
 
 from typing import final
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
-from kscout.evaluation.analyses.overlooked import overlooked_rows
-from kscout.evaluation.overlooked import Tally, tally_choices, tally_policy, tally_states
+from kscout.evaluation.analyses.unexplored import unexplored_rows
 from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.unexplored import Tally, tally_choices, tally_policy, tally_states
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import center_mask
@@ -41,33 +41,33 @@ def test_three_states_by_hand() -> None:
     out = -torch.inf
     gains = torch.tensor([[0.1, 0.4, 0.2, out], [0.3, 0.1, out, 0.2], [out, 0.5, 0.1, 0.1]])
     probabilities = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.5, 0.5, 0, 0], [0, 0.005, 0.995, 0]])
-    found = overlooked_rows({"some": tally_states(gains, probabilities, rare=0.01)})
+    found = unexplored_rows({"some": tally_states(gains, probabilities, rare=0.01)})
     by_column = {row.column: row for row in found}
     assert list(by_column) == ["any", 1, 0]
     assert by_column["any"].best == pytest.approx(1)
-    assert by_column["any"].overlooked == by_column[1].overlooked == pytest.approx(2 / 3)
+    assert by_column["any"].unexplored == by_column[1].unexplored == pytest.approx(2 / 3)
     assert by_column[1].gain == pytest.approx((0.4 + 0.5) / 2)
     expected = (0.4 - 0.15) + (0.5 - 0.005 * 0.5 - 0.995 * 0.1)
     assert by_column[1].forgone == pytest.approx(expected / 2)
-    assert (by_column[0].overlooked, by_column[0].gain) == (0, None)
+    assert (by_column[0].unexplored, by_column[0].gain) == (0, None)
 
 
 def test_totals_of_all_policies_come_before_columns() -> None:
     gains = torch.tensor([[0.1, 0.4], [0.3, 0.1], [0.3, 0.1]])
     some = tally_states(gains, torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), rare=0.01)
     other = tally_states(gains, torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]), rare=0.01)
-    found = [(row.policy, row.column) for row in overlooked_rows({"a": some, "b": other})]
+    found = [(row.policy, row.column) for row in unexplored_rows({"a": some, "b": other})]
     assert found[:2] == [("a", "any"), ("b", "any")]
     assert found[2:] == [("b", 0), ("a", 1), ("a", 0), ("b", 1)]
 
 
 def test_of_columns_worth_the_same_drawing_one_is_enough() -> None:
     gains = torch.tensor([[0.1, 0.4, 0.4 - 1e-8, 0.0]])
-    for other, n_overlooked in ((0.9, 0), (0.0, 1)):
+    for other, n_unexplored in ((0.9, 0), (0.0, 1)):
         probabilities = torch.tensor([[1 - other, 0, other, 0]])
         found = tally_states(gains, probabilities, rare=0.01)
         assert found.n_best.tolist() == [0, 1, 0, 0]
-        assert found.n_overlooked.tolist() == [0, n_overlooked, 0, 0]
+        assert found.n_unexplored.tolist() == [0, n_unexplored, 0, 0]
 
 
 def _best_columns(slices: SliceSet) -> list[int]:
@@ -89,37 +89,37 @@ def _best_columns(slices: SliceSet) -> list[int]:
     return found
 
 
-def test_a_column_that_is_ruled_out_is_overlooked_where_it_is_best(test_slices: SliceSet) -> None:
+def test_a_column_that_is_ruled_out_is_unexplored_where_it_is_best(test_slices: SliceSet) -> None:
     best = _best_columns(test_slices)
     column = max(best, key=best.count)
     tally = tally_policy(Avoids(column), test_slices, ZeroFilled(), PLAN, rare=1e-4)
     assert tally.n_states == len(test_slices)
     assert tally.n_best.tolist() == [best.count(x) for x in range(test_slices.n_cols)]
-    assert tally.n_overlooked.sum() == tally.n_overlooked[column] == best.count(column)
+    assert tally.n_unexplored.sum() == tally.n_unexplored[column] == best.count(column)
 
 
-def test_nothing_is_overlooked_by_a_policy_that_tries_everything(test_slices: SliceSet) -> None:
+def test_nothing_is_unexplored_by_a_policy_that_tries_everything(test_slices: SliceSet) -> None:
     plan = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1, batch_size=3)
     tally = tally_policy(Avoids(None), test_slices, ZeroFilled(), plan, rare=1e-4)
     assert tally.n_states == 4 * len(test_slices)
-    assert tally.n_best.sum() == tally.n_states and not tally.n_overlooked.any()
+    assert tally.n_best.sum() == tally.n_states and not tally.n_unexplored.any()
 
 
-def test_without_draws_a_column_is_overlooked_that_is_never_taken() -> None:
+def test_a_column_that_a_deterministic_policy_never_takes_is_unexplored() -> None:
     out = -torch.inf
     gains = torch.tensor([[0.1, 0.4, 0.2, 0.0], [0.3, 0.1, out, 0.2], [0.1, 0.5, 0.2, 0.3]])
     found = tally_choices(gains, torch.tensor([2, 0, 3]), rare=1e-4)
-    assert found.n_best.tolist() == [1, 2, 0, 0] and found.n_overlooked.tolist() == [0, 2, 0, 0]
+    assert found.n_best.tolist() == [1, 2, 0, 0] and found.n_unexplored.tolist() == [0, 2, 0, 0]
     assert found.gain[1] == pytest.approx(0.4 + 0.5)
     assert found.forgone[1] == pytest.approx((0.4 - 0.2) + (0.5 - 0.3))
     # Taken once, in another state, it was seen; column 2 could be taken in two states alone.
-    assert not tally_choices(gains, torch.tensor([1, 0, 3]), rare=1e-4).n_overlooked.any()
-    assert tally_choices(gains, torch.tensor([1, 0, 3]), rare=0.4).n_overlooked.tolist()[1] == 2
+    assert not tally_choices(gains, torch.tensor([1, 0, 3]), rare=1e-4).n_unexplored.any()
+    assert tally_choices(gains, torch.tensor([1, 0, 3]), rare=0.4).n_unexplored.tolist()[1] == 2
     best = torch.tensor([[0.0, 0.1, 0.5, out], [0.0, 0.5, 0.1, 0.2], [0.0, 0.1, 0.5, out]])
-    assert not tally_choices(best, torch.tensor([2, 1, 0]), rare=0.3).n_overlooked.any()
+    assert not tally_choices(best, torch.tensor([2, 1, 0]), rare=0.3).n_unexplored.any()
 
 
-def test_a_policy_that_takes_the_best_overlooks_nothing(test_slices: SliceSet) -> None:
+def test_a_policy_that_takes_the_best_leaves_nothing_unexplored(test_slices: SliceSet) -> None:
     plan = AcquisitionPlan(n_initial=3, horizon=2, n_trajectories=1, batch_size=3)
 
     def tally(policy: Policy) -> Tally:
@@ -127,7 +127,7 @@ def test_a_policy_that_takes_the_best_overlooks_nothing(test_slices: SliceSet) -
         policy.is_stochastic = False
         return tally_policy(policy, test_slices, ZeroFilled(), plan, rare=1e-4)
 
-    assert not tally(build("oracle", n_cols=13, n_initial=3, horizon=2)).n_overlooked.any()
+    assert not tally(build("oracle", n_cols=13, n_initial=3, horizon=2)).n_unexplored.any()
     # Before it has learned, the column network takes the first two columns, whatever is best.
     small = {"width": 8, "n_heads": 2, "channels": [8], "image_channels": [8], "n_layers": 1}
     found = tally(ColumnPolicy(n_cols=13, horizon=2, n_initial=3, **small))
@@ -135,4 +135,4 @@ def test_a_policy_that_takes_the_best_overlooks_nothing(test_slices: SliceSet) -
     assert found.n_states == 2 * len(test_slices)
     never = found.n_best.clone()
     never[taken] = 0
-    assert torch.equal(found.n_overlooked, never) and never.any()
+    assert torch.equal(found.n_unexplored, never) and never.any()

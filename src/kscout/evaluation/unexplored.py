@@ -1,4 +1,4 @@
-"""Which columns a policy overlooks: they would raise SSIM most, and it hardly ever draws them.
+"""Which columns a policy leaves unexplored: those with the largest gain that it rarely samples.
 
 Both estimators learn from the columns that the policy draws. One that it has ruled out early gives
 no gradient any more, however much it is worth. A policy that takes its best column instead of
@@ -32,10 +32,10 @@ class Tally:
     n_states: int
     n_best: Float[Tensor, " col"]
     """States in which no column is worth more."""
-    n_overlooked: Float[Tensor, " col"]
+    n_unexplored: Float[Tensor, " col"]
     """Those of them in which the policy hardly ever draws it, or that it hardly ever takes."""
     gain: Float[Tensor, " col"]
-    """What measuring it next adds to SSIM, over the overlooked ones."""
+    """What measuring it next adds to SSIM, over the unexplored ones."""
     forgone: Float[Tensor, " col"]
     """By how much that exceeds what the policy can expect of its draw."""
 
@@ -43,7 +43,7 @@ class Tally:
         return Tally(
             self.n_states + other.n_states,
             self.n_best + other.n_best,
-            self.n_overlooked + other.n_overlooked,
+            self.n_unexplored + other.n_unexplored,
             self.gain + other.gain,
             self.forgone + other.forgone,
         )
@@ -55,7 +55,7 @@ def tally_states(
     rare: float,
     chances: Float[Tensor, "state col"] | None = None,
 ) -> Tally:
-    """Count the columns that are best, and those of them that are overlooked.
+    """Count the columns that are best, and those of them that are unexplored.
 
     Args:
         gains: SSIM that each column adds; -inf where it cannot be measured.
@@ -135,5 +135,5 @@ def tally_policy(
         tried, taken = (torch.cat(part) for part in zip(*states, strict=True))
         total = tally_choices(tried, taken, rare)
     if total is None:
-        raise ConfigError("nothing is overlooked in no step; raise the number of steps")
+        raise ConfigError("nothing is unexplored in no step; raise the number of steps")
     return total
