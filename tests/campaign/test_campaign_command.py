@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coil_data import coil_store
 from command_line import kscout
 from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
@@ -21,18 +22,7 @@ from undrawn import leave_undrawn
 pytestmark = pytest.mark.slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-TINY = """
-[grid]
-reconstructions = ["zero-filled"]
-horizons = ["short"]
-methods = ["greedy", "ngreedy"]
-gammas = [0.9, 1]
-seeds = [0, 1]
-[stores.given]
-path = "store"
-[horizons.short]
-n_initial = 4
-steps = 2
+SETTINGS = """
 [policy]
 name = "conv"
 n_channels = 2
@@ -48,12 +38,40 @@ policies = ["random", "oracle"]
 trajectories = 2
 [analyses]
 """
+TINY = """
+[grid]
+reconstructions = ["zero-filled"]
+horizons = ["short"]
+methods = ["greedy", "ngreedy"]
+gammas = [0.9, 1]
+seeds = [0, 1]
+[stores.given]
+path = "store"
+[horizons.short]
+n_initial = 4
+steps = 2
+"""
 OPTIONS = {
     "entropy": "{ trajectories = 2 }",
     "snr": "{ passes = 2, trajectories = 2, batch_size = 2 }",
     "examples": '{ policies = ["oracle"], slice = [1] }',
 }
-TINY += "".join(f"{name} = {OPTIONS.get(name, 'true')}\n" for name in ANALYSES.entries)
+TINY += SETTINGS + "".join(f"{name} = {OPTIONS.get(name, 'true')}\n" for name in ANALYSES.entries)
+COILS = f"""
+[grid]
+reconstructions = ["zero-filled-weighted"]
+horizons = ["short"]
+methods = ["greedy"]
+seeds = [0]
+[stores.coils]
+path = "store"
+[horizons.short]
+n_initial = 8
+steps = 2
+{SETTINGS}
+masks = true
+reconstructions = true
+"""
 N_RUNS = 6 + 1 + len(ANALYSES.entries)
 """Policies, an evaluation, and every analysis that there is."""
 COMMAND = ("run", "tiny.toml", "--workers", "0", "--device", "cpu", "--lockstep", "4", "--json")
@@ -160,3 +178,19 @@ def test_the_report_shows_every_method_and_analysis(whole: Path) -> None:
 def test_what_is_typed_wrong_is_told(folder: Path, words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         kscout("campaign", *words)
+
+
+def test_every_kind_of_run_takes_coils(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(task, "_run_command", run_task)
+    load_modules()
+    coil_store(tmp_path / "store", noise=0.01)
+    Path("coils.toml").write_text(COILS)
+    words = ("campaign", "run", "coils.toml", "--workers", "0", "--device", "cpu", "--json")
+    outcome = json.loads(kscout(*words))
+    assert (outcome["failed"], outcome["blocked"], outcome["done"]) == ([], [], 4), outcome
+    summary = next(Path("campaigns").rglob("summary.json")).read_text()
+    assert json.loads(summary)["protocol"] == "blind"
+    assert "sense-tv" in Path(outcome["report"]).read_text()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from command_line import kscout
-from data.test_volumes import write_dicom
+from dicom_files import write_dicom
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing.resampling import resample, resampled_size
 from kscout.data.importing.settings import parse_spacing
