@@ -65,7 +65,6 @@ class Request(NamedTuple):
 class Condition(NamedTuple):
     """One thing that an implementation needs."""
 
-    needs: str
     lacks: Callable[[Request], str | None]
     """Returns what is missing, in words; None where the condition is met."""
     is_of_device: bool = False
@@ -94,7 +93,7 @@ class Operation(NamedTuple):
 
 
 def _needs(text: str, holds: Callable[[Request], bool]) -> Condition:
-    return Condition(text, lambda request: None if holds(request) else f"it needs {text}")
+    return Condition(lambda request: None if holds(request) else f"it needs {text}")
 
 
 def _lacks_capability(request: Request) -> str | None:
@@ -118,7 +117,7 @@ def _lacks_compiler(_: Request) -> str | None:
     return None
 
 
-def _shared_memory(text: str, n_bytes: Callable[[Request], int]) -> Condition:
+def _shared_memory(n_bytes: Callable[[Request], int]) -> Condition:
     def lacks(request: Request) -> str | None:
         properties = torch.cuda.get_device_properties(request.device)
         found = getattr(properties, "shared_memory_per_block_optin", 48 * 1024)
@@ -126,7 +125,7 @@ def _shared_memory(text: str, n_bytes: Callable[[Request], int]) -> Condition:
             return None
         return f"it needs {n_bytes(request)} bytes of shared memory a block, this GPU has {found}"
 
-    return Condition(text, lacks, is_of_device=True)
+    return Condition(lacks, is_of_device=True)
 
 
 def _library(file: str) -> Condition:
@@ -137,7 +136,7 @@ def _library(file: str) -> Condition:
             return str(error)
         return None
 
-    return Condition("a C compiler that knows this machine", lacks)
+    return Condition(lacks)
 
 
 def _fits_sides(request: Request) -> bool:
@@ -186,15 +185,14 @@ def _policy_bytes(request: Request) -> int:
 
 
 _CUDA = (
-    Condition("an NVIDIA GPU of compute capability 8.0 or more", _lacks_capability, True),
-    Condition("torch's CUDA compiler", _lacks_compiler, True),
+    Condition(_lacks_capability, is_of_device=True),
+    Condition(_lacks_compiler, is_of_device=True),
 )
 _FLOATS = _needs("32-bit floats", lambda x: x.dtypes == {torch.float32})
 _PAPER = _needs("the paper's window", lambda x: x.convention == "paper")
 _MULTIPLES = _needs("16, 32, 48, ... channels", lambda x: x.n_channels % PRODUCT == 0)
 _STATE = {torch.int64, torch.complex64, torch.bool, torch.float32}
 _POLICY_SIDES = "sides that halve evenly to 8 or more, each a divisor or a multiple of 32"
-_POLICY_MEMORY = "78 KB of shared memory a block, 166 KB with 16 channels or fewer and 128 columns"
 
 
 def _cuda(source: str, *conditions: Condition) -> Implementation:
@@ -242,7 +240,7 @@ OPERATIONS: dict[str, Operation] = {
             "convolution.cu",
             _needs("16, 32, 64, ... channels, at most 1024 at the coarsest level", _fits_unet),
             _needs(SIDES, _fits_sides),
-            _shared_memory("76 KB of shared memory a block", lambda _: _UNET_BYTES),
+            _shared_memory(lambda _: _UNET_BYTES),
         ),
         _c("convolution_cpu.c", _FLOATS, _MULTIPLES),
     ),
@@ -252,7 +250,7 @@ OPERATIONS: dict[str, Operation] = {
             "convolution_backward.cu",
             _needs("8, 16, 32, 64 or 128 channels, at most 1024 after pooling", _fits_policy),
             _needs(_POLICY_SIDES, _fits_policy_sides),
-            _shared_memory(_POLICY_MEMORY, _policy_bytes),
+            _shared_memory(_policy_bytes),
         ),
         _c(
             "convolution_cpu.c",
