@@ -31,7 +31,7 @@ class EvaluateOptions(EvaluationRequest):
     """What an evaluation is asked for, and what changes no result."""
 
     batch_size: int | None = None
-    """Slices at once; what suits the device where not given. Changes no result."""
+    """Slices per batch; not given: chosen for the device. Does not change results."""
     device: str = "auto"
     """auto, cpu or cuda."""
     masks: bool = False

@@ -231,8 +231,8 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
         )
     if policy.needs_judge and method in _BY_SCORES:
         raise ConfigError(
-            f"policy {config.policy.name!r} tries columns, so that no gradients of scores lead to "
-            "its weights; train it with --method posterior"
+            f"policy {config.policy.name!r} tries columns, so its scores have no gradients with "
+            "respect to its weights; train it with --method posterior"
         )
     return policy
 
@@ -267,12 +267,12 @@ def check_setting(
 
 
 def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:
-    """Refuse several columns per step to an estimator that judges columns one by one."""
+    """Reject several columns per step if the estimator scores columns independently."""
     if config.acquisition.group == 1 or estimator.takes_groups:
         return
     others = [name for name in ESTIMATORS.entries if ESTIMATORS.resolve(name).takes_groups]
     raise ConfigError(
-        f"{config.training.method} judges columns one by one and cannot learn to choose "
+        f"{config.training.method} scores columns independently and cannot learn to choose "
         f"{config.acquisition.group} at a time; train with --method {' or '.join(others)}, or "
         "leave out --columns-per-step, which `evaluate` takes for every policy"
     )

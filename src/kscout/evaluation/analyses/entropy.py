@@ -75,9 +75,9 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     trajectories: Annotated[int, AtLeast(1)] = 8
     """Per slice (paper: 8)."""
     limit: int | None = None
-    """Only so many slices, spread over the split."""
+    """Largest number of slices, spread over the split."""
     batch_size: Annotated[int | None, AtLeast(1)] = None
-    """Slices at once; what suits the device where not given."""
+    """Slices per batch; not given: chosen for the device."""
 
     def compute(
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None

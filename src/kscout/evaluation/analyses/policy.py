@@ -81,9 +81,9 @@ class Policy(Analysis[PolicyRow]):
     n_initial: int | None = None
     """Columns at the start. (default: the runs')"""
     limit: int | None = None
-    """Only so many slices, spread over the split."""
+    """Largest number of slices, spread over the split."""
     batch_size: Annotated[int | None, AtLeast(1)] = None
-    """Slices at once; what suits the device where not given."""
+    """Slices per batch; not given: chosen for the device."""
     protocol: Protocol | None = None
     """As for `evaluate`: paper or blind. (default: paper; blind for k-space)"""
     device: str | None = None

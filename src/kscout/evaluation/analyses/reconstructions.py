@@ -46,7 +46,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
     slice: tuple[str, ...] = ()
     """Position or VOLUME:NUMBER, scored and shown; repeatable. (default: all)"""
     limit: int | None = None
-    """Only so many slices, spread over the split."""
+    """Largest number of slices, spread over the split."""
     acceleration: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 8.0)
     """Columns over measured columns; repeatable. Where the center fills it, as at 8 with a fraction
     of 0.125, nothing is random."""

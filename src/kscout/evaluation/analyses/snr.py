@@ -81,7 +81,7 @@ class Snr(Analysis[SnrRow]):
     formula: Literal["paper", "reference"] = "paper"
     """The one that is drawn; both are written."""
     limit: int | None = None
-    """Only so many slices, spread over the split."""
+    """Largest number of slices, spread over the split."""
     all_seeds: bool = False
     """Measure every seed of a method, not only the best."""
     device: str = "auto"

@@ -48,7 +48,7 @@ class AcquisitionPlan:
     weights, such as `random`, draws nevertheless."""
     protocol: Protocol = "paper"
     batch_size: int | None = None
-    """Slices at once; what suits the device where not given. Does not change results."""
+    """Slices per batch; not given: chosen for the device. Does not change results."""
     initial: Starts = ()
     """Columns measured at the start in place of central ones: one entry for all, or one per slice.
     """

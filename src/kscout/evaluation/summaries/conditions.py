@@ -12,7 +12,7 @@ from kscout.names import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest:
-    """What an evaluation is asked for, less what changes no result."""
+    """Settings of an evaluation that affect its results."""
 
     data: str
     """Store of slices."""
@@ -21,7 +21,7 @@ class EvaluationRequest:
     size: Annotated[int | tuple[int, int] | None, MATRIX] = None
     """Matrix size, where a split holds several."""
     limit: int | None = None
-    """Only so many slices, spread over the split."""
+    """Largest number of slices, spread over the split."""
     reconstructor: str
     precision: str = "auto"
     """auto, fp32 or fp16."""
@@ -34,21 +34,21 @@ class EvaluationRequest:
     steps: int | None = None
     """Columns to acquire. (default: the runs')"""
     budget: str | None = None
-    """Columns measured in the end, start included, instead of --steps: a number, or a file (.txt,
+    """Columns measured in total, start included, instead of --steps: a number, or a file (.txt,
     .json, .npy) with one per slice."""
     columns_per_step: int = 1
     """Columns chosen before each reconstruction."""
     stop_below: float | None = None
-    """End a slice when no column promises this gain in SSIM (oracle and dense policies)."""
+    """End a slice when no column has this predicted gain in SSIM (policies that predict gains)."""
     trajectories: Annotated[int, AtLeast(1)] = 8
     """Sampled acquisitions per slice (paper: 8)."""
     seeds: tuple[int, ...] = (0,)
-    """Of the draws; more than one repeats policies that are not trained."""
+    """Random seeds for sampling; with several, policies that are not trained run once per seed."""
     argmax: bool = False
-    """Trained policies take their best column."""
+    """Trained policies take the column with the highest score."""
     protocol: Protocol | None = None
-    """What images are scaled by before they are scored: the truth (paper), or what was measured
-    (blind). (default: paper; blind for k-space)"""
+    """Statistics by which images are un-normalized before they are scored: of the ground truth
+    (paper) or of the measurement (blind). (default: paper; blind for k-space)"""
     reference: str | None = None
     """Compare with this policy. (default: fixed or another fixed order, else random)"""
     fixed_slices: Annotated[int, AtLeast(1)] = 256
