@@ -10,9 +10,9 @@ compares policies that acquire columns for the VarNet with a fixed order. Protoc
 import csv
 from pathlib import Path
 
+from commands import evaluate, kscout, parser
 from results import Row, record, result
 
-from commands import evaluate, kscout, parser
 from kscout.provenance import commit
 
 BUDGETS = {"4x": (16, 16), "8x": (8, 8)}
