@@ -195,7 +195,7 @@ def test_one_column_per_step_is_the_training_without_groups(train: Callable[...,
 def test_estimators_that_judge_single_columns_refuse_groups(
     train: Callable[..., Path], tmp_path: Path, method: str
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"{method} judges .*--method greedy or ngreedy, or"):
+    with pytest.raises(ConfigError, match=rf"{method} scores columns .*--method greedy or ngreedy"):
         train("groups", method, horizon=4, columns_per_step=2)
     assert not (tmp_path / "groups").exists()
 
