@@ -34,6 +34,8 @@ case "${1:-}" in
     train gamma-0.9 knee-long --method ngreedy --gamma 0.9 --seeds 3
     train gamma-1 knee-long --method ngreedy --gamma 1 --seeds 3
     compare knee-long 4 28 ;;
-  alphazero) train alphazero knee-base --method alphazero --seeds 3; compare knee-base 16 16 ;;
+  alphazero)
+    for seed in 0 1 2; do train "alphazero/seed-$seed" knee-base --method alphazero --seed "$seed"; done
+    compare knee-base 16 16 ;;
   *) sed -n '2,5p' "$0"; exit 2 ;;
 esac
