@@ -68,7 +68,7 @@ def test_the_page_is_self_contained_and_opens_with_the_comparison_and_a_player(d
     text = demo[1].page.read_text()
     assert not re.search(r'(?:src|href)="(?:https?:)?//', text)
     front = text[text.index('class="summary"') : text.index("<nav")]
-    assert demo[1].told.replace("**", "") in unescape(re.sub("<[^>]+>", "", front))
+    assert demo[1].headline.replace("**", "") in unescape(re.sub("<[^>]+>", "", front))
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
     assert titles[:3] == [
         "One acquisition, step by step",

@@ -283,7 +283,7 @@ def _read_compressed(path: Path, only_described: bool) -> tuple[str | None, dict
 
 
 def _header(first: Callable[[int], bytes], length: int, *, is_whole: bool) -> str | None:
-    """Return what a file tells of its component; None where it tells nothing."""
+    """Return the description of a component in a file, None if there is none."""
     (n_header,) = struct.unpack("<Q", first(8).ljust(8, b"\0"))
     header = first(8 + n_header)[8:] if n_header <= min(length, _LONGEST_HEADER) else b""
     try:
@@ -329,7 +329,7 @@ def _described(path: Path, text: str) -> _Header:
 
 
 def described(file: Path) -> Weights | None:
-    """Return what a weights file of ours tells of itself, no weights; None of any other file."""
+    """Return the description in a weights file of kscout, without weights; None for other files."""
     if not file.is_file() or not is_safetensors(file):
         return None
     return read_weights(file, only_described=True)

@@ -289,7 +289,7 @@ def _given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
 
 
 def _kind_of(store: Store, gone: Collection[str]) -> str:
-    """Return what a store holds, `image` or `kspace`, as far as its manifest or recipe tells.
+    """Return what a store holds, `image` or `kspace`, according to its manifest or recipe.
 
     Args:
         store: given, or how it is made or imported.

@@ -19,7 +19,7 @@ class Commands(TyperGroup):
     """A group whose help tells the whole first sentence of each command."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own
-        """Run a command; an option of version 0.2 is told by its name of today."""
+        """Run a command; the error for an option of version 0.2 prints its new name."""
         try:
             return super().invoke(ctx)
         except Exception as error:

@@ -41,10 +41,10 @@ def demo(
     from kscout.cli.campaign_display import telling
     from kscout.demo import run_demo
 
-    found = run_demo(out, seed=seed, is_quick=quick, telling=telling)
+    found = run_demo(out, seed=seed, is_quick=quick, progress=telling)
     answer = answer_console()
     for summary in found.summaries.values():
         answer.print(summary_table(summary))
-    answer.print(found.told.replace("**", ""), soft_wrap=True)
+    answer.print(found.headline.replace("**", ""), soft_wrap=True)
     told.print(f"the demo took {time.perf_counter() - begun:.0f} s")
     answer.print(f"open {found.page}", soft_wrap=True)

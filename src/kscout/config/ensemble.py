@@ -20,7 +20,7 @@ class EnsembleTraining(PolicyTraining):
     decay_epochs: tuple[int, ...] = ()
     """Without effect: nothing is learned step by step."""
     keep_epochs: tuple[int, ...] = ()
-    """Epochs whose weights are kept beside the last and the best."""
+    """Epochs whose weights are stored in addition to the last and the best."""
     split: Literal["train", "val"] = "train"
     """Split whose slices weights are fitted on. Where members were trained on the same slices they
     predict gains there better than elsewhere: use `val` then. Validation scores are then no

@@ -66,7 +66,7 @@ class JointTraining(VariedSlices):
     patience: ClassVar[None] = None
     """No training ends early: updates are equal."""
     keep_epochs: tuple[int, ...] = ()
-    """Epochs whose weights are kept beside the last and the best."""
+    """Epochs whose weights are stored in addition to the last and the best."""
     seed: int = 0
     """Random seed for initialization, slices, masks and the sampler."""
 

@@ -84,7 +84,7 @@ class PolicyTraining:
         return n_initial, horizon
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
-        """Return the bytes of memory that an epoch takes at least, beside slices and network."""
+        """Return the bytes of memory that an epoch needs at least, without slices and network."""
         draws = 4 * n_slices * horizon * self.n_tried
         return draws + 16 * min(self.batch_size, n_slices) * self.n_paths * n_pixels
 
@@ -157,7 +157,7 @@ class DenseTraining(PolicyTraining, VariedSlices):
     n_warm: Annotated[int, AtLeast(0)] = 100
     """Optimizer steps over which the step size rises."""
     keep_epochs: tuple[int, ...] = ()
-    """Epochs whose weights are kept beside the last and the best."""
+    """Epochs whose weights are stored in addition to the last and the best."""
     n_best: Annotated[int, AtLeast(1)] = 8
     """Columns tried at each state: those with the highest scores."""
     n_random: Annotated[int, AtLeast(1)] = 16

@@ -29,7 +29,7 @@ class PosteriorTraining(PolicyTraining, VariedSlices):
     n_warm: Annotated[int, AtLeast(0)] = 200
     """Optimizer steps over which the step size rises."""
     keep_epochs: tuple[int, ...] = ()
-    """Epochs whose weights are kept beside the last and the best."""
+    """Epochs whose weights are stored in addition to the last and the best."""
     clip: Annotated[float, Above(0)] = 1.0
     """Largest norm of the gradient of a batch."""
     starts: tuple[Annotated[int, AtLeast(1)], ...] = ()

@@ -52,7 +52,7 @@ class ReconstructorTraining:
     """Epochs without a better validation SSIM after which training ends, and the run's weights are
     those of the best epoch; not given: the last epoch comes (paper: so)."""
     keep_epochs: tuple[int, ...] = ()
-    """Epochs whose weights are kept beside the last and the best."""
+    """Epochs whose weights are stored in addition to the last and the best."""
     seed: int = 0
     """Random seed for initialization, order of slices and masks."""
 

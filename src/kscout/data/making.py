@@ -53,7 +53,7 @@ class MakeSettings:
     download: bool = False
     """heads: fetch real volumes with pip, and cache them."""
     coils: int | None = None
-    """Store complex k-space of so many coils, not images."""
+    """Store complex k-space of this number of coils instead of images."""
     phase: bool = False
     """k-space: a smooth phase of the subject."""
     snr: float | None = None

@@ -277,7 +277,7 @@ class StoreWriter:
 
 
 def _sampling(columns: Columns, selectable: tuple[int, int]) -> dict[str, Any]:
-    """Return what a volume's record tells of its columns; none given are the selectable ones."""
+    """Return the columns in a volume's record; without any, the selectable ones."""
     if not columns:
         return {"selectable": selectable}
     every = sorted(set().union(*columns))

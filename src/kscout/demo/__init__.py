@@ -1,6 +1,6 @@
 """The paper in miniature, on images that need no license: three campaigns and one page.
 
-`ready.toml` runs policies of the zoo on knees that no training saw, `oracle.toml` adds an oracle on
+`ready.toml` runs policies of the zoo on unseen knees, `oracle.toml` adds an oracle on
 a few of them, and `trained.toml` trains a small U-Net and a small policy.
 """
 
@@ -28,21 +28,21 @@ CORES = {"ready": None, "oracle": None, "trained": 1}
 """Cores by campaign, in the order in which they run; None: all. The optimizer steps of the small
 networks are so short that further threads mostly wait."""
 
-Telling = Callable[[Plan], AbstractContextManager[OnEvent | None]]
+Progress = Callable[[Plan], AbstractContextManager[OnEvent | None]]
 """Opens a campaign; what it yields is called when a run of it ends."""
 
 
 @final
 @dataclass(frozen=True)
 class DemoResult:
-    """What a demo found."""
+    """Page and results of a demo."""
 
     page: Path
     summaries: dict[str, Summary]
     """The evaluation of each campaign."""
 
     @property
-    def told(self) -> str:
+    def headline(self) -> str:
         """The comparison of the policy of the zoo with the fixed order, in one sentence."""
         return tell_comparison(self.summaries["ready"])
 
@@ -53,7 +53,7 @@ def _silent(_: Plan) -> Iterator[None]:
 
 
 def run_demo(
-    out: Path, *, seed: int = 0, is_quick: bool = False, telling: Telling = _silent
+    out: Path, *, seed: int = 0, is_quick: bool = False, progress: Progress = _silent
 ) -> DemoResult:
     """Run the campaigns of the demo one after the other, and write the page.
 
@@ -63,7 +63,7 @@ def run_demo(
         out: folder for the campaigns, their files and the page.
         seed: changes the images, the initial weights and all random draws.
         is_quick: run every part at sizes at which nothing is learned.
-        telling: opens each campaign, to show its progress.
+        progress: opens each campaign, to show its progress.
     """
     with locked(out):
         plans = {}
@@ -72,7 +72,7 @@ def run_demo(
             plans[name] = make_plan(parse_grid(name, table), out / name)
             write_text(out / f"{name}.toml", tomli_w.dumps(table))
         for name, plan in plans.items():
-            _run(plan, out / f"{name}.toml", CORES[name], telling)
+            _run(plan, out / f"{name}.toml", CORES[name], progress)
         page = write_demo_page(out, plans, seed=seed, is_quick=is_quick)
     found = {name: plan.of_kind("evaluation")[0].output for name, plan in plans.items()}
     return DemoResult(page, {name: read_summary(folder) for name, folder in found.items()})
@@ -96,9 +96,9 @@ def _packaged(name: str) -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def _run(plan: Plan, file: Path, n_cores: int | None, telling: Telling) -> None:
+def _run(plan: Plan, file: Path, n_cores: int | None, progress: Progress) -> None:
     options = RunOptions(WorkerOptions(n_workers=0, n_cores=n_cores))
-    with telling(plan) as on_event:
+    with progress(plan) as on_event:
         outcome = run_campaign(plan, options, file=str(file), on_event=on_event)
     for node, reason in outcome.failed:
         raise RunError(f"{node.title} failed: {reason}; its log is {node.log}")

@@ -39,8 +39,8 @@ LEADS = (
     (0.00380, 0.00285, 0.00490),
     (0.00404, 0.00324, 0.00496),
 )
-"""Lead of `column` over the fixed order with its 95 % interval, as `kscout demo` of version 0.2
-found it with seeds 0 to 4 (`demo-seeds` in lab/results.csv)."""
+"""Difference between `column` and the fixed order with its 95 % interval, measured by `kscout demo`
+of version 0.2 with seeds 0 to 4 (`demo-seeds` in lab/results.csv)."""
 _N_SHOWN = 8
 
 Command = tuple[str, Sequence[str]]
@@ -68,7 +68,7 @@ def write_demo_page(out: Path, plans: Mapping[str, Plan], *, seed: int, is_quick
         Section(PLAYER_TITLE, (Prose(_PLAYED), _player(folders["oracle"], 1, looks))),
         Section(
             "The lead over the fixed order",
-            (*ready["Difference to fixed"][-1:], Prose(tell_seeds(LEADS))),
+            (*ready["Difference to fixed"][-1:], Prose(describe_seeds(LEADS))),
         ),
         Section(
             "Trained here",
@@ -110,15 +110,15 @@ def _player(folder: Path, number: int, looks: dict[str, LineStyle]) -> Widget:
     return player_widget(acquisition, name, colors=policy_colors(looks))
 
 
-def tell_seeds(leads: Sequence[tuple[float, float, float]]) -> str:
+def describe_seeds(leads: Sequence[tuple[float, float, float]]) -> str:
     """Say with how many of the recorded seeds the interval of the lead lies above zero."""
     n_above = sum(low > 0 for _, low, _ in leads)
     listed = ", ".join(
         f"{lead:+.4f} ({low:+.4f} to {high:+.4f})".replace("-", "−") for lead, low, high in leads
     )
     return (
-        f"With {len(leads)} seeds of the demo, each with other knees, recorded with version 0.2, "
-        f"the 95 % interval of the lead of column lies above zero in {n_above}: {listed}."
+        f"In {n_above} of {len(leads)} seeds of the demo, each with different knees, recorded with "
+        f"version 0.2, the 95 % interval of column minus fixed is above zero: {listed}."
     )
 
 
@@ -188,23 +188,23 @@ def _commands(title: str, text: str, commands: Sequence[Command]) -> Section:
     return Section(title, tuple(blocks))
 
 
-_SUBTITLE = """Procedural knees: first a policy that ships with kscout, on knees drawn for this \
+_SUBTITLE = """Procedural knees: first a policy of the package, on knees generated for this \
 page; then a small U-Net and a small policy, trained within minutes on this machine. This page \
 demonstrates the method; it is not a result on patients."""
 
 _QUICK = """Every part of the demo at the smallest sizes, to see that it runs. No number on this \
 page is a result; run kscout demo without --quick for one that is."""
 
-_LEAD = """On {n_slices} slices of {n_volumes} knees that no training saw, a policy that ships \
-with kscout looks at each image before it chooses the next column of k-space. \
+_LEAD = """On {n_slices} slices of {n_volumes} knees that were not used in training, a policy of \
+the package chooses each column of k-space from the current image. \
 """
 
 _PLAYED = """After each column the U-Net knee-unet reconstructs the image again. The policy \
-column chooses the next column by what it sees, fixed takes the same columns of every knee, and \
-the oracle knows the true image, which no scanner has."""
+column chooses the next column from this image, fixed acquires the same columns of every knee, \
+and the oracle uses the true image, which no scanner has."""
 
-_TRAINED = """A small U-Net was trained here on random columns, then a policy for it, on few \
-knees and within minutes; the fixed order was fitted on the same training data."""
+_TRAINED = """A small U-Net was trained on this machine on random columns, then a policy for it, \
+on few knees and within minutes; the fixed order was fitted on the same training data."""
 
 _NEXT = """All that is in this folder can be used on its own; docs/ explains how to use your own \
 data, raw k-space and real scanners."""
@@ -213,15 +213,15 @@ _READY = """Nothing was trained for this section: the U-Net and the policies com
 trained on other procedural knees of this size. The last picture shows a slice on which column \
 does worse than on nine in ten others."""
 
-_BOUND = """The oracle tries every column at every step and takes the best by the true image. That \
-takes so long that it ran on a few knees only; so few show what policies do, not which one is \
-better."""
+_BOUND = """The oracle tries every column at every step and takes the best according to the true \
+image. That takes long, so it ran on a few knees only: they show what policies do, not which one \
+is better."""
 
-_IMAGES = """Knees are drawn from random anatomy and scanner settings. They look like MR images \
-and need no license; they are not of patients."""
+_IMAGES = """Knees are generated from random anatomy and scanner settings. They look like MR \
+images and need no license; they are not of patients."""
 
 _HOW = """The demo is three campaigns. The command of each campaign is followed by the commands \
-of its runs; typed again, they find their work done. The training here differs from the paper: \
+of its runs; run again, they reuse finished work. The training here differs from the paper: \
 images of 64×64 pixels instead of 128×128, 4 + 4 columns instead of 16 + 16, a small U-Net \
 trained for few epochs, and a policy that learns the gains of many tried columns (docs/dense.md). \
 Rewards, masks and scores are the paper's."""

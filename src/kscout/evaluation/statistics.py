@@ -103,8 +103,8 @@ def paired_permutation_test(
         n_patterns: sampled if there are more volumes.
         seed: random seed of these patterns.
     """
-    told = np.where(np.abs(differences) < _RESOLUTION, 0.0, differences)
-    total = _sums_by_volume(told[:, None], volumes)[0][:, 0]
+    rounded = np.where(np.abs(differences) < _RESOLUTION, 0.0, differences)
+    total = _sums_by_volume(rounded[:, None], volumes)[0][:, 0]
     n_volumes = len(total)
     if n_volumes <= _EXACT_UP_TO:
         patterns = np.arange(2**n_volumes)[:, None] >> np.arange(n_volumes) & 1

@@ -27,7 +27,7 @@ _PULSE_S, _PULSE_CYCLES = 3e-3, 4.0
 
 
 def write_pulseq(path: Path, table: ScanTable, echo: GradientEcho) -> Path:
-    """Write a sequence, its timing checked, and beside it the header of its data; return that."""
+    """Check and write a sequence and the header of its data; return the path of the header."""
     if table.field_of_view_mm is None:
         raise ConfigError("a sequence needs the field of view along phase encoding; give --fov-mm")
     if path.suffix != ".seq":

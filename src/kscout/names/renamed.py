@@ -34,25 +34,25 @@ RENAMED: dict[str, dict[str, str]] = {
 components and columns of analyses `name.key`, with the new name in both. Options begin with two
 hyphens."""
 CLASSES: dict[str, str] = {"PosteriorPolicy": "ImaginePolicy", "EnsemblePolicy": "WeighedPolicy"}
-"""Classes of components, by the name of today: what version 0.2 called them. Fingerprints count
+"""Classes of components, by today's name: their names in version 0.2. Fingerprints count
 the class, and those in files of 0.2 must not change."""
 
 
 def current(kind: str, name: str) -> str:
-    """Return what a name in a file is called now, after the label that it may have (`LABEL=`)."""
+    """Return today's name for a name in a file, after the label that it may have (`LABEL=`)."""
     label, equals, name = name.rpartition("=")
     return f"{label}{equals}{RENAMED.get(kind, {}).get(name, name)}"
 
 
 def in_0_2(kind: str, name: str) -> str:
-    """Return what version 0.2 called a name of today, after the label that it may have."""
+    """Return the name in version 0.2, after the label that it may have."""
     label, equals, name = name.rpartition("=")
     old = next((old for old, new in RENAMED[kind].items() if new == name), name)
     return f"{label}{equals}{old}"
 
 
 def check_current(kind: str, name: str) -> None:
-    """Reject a name that a user typed and that is called otherwise now."""
+    """Reject an old name that a user typed."""
     if current(kind, name) != name:
         raise ConfigError(
             f"the {kind} {name!r} is called {current(kind, name)!r} since version 0.3; use that "

@@ -245,7 +245,7 @@ def _size_of(policies: Sequence[Policy], name: str) -> int | None:
 
 
 def _in_0_2(member: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a member as version 0.2 told it, which fingerprints count."""
+    """Return a member under its name in version 0.2, which fingerprints count."""
     if _is_entry(member):
         return {**member, "zoo": in_0_2("zoo entry", member["zoo"])}
     name = member["component"]

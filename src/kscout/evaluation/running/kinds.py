@@ -54,7 +54,7 @@ def _of_label(wanted: str | Path) -> str | Path:
 
 
 def _kind_of(source: str | Path, asked: Kind) -> str | None:
-    """Return what a name, run folder or weights file is; None where only loading it tells."""
+    """Return what a name, run folder or weights file is; None if only loading it can decide."""
     if isinstance(source, str) and source in _TABLES[asked]:
         return asked
     path = Path(source)

@@ -32,7 +32,7 @@ class EpisodicTraining(PolicyTraining, ABC):
     decay_epochs: tuple[int, ...] = ()
     """Rounds after which the step size is multiplied by `decay_factor`."""
     keep_epochs: tuple[int, ...] = ()
-    """Rounds whose weights are kept beside the last and the best."""
+    """Rounds whose weights are stored in addition to the last and the best."""
 
     @abstractmethod
     def round_of(self, n_slices: int, horizon: int) -> Round:

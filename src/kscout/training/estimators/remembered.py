@@ -1,7 +1,7 @@
-"""Labelled states as rows of bytes: small to keep by the hundred thousand, and to share.
+"""Labeled states as rows of bytes: small enough to store and share hundreds of thousands.
 
-A state is its slice, how that was varied, what was measured, what came out of the columns that were
-tried. None of this depends on who looks; what can be told from it is not kept.
+A state is its slice, the augmentation, the mask, and the gains of its candidates. None of this
+depends on a policy, and what can be computed from it is not stored.
 """
 
 import math

@@ -12,8 +12,8 @@ from kscout.training.estimators.visited import joined, observation_of, part_of
 from kscout.training.replay import Rows
 
 _EXPLORE_BEST, _EXPLORE_ANY = 0.23, 0.07
-"""Chances that an acquisition goes on with one of the best columns by score instead of the best,
-and with any column that was tried."""
+"""Probabilities that an acquisition continues with one of the columns of highest score instead of
+the best, and with any candidate."""
 N_AT_ONCE = {"cpu": 16, "cuda": 1024}
 """States of a policy whose gradients are computed together, by kind of device."""
 _N_PIXELS = 128 * 128

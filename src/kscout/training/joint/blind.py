@@ -50,7 +50,7 @@ class Fixed(Sampler):
         return training
 
     def renew(self, epoch: int, *, is_first: bool) -> None:
-        """Fit the order anew, always on the same draws of slices."""
+        """Fit the order again, always on the same samples of slices."""
         slices, config, training = self.material.slices, self.material.config, self.training
         found = fit_fixed_order(
             slices,

@@ -157,7 +157,7 @@ class Joint(Course[Pair, JointConfig]):
             self.pool.add(own, numbers, acquire(policy, batch, self.config, drawn, view))
 
     def _numbers(self, number: int, n: int) -> Float[Tensor, "slice number"]:
-        """Draw what slices acquired anew are varied by: mirrored and zoomed."""
+        """Sample the augmentation of newly acquired slices: mirroring and zoom."""
         drawn = [
             torch.rand(n, 1, generator=keyed_generator(purpose, self.training.seed, number))
             for purpose in ("mirrored", "zoomed")
