@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from golden_numbers import GOLDEN, Golden
-from kscout.config import ReconstructorTraining
+from kscout.config import RECONSTRUCTOR_TRAININGS
 from kscout.training.masks import MaskDistribution
 
-PAPER = ReconstructorTraining()
+PAPER = RECONSTRUCTOR_TRAININGS["paper-unet"]
 
 
 def paper_masks(n_cols: int) -> MaskDistribution:

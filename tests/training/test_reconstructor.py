@@ -26,7 +26,12 @@ from kscout.training.masks import MaskDistribution
 from kscout.training.reconstructor import train_reconstructor, training_loss, validation_ssim
 
 TRAINING = ReconstructorTraining(
-    n_epochs=3, batch_size=4, convolution="native", decay_epochs=(2,), keep_epochs=(2,)
+    n_epochs=3,
+    batch_size=4,
+    convolution="native",
+    decay_epochs=(2,),
+    keep_epochs=(2,),
+    protocol="paper",
 )
 CONFIG = ReconstructorConfig(Component("unet", {"n_channels": 2, "n_pools": 2}), TRAINING)
 
@@ -124,6 +129,52 @@ def test_a_run_leaves_all_that_is_promised_and_learns(store: Store, tmp_path: Pa
         (2, 1, False),
     ]
     assert not equal(state(run.path), state(run.path / "epoch-0002.safetensors"))
+
+
+def test_the_step_size_rises_and_falls_to_zero_where_a_rise_is_given(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    step = torch.optim.Adam.step
+
+    def recorded(self: torch.optim.Adam, *arguments: object) -> object:
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", recorded)
+    training = replace(TRAINING, n_epochs=10, decay_epochs=(), n_warm=2)
+    run = train_reconstructor(
+        replace(CONFIG, training=training), store, tmp_path / "run", device="cpu"
+    )
+    expected = [1e-3 * min(1, (n + 1) / 3) * (1 - n / 30) for n in range(30)]
+    assert rates == pytest.approx(expected)
+    ends = [record["learning_rate"] for record in run.metrics]
+    assert ends == pytest.approx(expected[2::3])
+
+
+def test_half_of_the_slices_are_mirrored_before_the_mask_is_applied(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices = store.split("train")
+    targets = slices.batch(torch.arange(len(slices))).target
+    reversed_targets = torch.roll(targets.flip(-1), 1 - targets.shape[-1] % 2, dims=-1)
+    seen: list[Tensor] = []
+
+    def recorded(model: Reconstructor, batch: SliceBatch, mask: Tensor, training: object) -> Tensor:
+        seen.append(batch.target)
+        return training_loss(model, batch, mask, TRAINING)
+
+    monkeypatch.setattr(reconstructor, "training_loss", recorded)
+    config = replace(CONFIG, training=replace(TRAINING, n_epochs=8, flips=True))
+    train_reconstructor(config, store, tmp_path / "run", device="cpu")
+    found = torch.cat(seen)[:, None]
+    same, mirrored = (
+        ((found - x).abs().amax(dim=(-2, -1)) < 1e-4 * targets.max()).any(dim=1)
+        for x in (targets, reversed_targets)
+    )
+    assert (same ^ mirrored).all()
+    # Four standard deviations of a fair coin.
+    assert abs(int(mirrored.sum()) - len(found) / 2) < 4 * (len(found) / 4) ** 0.5
 
 
 def test_the_best_weights_have_the_best_score(store: Store, tmp_path: Path) -> None:

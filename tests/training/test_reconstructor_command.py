@@ -23,11 +23,12 @@ def test_flags_win_over_assignments_over_file_over_preset(tmp_path: Path) -> Non
     file = tmp_path / "own.toml"
     file.write_text("[training]\nn_epochs = 7\nbatch_size = 7\nseed = 7\n")
     settings = ["training.batch_size=8", "training.seed=8"]
-    found = resolve_reconstructor("wide-unet", file, settings, {"training.seed": 9, "x.y": None})
+    found = resolve_reconstructor("unet", file, settings, {"training.seed": 9, "x.y": None})
     training = found.training
     assert (training.n_epochs, training.batch_size, training.seed) == (7, 8, 9)
     assert 32.0 in training.accelerations
-    with pytest.raises(ConfigError, match="unknown preset 'best'; choose one of: paper-unet"):
+    assert (training.protocol, training.flips) == ("blind", True)
+    with pytest.raises(ConfigError, match="unknown preset 'best'; choose one of: paper-unet, unet"):
         resolve_reconstructor("best", None, [], {})
 
 

@@ -1,6 +1,5 @@
 """`kscout train reconstructor`; `train policy` joins in `kscout.cli`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,11 +15,14 @@ from kscout.config import (
     settle,
 )
 from kscout.errors import unknown_name
-from kscout.names import Protocol, trainable_reconstructions
+from kscout.names import trainable_reconstructions
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
-_PRESETS = f"{' or '.join(RECONSTRUCTOR_TRAININGS)}: masks of the first start from 8x, wide too."
+_PRESETS = (
+    "unet: protocol blind, mirrored slices, masks of 4x to 32x; paper-unet: the paper's training, "
+    "protocol paper."
+)
 
 
 @app.callback()
@@ -37,7 +39,7 @@ def train() -> None:
 def reconstructor(
     data: options.TrainingStore,
     out: options.RunFolder,
-    preset: Annotated[str, typer.Option(help=_PRESETS)] = "paper-unet",
+    preset: Annotated[str, typer.Option(help=_PRESETS)] = "unet",
     config: options.SettingsFile = None,
     settings: options.Assignments = None,
     model: Annotated[
@@ -64,25 +66,17 @@ def reconstructor(
 
     flags |= {"reconstructor.name": model, "reconstructor.n_channels": channels}
     store = Store.open(data)
-    resolved = resolve_reconstructor(
-        *(preset, config, settings or [], flags), protocol=store.kind.protocol
-    )
+    resolved = resolve_reconstructor(preset, config, settings or [], flags)
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
         run = train_reconstructor(resolved, store, out, device=device, on_step=on_step)
     tell_runs([run], as_json=as_json)
 
 
 def resolve_reconstructor(
-    preset: str,
-    file: Path | None,
-    settings: list[str],
-    flags: dict[str, Any],
-    *,
-    protocol: Protocol = "paper",
+    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
 ) -> ReconstructorConfig:
     """Lay file, assignments and flags over a preset; `resolve_policy` names the arguments."""
     if preset not in RECONSTRUCTOR_TRAININGS:
         raise unknown_name("preset", preset, list(RECONSTRUCTOR_TRAININGS))
-    training = replace(RECONSTRUCTOR_TRAININGS[preset], protocol=protocol)
-    base = ReconstructorConfig(training=training)
+    base = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS[preset])
     return settle(base, file, settings, flags)

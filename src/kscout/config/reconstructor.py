@@ -23,6 +23,9 @@ class ReconstructorTraining:
     """Slices per optimizer step, over all processes (paper: 16)."""
     learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
     """Adam's step size (paper: 1e-3)."""
+    n_warm: Annotated[int | None, AtLeast(0)] = None
+    """Optimizer steps, at most a tenth of all, over which the step size rises to `learning_rate`;
+    it then falls linearly to zero. Not given: it changes at `decay_epochs` alone (paper)."""
     decay_epochs: tuple[int, ...] = (40,)
     """Epochs after which the step size is multiplied by `decay_factor` (paper: 40)."""
     decay_factor: Annotated[float, Above(0), Between(0, 1)] = 0.1
@@ -38,12 +41,14 @@ class ReconstructorTraining:
         0.125,
     )
     """Share of columns always taken at the center, paired with `accelerations`."""
+    flips: bool = False
+    """Whether half of the slices are mirrored left to right (paper: no)."""
     sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
     """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
     same field of view. Validation SSIM is the mean over sizes. None: as stored (paper: so)."""
-    protocol: Protocol = "paper"
-    """Statistics that normalize targets: the target's (paper) or the zero-filled image's (blind).
-    (default: paper; blind for k-space)"""
+    protocol: Protocol = "blind"
+    """Statistics that normalize targets: those of the zero-filled image (blind) or of the target
+    (paper)."""
     precision: Precision = "fp32"
     """Arithmetic of the network (paper: fp32)."""
     convolution: Convolution = "auto"

@@ -125,10 +125,17 @@ def of_today(table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+ADDED = {"flips": False}
+"""Settings of the training of reconstructions that 0.2 did not have, and the values that leave a
+training as it was."""
+
+
 def of_0_2(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run as version 0.2 had them, which campaigns name it after."""
     found = _renamed(table, in_0_2)
     training = found["training"]
+    if found.get("kind") == "reconstructor":
+        training = {k: v for k, v in training.items() if k not in ADDED or v != ADDED[k]}
     had = {
         key: default
         for key, default in defaults_of("training").items()

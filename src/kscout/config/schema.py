@@ -94,6 +94,26 @@ class AcquisitionSetting:
         return self.n_initial + self.horizon
 
 
+_PAPER = ReconstructorTraining(protocol="paper")
+
+# The paper's masks start at 8x; its long horizons start at 32x. The default preset adds the states
+# of a long acquisition, from its central columns to its end.
+_WIDE_ACCELERATIONS = (32.0, 16.0, 8.0, 8.0, 4.0)
+_WIDE_FRACTIONS = (0.03125, 0.03125, 0.03125, 0.0625, 0.03125)
+
+RECONSTRUCTOR_TRAININGS: dict[str, ReconstructorTraining] = {
+    "unet": ReconstructorTraining(
+        n_warm=100,
+        decay_epochs=(),
+        flips=True,
+        accelerations=_PAPER.accelerations + _WIDE_ACCELERATIONS,
+        center_fractions=_PAPER.center_fractions + _WIDE_FRACTIONS,
+    ),
+    "paper-unet": _PAPER,
+}
+"""Presets of `train reconstructor`; the first is the default."""
+
+
 @final
 @dataclass(frozen=True)
 class ReconstructorConfig:
@@ -102,7 +122,7 @@ class ReconstructorConfig:
     kind: ClassVar[str] = "reconstructor"
     reconstructor: Component = Component("unet")
     """What is trained."""
-    training: ReconstructorTraining = field(default_factory=ReconstructorTraining)
+    training: ReconstructorTraining = field(default_factory=lambda: RECONSTRUCTOR_TRAININGS["unet"])
     """How it is trained."""
 
 
@@ -182,17 +202,4 @@ ACQUISITIONS: dict[str, AcquisitionSetting] = {
     "knee-long": AcquisitionSetting(n_initial=4, horizon=28, size=128),
     "brain-base": AcquisitionSetting(n_initial=32, horizon=16, size=256),
     "brain-long": AcquisitionSetting(n_initial=8, horizon=28, size=256),
-}
-
-# The paper's masks start at 8x; the long horizons start at 32x, which its U-Net never saw. The
-# wide preset adds the states of a long acquisition, from its bare center to its end.
-_WIDE_ACCELERATIONS = (32.0, 16.0, 8.0, 8.0, 4.0)
-_WIDE_FRACTIONS = (0.03125, 0.03125, 0.03125, 0.0625, 0.03125)
-
-RECONSTRUCTOR_TRAININGS: dict[str, ReconstructorTraining] = {
-    "paper-unet": ReconstructorTraining(),
-    "wide-unet": ReconstructorTraining(
-        accelerations=ReconstructorTraining.accelerations + _WIDE_ACCELERATIONS,
-        center_fractions=ReconstructorTraining.center_fractions + _WIDE_FRACTIONS,
-    ),
 }

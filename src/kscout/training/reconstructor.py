@@ -13,7 +13,13 @@ from torch import Tensor
 
 from kscout.acquisition.graphs import Pool
 from kscout.assemble import make_reconstructor, seeded_globals
-from kscout.config import Component, JointTraining, ReconstructorConfig, ReconstructorTraining
+from kscout.config import (
+    Component,
+    JointTraining,
+    ReconstructorConfig,
+    ReconstructorTraining,
+    warmed_rate,
+)
 from kscout.core import Measurement, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -24,7 +30,7 @@ from kscout.names import RECONSTRUCTORS, trainable_reconstructions
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
 from kscout.runs import Progress, Run, RunRecord, read_run
-from kscout.training.augmentation import check_sizes, coarser
+from kscout.training.augmentation import check_sizes, coarser, mirrored
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
     FAULTS,
@@ -167,32 +173,56 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         order = torch.randperm(
             len(slices), generator=keyed_generator(training.seed, "order", epoch)
         )
+        drawn = keyed_generator(training.seed, "mirrored", epoch)
+        is_mirrored = (torch.rand(len(slices), generator=drawn) < 0.5) & training.flips
         total = torch.zeros((), device=slices.device)
         self.trainee.begin(epoch)
         with seeded_globals(training.seed, "dropout", epoch, rank()):
             for step, index in enumerate(order.split(training.batch_size), start=1):
                 size = self.sizes[(step - 1) % len(self.sizes)]
-                total += self._step(index, masks[size])
+                total += self._step(epoch, step, index, masks[size], is_mirrored)
                 on_step(Progress(epoch, training.n_epochs, step, self.n_steps))
         loss = float(sum_over_processes(total)) / len(slices)
         return [EpochResult({"train_loss": loss}, {"n_slices": len(slices)})]
 
+    def rate(self, number: int, epoch: int) -> float:
+        """Return the step size at the end of an epoch."""
+        return self._rate(epoch, self.n_steps)
+
+    def _rate(self, epoch: int, step: int) -> float:
+        """Return the step size of an optimizer step, counted from 1 in its epoch."""
+        training, largest = self.training, self.trainee.rate(epoch)
+        if training.n_warm is None:
+            return largest
+        n_done, n_steps = (epoch - 1) * self.n_steps + step - 1, training.n_epochs * self.n_steps
+        return warmed_rate(largest, n_done, n_steps, min(training.n_warm, n_steps // 10))
+
     def _step(
-        self, index: Int[Tensor, " batch"], masks: Bool[Tensor, "slice col"]
+        self,
+        epoch: int,
+        step: int,
+        index: Int[Tensor, " batch"],
+        masks: Bool[Tensor, "slice col"],
+        is_mirrored: Bool[Tensor, " slice"],
     ) -> Float[Tensor, ""]:
         """Take one optimizer step; return the summed loss of this process's share of the batch.
 
-        Slices are read here, not inside of a graph: they may lie in a file.
+        Slices are read outside of the CUDA graph, since they may be stored in a file.
         """
         mine, device = share(index), self.slices.device
         summed = torch.zeros((), device=device)
         if len(mine):
-            batch = coarser(self.slices.batch(mine), masks.shape[1])
+            batch = self.slices.batch(mine)
+            if self.training.flips:
+                batch = mirrored(batch, is_mirrored[mine].to(device, non_blocking=True))
+            batch = coarser(batch, masks.shape[1])
             mask = masks[mine].to(device, non_blocking=True) & batch.selectable
             summed = self.gradients[batch.n_cols]([mask, *batch.tensors()]) * len(mine)
         else:
             self.trainee.optimizer.zero_grad()
         average_gradients(self.trainee.module.parameters(), len(mine) / len(index))
+        for group in self.trainee.optimizer.param_groups:
+            group["lr"] = self._rate(epoch, step)
         self.trainee.optimizer.step()
         return summed
 
