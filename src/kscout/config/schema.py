@@ -94,22 +94,9 @@ class AcquisitionSetting:
         return self.n_initial + self.horizon
 
 
-_PAPER = ReconstructorTraining(protocol="paper")
-
-# The paper's masks start at 8x; its long horizons start at 32x. The default preset adds the states
-# of a long acquisition, from its central columns to its end.
-_WIDE_ACCELERATIONS = (32.0, 16.0, 8.0, 8.0, 4.0)
-_WIDE_FRACTIONS = (0.03125, 0.03125, 0.03125, 0.0625, 0.03125)
-
 RECONSTRUCTOR_TRAININGS: dict[str, ReconstructorTraining] = {
-    "unet": ReconstructorTraining(
-        n_warm=100,
-        decay_epochs=(),
-        flips=True,
-        accelerations=_PAPER.accelerations + _WIDE_ACCELERATIONS,
-        center_fractions=_PAPER.center_fractions + _WIDE_FRACTIONS,
-    ),
-    "paper-unet": _PAPER,
+    "unet": ReconstructorTraining(n_warm=100, decay_epochs=(), flips=True),
+    "paper-unet": ReconstructorTraining(protocol="paper"),
 }
 """Presets of `train reconstructor`; the first is the default."""
 
