@@ -20,8 +20,8 @@ from kscout.names import trainable_reconstructions
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 _PRESETS = (
-    "unet: protocol blind, mirrored slices, a step size that falls to zero; paper-unet: the paper's "
-    "training, protocol paper."
+    "unet: protocol blind, mirrored slices, a step size that falls to zero; paper-unet: the "
+    "paper's training, protocol paper."
 )
 
 
