@@ -17,6 +17,7 @@ LAYERS = [
     {"training"},
     {"assemble", "contracts", "runs"},
     {"data", "reconstruction", "policies", "acquisition"},
+    {"compatibility"},
     {"core", "metrics", "figures", "weights", "provenance"},
     {"physics", "config"},
     {"zoo"},

@@ -13,13 +13,14 @@ import torch
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.cli import app
+from kscout.compatibility import Use, network_notes
 from kscout.compressed import plain_stem
 from kscout.core import Observation
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.running.contenders import Sizes, network_note, resolve
+from kscout.evaluation.running.contenders import Sizes, resolve
 from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.physics.sampling import center_mask
 from kscout.policies.column import ColumnPolicy
@@ -31,7 +32,7 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import Weights, fingerprint, read_weights, save_weights
-from kscout.zoo import REPLACED, ZOO, zoo_card, zoo_names, zoo_path
+from kscout.zoo import REPLACED, ZOO, as_shipped, zoo_card, zoo_names, zoo_path
 
 JOINT = ("joint-knee-base", "joint-knee-long")
 """Pairs that learned together."""
@@ -236,13 +237,14 @@ def test_a_pair_runs_together_and_knows_each_other(pair: str) -> None:
         network: evaluate(names, slices, network, setting).summary["note"] or ""
         for network in (f"{pair}-unet", "knee-unet")
     }
-    other = f"trained with another reconstruction than this one: {pair}-column"
+    other = f"trained with {pair}-unet run here with another reconstruction: {pair}-column"
     assert other in notes["knee-unet"] and other not in notes[f"{pair}-unet"]
     n = 4 if pair == "joint-knee-long" else 16
     learned = f"the reconstruction learned together with a policy for {n} + {32 - n} columns and is"
     assert f"{learned} used here with 8 + 2" in notes[f"{pair}-unet"]
     assert learned not in notes["knee-unet"]
-    assert network_note(f"{pair}-unet", replace(SIZES, n_initial=n, horizon=32 - n)) is None
+    use = Use((1, 128, 128), n, 32 - n)
+    assert network_notes(reconstruction.load(f"{pair}-unet"), use) == []
 
 
 @pytest.mark.usefixtures("loose_umask")
@@ -257,8 +259,7 @@ def test_the_zoos_policies_know_the_zoos_reconstructions() -> None:
     """A policy is not warned of the network that it was trained with, whose file is rounded."""
     networks = {fingerprint(reconstruction.load(name)) for name in zoo_names("reconstructor")}
     for name in zoo_names("policy"):
-        (one,) = resolve(name, SIZES)
-        assert one.trained_with["reconstructor"] in networks, name
+        assert as_shipped(policies.load(name).recorded["reconstructor"]) in networks, name
 
 
 def test_the_command_lists_names_and_shows_cards(capsys: pytest.CaptureFixture[str]) -> None:

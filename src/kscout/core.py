@@ -9,9 +9,10 @@ Symbols of the paper: N `n_cols`, L `n_initial`, M `budget`, T `horizon`, q `n_t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, final
+from types import MappingProxyType
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -141,6 +142,13 @@ class Reconstructor(nn.Module, ABC):
     """Arithmetic that `reconstruct` runs in."""
     waits_for_device: bool = False
     """Whether it reads values back from the device, so that no CUDA graph can hold it."""
+    recorded: Mapping[str, Any] = MappingProxyType({})
+    """What its weights file records about its training."""
+
+    @property
+    def original(self) -> "Reconstructor":
+        """The reconstructor that this is a frozen view of; itself where it is no view."""
+        return next(iter(getattr(self, "_viewed", ())), self)
 
     @abstractmethod
     def reconstruct(self, measured: Measurement) -> Reconstruction:
@@ -322,6 +330,8 @@ class Policy(nn.Module, ABC):
     labels: str = ""
     """The metric whose gain by the next column scores were trained to predict, where that is
     known."""
+    recorded: Mapping[str, Any] = MappingProxyType({})
+    """What its weights file records about its training."""
 
     @abstractmethod
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:

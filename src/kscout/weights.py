@@ -159,6 +159,7 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
         component = constructor(**arguments)
         remember_retired(component, weights.arguments)
         component.load_state_dict(weights.state)
+        component.recorded = weights.extra
     except Exception as error:  # what a file says may make a constructor raise anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise WeightsError(

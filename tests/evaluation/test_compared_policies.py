@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from kscout.compatibility import Use, acquisition_note
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
@@ -15,7 +16,7 @@ from kscout.errors import ConfigError, RunError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.run_names import run_label
-from kscout.evaluation.running.contenders import Sizes, conditions_note, resolve
+from kscout.evaluation.running.contenders import Sizes, resolve
 from kscout.evaluation.running.prepare import prepare
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies import save
@@ -226,14 +227,16 @@ def test_shares_of_matrix_sizes_that_were_trained_for_are_no_other_acquisition(
         (one,) = resolve(file, Sizes(20, 20, 3, 5))
         for here in ((20, 3, 5), (20, 1, 4), (20, 2, 5), (20, 5, 9), (33, 5, 9), (33, 3, 7)):
             n_cols, *columns = here
-            notes[told, here] = conditions_note(one, Sizes(n_cols, n_cols, *columns), "paper")
+            use = Use((1, n_cols, n_cols), *columns, "paper")
+            notes[told, here] = acquisition_note("net", one.policy, None, use)
     silent = {key for key, note in notes.items() if note is None}
     assert silent == {
-        *(("one", (n_cols, 5, 9)) for n_cols in (20, 33)),
+        ("one", (33, 5, 9)),
         *(("several", here) for here in ((20, 3, 5), (20, 1, 4), (33, 5, 9), (33, 3, 7))),
     }
     told = "5 + 9 of 33 columns under protocol paper and runs here with 5 + 9 of 20 under paper"
     assert told in str(notes["several", (20, 5, 9)])
+    assert told in str(notes["one", (20, 5, 9)])
 
 
 @pytest.mark.slow
@@ -256,7 +259,8 @@ def test_a_policy_that_meets_another_reconstruction_or_store_than_in_training_is
     found = evaluate([*wanted, "random"], store, "zero-filled", _setting())
     notes = [record.message for record in caplog.records]
     assert notes == [
-        "trained with another reconstruction than this one: other-network",
+        "policies trained with the reconstruction x run here with another reconstruction: "
+        "other-network; train one by kscout train policy with this one",
         "trained on another store than this one, so that scores tell how well they carry over: "
         "other-images",
     ]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from kscout import policies, reconstruction
+from kscout.compatibility import Use, network_notes
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
-from kscout.evaluation.running.contenders import Sizes, network_note
 from kscout.evaluation.running.setting import setting_of, told_by_runs
 from kscout.evaluation.summaries.conditions import EvaluationRequest
 from kscout.names import ANALYSES
@@ -69,7 +69,10 @@ def test_analyses_say_where_a_policy_meets_another_reconstruction(
 ) -> None:
     pair = save_pair(tmp_path / "pair", protocol="paper")
     _analyze("unexplored", pair, tmp_path / "out", data=store, reconstructor="zero-filled")
-    assert caplog.messages == ["trained with another reconstruction than this one: pair"]
+    (note,) = caplog.messages
+    assert note.endswith(
+        "run here with another reconstruction: pair; train one by kscout train policy with this one"
+    )
 
 
 @pytest.mark.parametrize("told", [{}, {"initial": "4-6", "n_initial": 3}])
@@ -92,10 +95,10 @@ def test_a_pair_of_the_zoo_tells_start_and_budget() -> None:
 
 
 def test_a_network_that_learned_from_another_start_is_noted(tmp_path: Path) -> None:
-    pair = save_pair(tmp_path / "pair", initial="7,4-5")
-    sizes = Sizes(n_rows=18, n_cols=13, n_initial=3, horizon=2)
-    assert network_note(pair, sizes, "4-5,7") is None
-    note = network_note(pair, sizes)
-    assert note is not None and "for 3 (4-5,7) + 2 columns and is used here with 3 + 2" in note
-    central = network_note(save_pair(tmp_path / "central"), sizes, "4-5,7")
-    assert central is not None and "3 + 2 columns and is used here with 3 (4-5,7) + 2" in central
+    pair = reconstruction.load(save_pair(tmp_path / "pair", initial="7,4-5"))
+    central, own = (Use((1, 18, 13), 3, 2, start=start) for start in (None, "4-5,7"))
+    assert network_notes(pair, own) == []
+    (note,) = network_notes(pair, central)
+    assert "for 3 (4-5,7) + 2 columns and is used here with 3 + 2" in note
+    (note,) = network_notes(reconstruction.load(save_pair(tmp_path / "central")), own)
+    assert "3 + 2 columns and is used here with 3 (4-5,7) + 2" in note

@@ -238,6 +238,7 @@ class VarNet(Reconstructor):
         # A copy tells, because the fingerprint of what was loaded is not to change.
         told = copy(self)
         told.precision = "fp16" if is_half else "fp32"
+        told._viewed = [self.original]  # type: ignore[assignment]
         return told
 
     def target_note(self, rule: str, n_coils: int) -> str | None:

@@ -53,6 +53,20 @@ _ROUNDED = {"a14cd769d28aceea": "0bfc7d5ea4dd200d", "bb13832a1b0b4e4f": "ee04aa1
 same weights rounded to 16 bit."""
 
 
+_SIZE = (1, 128, 128)
+SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "4103631ccb32": (_SIZE,),
+    "cd9c696c128c": (_SIZE,),
+    "f561990a094e": (_SIZE,),
+    "c3938a56eb52": (_SIZE,),
+    "84054c5db643": tuple((1, n, n) for n in (64, 96, 128, 192, 256, 320)),
+    "ba4a32a2d70f": tuple((1, n, n) for n in (64, 96, 128, 192, 256, 320)),
+    "cb4c7c8d626a": ((8, 128, 128),),
+}
+"""Number of coils, rows and columns of the training images, by the fingerprint of the dataset, for
+files of version 0.2, which do not record them."""
+
+
 def as_shipped(fingerprint: str) -> str:
     """Return the fingerprint that a network has as it comes with the package."""
     return _ROUNDED.get(fingerprint, fingerprint)
@@ -92,4 +106,13 @@ def zoo_card(name: str) -> str:
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
-__all__ = ["REPLACED", "ZOO", "as_shipped", "zoo_card", "zoo_file", "zoo_names", "zoo_path"]
+__all__ = [
+    "REPLACED",
+    "SHAPES",
+    "ZOO",
+    "as_shipped",
+    "zoo_card",
+    "zoo_file",
+    "zoo_names",
+    "zoo_path",
+]

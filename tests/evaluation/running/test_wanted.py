@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from kscout.compatibility import Use, acquisition_note
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.compare import Evaluation, EvaluationSetting, evaluate
-from kscout.evaluation.running.contenders import Sizes, budgets_of, conditions_note, resolve
+from kscout.evaluation.running.contenders import Sizes, budgets_of, resolve
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -70,7 +71,8 @@ def test_every_policy_of_the_zoo_tells_its_columns_and_its_protocol(name: str) -
     # Where columns of another matrix were counted, it is told.
     own, here = ("", "") if is_one else (" of 320", " of 128")
     if not name.endswith("-fixed"):
-        note = conditions_note(one, Sizes(128, 128, 10, 4), "blind")
+        use = Use((1, 128, 128), 10, 4, "blind")
+        note = acquisition_note(name, one.policy, None, use)
         assert note is not None
         assert f"{n_initial} + {horizon}{own} columns under protocol paper" in note
         assert f"runs here with 10 + 4{here} under blind" in note

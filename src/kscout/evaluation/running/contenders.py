@@ -1,14 +1,13 @@
 """From what a user names (policy, run folder, weights file, zoo name) to policies ready to run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard, final
 
 from kscout import policies
 from kscout.acquisition.choose import draws_columns
 from kscout.assemble import make_policy
-from kscout.columns import columns_text, parse_columns, share_of
 from kscout.config import Component, PolicyConfig, of_today
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
@@ -19,7 +18,7 @@ from kscout.names.renamed import check_current
 from kscout.runs import CONFIG, read_run
 from kscout.runs.required import check_settings
 from kscout.weights import described, network_file, policy_file
-from kscout.zoo import as_shipped, zoo_names, zoo_path
+from kscout.zoo import zoo_names, zoo_path
 
 
 @final
@@ -40,8 +39,6 @@ class Contender:
     """The settings it was trained with, where they are known."""
     is_given: bool = False
     """An object of the caller's, of which no name or file tells all."""
-    trained_with: dict[str, str] = field(default_factory=dict)
-    """Fingerprints of the `store` and the `reconstructor` of its training, where its file tells."""
 
     @property
     def is_draft(self) -> bool:
@@ -183,7 +180,6 @@ def _loaded(wanted: str | Path, draw_seed: int) -> Contender:
         draw_seed=draw_seed,
         is_learned=True,
         config=config,
-        trained_with=_trained_with(path),
     )
 
 
@@ -213,12 +209,6 @@ def _told_by(file: Path) -> dict[str, Any]:
     """Return what a weights file of ours tells of its training; nothing of any other."""
     told = described(file)
     return {} if told is None else told.extra
-
-
-def _trained_with(path: Path) -> dict[str, str]:
-    extra = _told_by(policy_file(path))
-    found = {key: extra[key] for key in ("store", "reconstructor") if key in extra}
-    return {key: as_shipped(value) for key, value in found.items() if isinstance(value, str)}
 
 
 def _config_in(path: Path) -> dict[str, Any] | None:
@@ -264,48 +254,6 @@ def _settings(contender: Contender) -> dict[str, Any] | None:
     return None if contender.config is None else without_seed(contender.config)
 
 
-def conditions_note(
-    contender: Contender,
-    sizes: Sizes,
-    protocol: str,
-    start: str | None = None,
-    columns_per_step: int = 1,
-) -> str | None:
-    """Return what to say where a policy was trained for another acquisition or protocol.
-
-    Starts and budgets may be several. Where matrix sizes are, it counts which share of them.
-    """
-    config = contender.config or {}
-    setting, training = config.get("acquisition", {}), config.get("training", {})
-    columns = (setting.get("n_initial"), setting.get("horizon"))
-    given = setting.get("initial")
-    listed = None if given is None else columns_text(parse_columns(given))
-    group = setting.get("columns_per_step") or 1
-    trained = (*columns, listed, training.get("protocol", protocol), group)
-    here = (sizes.n_initial, sizes.horizon, start, protocol, columns_per_step)
-    n_cols = getattr(contender.policy, "n_cols", None) if training.get("sizes") else None
-    n_cols = n_cols or sizes.n_cols
-    starts = (columns[0], *training.get("starts", ()))
-    horizons = (columns[1], *training.get("horizons", ()))
-    if None in columns or (
-        trained[2:] == here[2:]
-        and sizes.n_initial in [share_of(n, sizes.n_cols, n_cols) for n in starts]
-        and sizes.horizon in [share_of(n, sizes.n_cols, n_cols) for n in horizons]
-    ):
-        return None
-    is_other_pace, is_other_matrix = group != columns_per_step, n_cols != sizes.n_cols
-    words = [
-        f"{one[0]}{f' ({one[2]})' if one[2] else ''} + {one[1]}"
-        f"{f' of {own}' if is_other_matrix else ''}{{}}"
-        f"{f', {one[4]} at a time,' if is_other_pace else ''} under"
-        for one, own in ((trained, n_cols), (here, sizes.n_cols))
-    ]
-    return (
-        f"policy {contender.name!r} was trained for {words[0].format(' columns')} protocol "
-        f"{trained[3]} and runs here with {words[1].format('')} {here[3]}"
-    )
-
-
 def budget_of_network(source: Path | str) -> Budget | None:
     """Return what a reconstruction learned for together with a policy.
 
@@ -322,43 +270,21 @@ def budget_of_network(source: Path | str) -> Budget | None:
     return _budget(told) if _tells_columns(told) else None
 
 
-def network_note(source: Path | str, sizes: Sizes, start: str | None = None) -> str | None:
-    """Return what to say where a reconstruction was trained with a policy for other columns."""
-    told = budget_of_network(source)
-    if told is None:
-        return None
-    n_initial, horizon, own, _ = told
-    trained = (n_initial, horizon, None if own is None else columns_text(parse_columns(own)))
-    here = (sizes.n_initial, sizes.horizon, start)
-    if trained == here:
-        return None
-    words = [f"{one[0]}{f' ({one[2]})' if one[2] else ''} + {one[1]}" for one in (trained, here)]
-    return (
-        f"the reconstruction learned together with a policy for {words[0]} columns and is used "
-        f"here with {words[1]}"
-    )
-
-
-_OTHERS = {
-    "reconstructor": "with another reconstruction than this one",
-    "store": "on another store than this one, so that scores tell how well they carry over",
-}
-
-
-def training_notes(contenders: Sequence[Contender], here: dict[str, str]) -> list[str]:
-    """Return what to say where policies meet another reconstruction or other data than in training.
+def store_note(contenders: Sequence[Contender], store: str) -> str | None:
+    """Return a sentence if policies were trained on another dataset than this one.
 
     Args:
         contenders: the policies.
-        here: fingerprints of this `store` and this `reconstructor`, as far as there are any.
+        store: fingerprint of the dataset.
     """
-    notes = []
-    for key, words in _OTHERS.items():
-        names = [
-            one.name
-            for one in contenders
-            if key in here and one.trained_with.get(key, here[key]) != here[key]
-        ]
-        if names:
-            notes.append(f"trained {words}: {', '.join(dict.fromkeys(names))}")
-    return notes
+    names = [one.name for one in contenders if _trained_on(one.policy) not in (None, store)]
+    if not names:
+        return None
+    words = "trained on another store than this one, so that scores tell how well they carry over"
+    return f"{words}: {', '.join(dict.fromkeys(names))}"
+
+
+def _trained_on(policy: Policy) -> str | None:
+    """Return the fingerprint of the dataset that a policy was trained on."""
+    found = policy.recorded.get("store")
+    return found if isinstance(found, str) else None

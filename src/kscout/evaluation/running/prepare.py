@@ -1,6 +1,5 @@
 """Open what an evaluation or an analysis runs: policies, slices and a reconstruction."""
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from kscout import reconstruction
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.rollout import Trajectory
 from kscout.columns import columns_text
+from kscout.compatibility import Use, network_notes, policy_notes, warn
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -22,11 +22,9 @@ from kscout.evaluation.running.contenders import (
     Contender,
     Sizes,
     check_distinct,
-    conditions_note,
     is_fitted,
-    network_note,
     resolve,
-    training_notes,
+    store_note,
 )
 from kscout.evaluation.running.fixed_orders import fitted_order
 from kscout.evaluation.running.setting import EvaluationSetting, setting_of_analysis
@@ -41,7 +39,6 @@ from kscout.evaluation.summaries.summarize import choose_reference
 from kscout.metrics import PSNR_CEILING
 from kscout.names import POLICIES
 from kscout.policies.fixed import FixedOrder
-from kscout.weights import fingerprint
 
 Labelled = str | Path | tuple[str, Policy]
 """A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
@@ -102,8 +99,7 @@ class Prepared:
 
     def tell_notes(self) -> None:
         """Warn of these conditions."""
-        for note in self.notes:
-            logging.getLogger(__name__).warning(note)
+        warn(self.notes)
 
     def plan_of(self, contender: Contender) -> AcquisitionPlan:
         """Return the plan with the draws of one policy."""
@@ -163,9 +159,9 @@ def prepare(
     setting = replace(setting, plan=plan)
     _, n_rows, n_cols = slices.shape
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
-    frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
     # All that can be refused is refused before the first order is fitted.
-    contenders, reference = _drafts(wanted, slices, sizes, setting)
+    contenders, reference = _drafts(wanted, slices, sizes, setting, loaded)
+    frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
     is_fitting = any(one.is_draft and not POLICIES[one.name].is_oracle for one in contenders)
     fitted_on = _train_source(source, setting, train) if is_fitting else None
     _check_memory(contenders, slices, plan)
@@ -185,9 +181,6 @@ def prepare(
         )
         return resolve(one.name, sizes, seeds=setting.draw_seeds, orders={one.name: order})[0]
 
-    here = {"reconstructor": fingerprint(loaded)}
-    if isinstance(source, Store):
-        here["store"] = source.fingerprint
     notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
     if isinstance(fitted_on, Store) and setting.split == "train":
         notes.append(
@@ -196,19 +189,14 @@ def prepare(
             "or evaluate another split"
         )
     notes.append(loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]))
-    if not isinstance(reconstructor, Reconstructor):
-        notes.append(network_note(reconstructor, sizes, _start_of(plan)))
-    notes += [*_conditions(contenders, sizes, plan), *training_notes(contenders, here)]
+    columns = (plan.n_initial, plan.horizon, plan.protocol, _start_of(plan), plan.columns_per_step)
+    use = Use(slices.shape, *columns)
+    notes += network_notes(loaded, use)
+    notes += policy_notes([(one.name, one.policy) for one in contenders], loaded, use)
+    if isinstance(source, Store):
+        notes.append(store_note(contenders, source.fingerprint))
     said = list(dict.fromkeys(note for note in notes if note is not None))
     return Prepared(contenders, slices, frozen, loaded, source, plan, reference, said, fit)
-
-
-def _conditions(
-    contenders: Sequence[Contender], sizes: Sizes, plan: AcquisitionPlan
-) -> list[str | None]:
-    """Say of each policy under which other conditions it was trained, if any."""
-    how = (sizes, plan.protocol, _start_of(plan), plan.columns_per_step)
-    return [conditions_note(one, *how) for one in contenders]
 
 
 def _start_of(plan: AcquisitionPlan) -> str | None:
@@ -240,7 +228,11 @@ def _slices(source: SliceSet | Store, setting: EvaluationSetting) -> SliceSet:
 
 
 def _drafts(
-    wanted: Sequence[Labelled], slices: SliceSet, sizes: Sizes, setting: EvaluationSetting
+    wanted: Sequence[Labelled],
+    slices: SliceSet,
+    sizes: Sizes,
+    setting: EvaluationSetting,
+    network: Reconstructor,
 ) -> tuple[list[Contender], str]:
     """Return the policies before orders are fitted, and the name of the reference."""
     plan = setting.plan
@@ -257,7 +249,7 @@ def _drafts(
     every = [one for draft in drafts for one in draft]
     check_distinct(every)
     for one in every:
-        check_fits(one.policy, slices, plan)
+        check_fits(one.policy, slices, plan, name=one.name, network=network)
     names = list(dict.fromkeys(one.name for one in every))
     # A table may call a policy otherwise than it was asked for: `conv` is `untrained` there.
     asked = {str(name): draft[0].name for name, draft in zip(wanted, drafts, strict=True)}

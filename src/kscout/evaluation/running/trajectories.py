@@ -17,6 +17,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.pace import check_pace, check_promises
 from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
 from kscout.acquisition.starts import Starts, for_slices, read_budgets, read_starts
+from kscout.compatibility import check_matrix
 from kscout.core import Measurement, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
@@ -195,8 +196,23 @@ def check_start(slices: SliceSet, reconstructor: Reconstructor, initial: Initial
     reconstructor.calibrate(Measurement.of(batch.kspace, start[poorest]))
 
 
-def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
-    """Refuse, before any work is done, what could only fail later."""
+def check_fits(
+    policy: Policy,
+    slices: SliceSet,
+    plan: AcquisitionPlan,
+    *,
+    name: str | None = None,
+    network: Reconstructor | None = None,
+) -> None:
+    """Refuse, before any work is done, what could only fail later.
+
+    Args:
+        policy: the policy.
+        slices: to be acquired.
+        plan: how slices are acquired.
+        name: of the policy in messages; by default that of its class.
+        network: the reconstruction, if it is known.
+    """
     if not len(slices):
         raise DataError("no slice to acquire; the split, or what was chosen of it, is empty")
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
@@ -207,12 +223,7 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
             f"{type(policy).__name__} samples real images, and the slices are {slices.kind}; give "
             "another policy, or import magnitude images"
         )
-    misfit = policy.misfit(*slices.shape[1:])
-    if misfit is not None:
-        raise ConfigError(
-            f"{type(policy).__name__} was made for {misfit[0]}, the slices have {misfit[1]}; "
-            "import the images at its size (--resample, --size), or train a policy on them"
-        )
+    check_matrix(policy, slices.shape, name=name, network=network)
 
 
 def average_policy(

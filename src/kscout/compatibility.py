@@ -1,0 +1,298 @@
+"""Whether a reconstruction, a policy, images and an acquisition belong together.
+
+What cannot work raises a `ConfigError`. What works, but is not what was trained for, is a note: one
+sentence that states the difference and what fits instead. All facts, those about entries of the zoo
+included, are those that weights files record.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, final
+
+from kscout.columns import columns_text, parse_columns, share_of
+from kscout.core import Policy, Protocol, Reconstructor
+from kscout.errors import ConfigError
+from kscout.weights import build_component, described, fingerprint, read_weights
+from kscout.zoo import SHAPES, as_shipped, zoo_file, zoo_names
+
+Shape = tuple[int, int, int]
+"""Number of coils, rows and columns; 0 coils stand for any number."""
+_MOST_ENTRIES = 3
+"""Zoo entries that one sentence lists."""
+
+
+@final
+@dataclass(frozen=True)
+class Use:
+    """Images and acquisition that a reconstruction and a policy are used for."""
+
+    shape: Shape
+    n_initial: int = 0
+    horizon: int = 0
+    """Number of columns to acquire; 0 without an acquisition."""
+    protocol: Protocol | None = None
+    """None where images are not scored."""
+    start: str | None = None
+    """Columns at the start; None for central ones."""
+    columns_per_step: int = 1
+
+
+def check_matrix(
+    policy: Policy,
+    shape: Shape,
+    *,
+    name: str | None = None,
+    network: Reconstructor | None = None,
+    images: str = "slices have",
+) -> None:
+    """Raise an error if a policy cannot score the columns of these images.
+
+    Args:
+        policy: the policy.
+        shape: of the images.
+        name: of the policy in the message; by default that of its class.
+        network: the reconstruction that it is used with.
+        images: what the message calls the images, with its verb.
+    """
+    misfit = policy.misfit(*shape[1:])
+    if misfit is None:
+        return
+    entries = [x for x in zoo_names("policy") if _is_shape(_recorded(x), shape)]
+    if network is not None:
+        entries = [x for x in entries if _network_of(_recorded(x)) == _own(network)] or entries
+    named = [f"{x} (with {_name_of(_network_of(_recorded(x)))})" for x in entries[:_MOST_ENTRIES]]
+    fits = f"use {' or '.join(named)} of the zoo, " if named else ""
+    subject = type(policy).__name__ if name is None else f"policy {name!r}"
+    raise ConfigError(
+        f"{subject} was made for {misfit[0]}, the {images} {misfit[1]}; {fits}import the images at "
+        "its size (--resample, --size), or train a policy on them"
+    )
+
+
+def network_notes(network: Reconstructor, use: Use) -> list[str]:
+    """Return a sentence if the images are others than in training, and one for the acquisition.
+
+    Only a reconstruction that was trained together with a policy belongs to an acquisition.
+    """
+    recorded, entries = network.original.recorded, zoo_names("reconstructor")
+    notes, shapes, trained = [], _shapes(recorded), _acquisition(recorded)
+    entries = [x for x in entries if _is_shape(_recorded(x), use.shape)]
+    if shapes and not _is_shape(recorded, use.shape):
+        fits = [
+            x
+            for x in entries
+            if not _recorded(x).get("joint") and _is_protocol(_recorded(x), use.protocol)
+        ]
+        notes.append(
+            f"the reconstruction was trained on {_images(shapes)} and is used here on "
+            f"{_images([use.shape])}; "
+            + _advice(fits, "these", "train one on these with kscout train reconstructor")
+        )
+    here = (use.n_initial, use.horizon, use.start)
+    if use.horizon and recorded.get("joint") and trained is not None and trained[:3] != here:
+        fits = [
+            x
+            for x in entries
+            if _recorded(x).get("joint") and (_acquisition(_recorded(x)) or ())[:3] == here
+        ]
+        notes.append(
+            f"the reconstruction learned together with a policy for {_columns(*trained[:3])} "
+            f"columns and is used here with {_columns(*here)}; "
+            + _advice(fits, "these", "train one for these with kscout train joint")
+        )
+    return notes
+
+
+def policy_notes(
+    policies: Iterable[tuple[str, Policy]], network: Reconstructor | None, use: Use
+) -> list[str]:
+    """Return a sentence per policy trained for another acquisition, and one per other network.
+
+    Args:
+        policies: names and policies.
+        network: the reconstruction that they are used with; None where that is unknown.
+        use: what they are used for.
+    """
+    named, others = dict(policies), dict[tuple[str, bool], list[str]]()
+    notes = [acquisition_note(name, policy, network, use) for name, policy in named.items()]
+    for name, policy in named.items():
+        trained = _network_of(policy.recorded)
+        if network is not None and trained is not None and trained != _own(network):
+            others.setdefault((trained, _is_ensemble(policy)), []).append(name)
+    for (trained, is_ensemble), names in others.items():
+        fits = _policies_for(network, None)
+        subject = "ensembles fitted" if is_ensemble else "policies trained"
+        notes.append(
+            f"{subject} with {_name_of(trained)} run here with another reconstruction: "
+            f"{', '.join(names)}; "
+            + _advice(
+                [x for x in fits if _is_for(_recorded(x), use)] or fits,
+                "this one",
+                f"{_training(is_ensemble)} with this one",
+            )
+        )
+    return [note for note in notes if note is not None]
+
+
+def acquisition_note(
+    name: str, policy: Policy, network: Reconstructor | None, use: Use
+) -> str | None:
+    """Return a sentence if a policy was trained for another acquisition or protocol.
+
+    A policy may be trained for several starts and budgets. If it was trained for several matrix
+    sizes, its numbers of columns are shares of these.
+    """
+    recorded = policy.recorded
+    trained, sizes = _acquisition(recorded), _numbers(recorded, "sizes")
+    if trained is None:
+        return None
+    here = _Acquisition(use.n_initial, use.horizon, use.start, use.columns_per_step)
+    protocol = use.protocol and recorded.get("protocol", use.protocol)
+    n_cols, own = use.shape[2], getattr(policy, "n_cols", None)
+    known = {shape[2] for shape in _shapes(recorded)} or {*sizes} or {own or n_cols}
+    of = own if sizes and own else min(known)
+    starts = (trained.n_initial, *_numbers(recorded, "starts"))
+    horizons = (trained.horizon, *_numbers(recorded, "horizons"))
+    if (
+        (trained[2:], protocol, n_cols in known) == (here[2:], use.protocol, True)
+        and use.n_initial in [share_of(n, n_cols, of) for n in starts]
+        and use.horizon in [share_of(n, n_cols, of) for n in horizons]
+    ):
+        return None
+    is_ensemble, is_pace = _is_ensemble(policy), trained.group != here.group
+    words = [
+        f"{_columns(*one[:3])}{f' of {cols}' if of != n_cols else ''}{noun}"
+        f"{f', {one.group} at a time,' if is_pace else ''}{under if use.protocol else ''}"
+        for one, cols, noun, under in (
+            (trained, of, " columns", f" under protocol {protocol}"),
+            (here, n_cols, "", f" under {use.protocol}"),
+        )
+    ]
+    fits = [x for x in _policies_for(network, use.protocol) if _is_for(_recorded(x), use)]
+    return (
+        f"{'ensemble' if is_ensemble else 'policy'} {name!r} was "
+        f"{'fitted' if is_ensemble else 'trained'} for {words[0]} and runs here with "
+        f"{words[1].removesuffix(',')}; "
+        + _advice(fits, "this acquisition", f"{_training(is_ensemble)} for this acquisition")
+    )
+
+
+def warn(notes: Iterable[str]) -> None:
+    """Log notes as warnings."""
+    for note in notes:
+        logging.getLogger(__name__).warning(note)
+
+
+class _Acquisition(NamedTuple):
+    """Start, number of acquired columns, columns of a start that is not central, and pace."""
+
+    n_initial: int
+    horizon: int
+    start: str | None
+    group: int
+
+
+def _acquisition(recorded: Mapping[str, Any]) -> _Acquisition | None:
+    n_initial, horizon = recorded.get("n_initial"), recorded.get("horizon")
+    if type(n_initial) is not int or type(horizon) is not int:
+        return None
+    start, group = recorded.get("initial"), recorded.get("columns_per_step") or 1
+    columns = columns_text(parse_columns(start)) if isinstance(start, str) else None
+    return _Acquisition(n_initial, horizon, columns, group)
+
+
+def _numbers(recorded: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    found = recorded.get(key)
+    return tuple(n for n in found if type(n) is int) if isinstance(found, list) else ()
+
+
+def _shapes(recorded: Mapping[str, Any]) -> Sequence[Shape]:
+    """Return the shapes of the training images, nothing where they are unknown."""
+    shape = [recorded.get(key) for key in ("n_coils", "n_rows", "n_cols")]
+    match shape:
+        case [int(n_coils), int(n_rows), int(n_cols)] if n_cols:
+            sizes = dict.fromkeys(_numbers(recorded, "sizes")) or (n_cols,)
+            return [(n_coils, n_rows * n // n_cols, n) for n in sizes]
+    # Files of version 0.2 record the dataset alone.
+    return SHAPES.get(str(recorded.get("store"))[:12], ())
+
+
+def _is_shape(recorded: Mapping[str, Any], shape: Shape) -> bool:
+    n_coils, *size = shape
+    return any(one[0] == (n_coils or one[0]) and [*one[1:]] == size for one in _shapes(recorded))
+
+
+def _is_protocol(recorded: Mapping[str, Any], protocol: Protocol | None) -> bool:
+    return protocol in (None, recorded.get("protocol", protocol))
+
+
+def _is_for(recorded: Mapping[str, Any], use: Use) -> bool:
+    """Return whether a policy was trained for this acquisition of images of this size."""
+    here = _Acquisition(use.n_initial, use.horizon, use.start, use.columns_per_step)
+    return _acquisition(recorded) == here and _is_shape(recorded, use.shape)
+
+
+def _is_ensemble(policy: Policy) -> bool:
+    return hasattr(policy, "members")
+
+
+def _own(network: Reconstructor) -> str:
+    return fingerprint(network.original)
+
+
+def _network_of(recorded: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint of the reconstruction that a policy was trained with."""
+    found = recorded.get("reconstructor")
+    return as_shipped(found) if isinstance(found, str) else None
+
+
+@cache
+def _recorded(entry: str) -> Mapping[str, Any]:
+    """Return what the file of a zoo entry records."""
+    found = described(zoo_file(entry))
+    return {} if found is None else found.extra
+
+
+@cache
+def _name_of(network: str | None) -> str:
+    """Return the name of the zoo's reconstruction with this fingerprint, else the fingerprint."""
+    for name in zoo_names("reconstructor"):
+        file = zoo_file(name)
+        if fingerprint(build_component(file, read_weights(file), "reconstructor")) == network:
+            return name
+    return f"the reconstruction {network}"
+
+
+def _policies_for(network: Reconstructor | None, protocol: Protocol | None) -> list[str]:
+    """Return the zoo's policies that were trained with a reconstruction, all for none."""
+    own = None if network is None else _own(network)
+    return [
+        x
+        for x in zoo_names("policy")
+        if own in (None, _network_of(_recorded(x))) and _is_protocol(_recorded(x), protocol)
+    ]
+
+
+def _columns(n_initial: int, horizon: int, start: str | None) -> str:
+    return f"{n_initial}{f' ({start})' if start else ''} + {horizon}"
+
+
+def _images(shapes: Sequence[Shape]) -> str:
+    sizes = ", ".join(f"{n_rows}x{n_cols}" for _, n_rows, n_cols in shapes)
+    n_coils = shapes[0][0]
+    return f"{sizes} images{f' from {n_coils} coils' if n_coils > 1 else ''}"
+
+
+def _training(is_ensemble: bool) -> str:
+    command = "kscout train policy"
+    return f"fit one by {command} --method ensemble" if is_ensemble else f"train one by {command}"
+
+
+def _advice(entries: Sequence[str], purpose: str, otherwise: str) -> str:
+    if not entries:
+        return otherwise
+    n_more = len(entries) - _MOST_ENTRIES
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return f"the zoo has {', '.join(entries[:_MOST_ENTRIES])}{more} for {purpose}"

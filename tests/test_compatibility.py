@@ -1,0 +1,135 @@
+"""Reconstructions, policies, images and acquisitions that do not belong together."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kscout import policies, reconstruction
+from kscout.compatibility import Use, check_matrix, network_notes, policy_notes
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.running.trajectories import AcquisitionPlan
+
+PAPER: dict[str, Any] = {"protocol": "paper"}
+
+
+@pytest.fixture(scope="module")
+def small() -> SliceSet:
+    """Two slices of 64x64 pixels."""
+    images = torch.rand(2, 64, 64, generator=torch.Generator().manual_seed(0))
+    return SliceSet.from_images(images, ["a", "a"], name="small", split="test")
+
+
+def test_a_reconstruction_for_another_matrix_size_is_noted(
+    small: SliceSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = EvaluationSetting(AcquisitionPlan(4, 1, n_trajectories=1, protocol="paper"))
+    found = evaluate(["random"], small, "knee-unet", setting)
+    (note,) = caplog.messages
+    assert (
+        found.found.note
+        == note
+        == (
+            "the reconstruction was trained on 128x128 images and is used here on 64x64 images; "
+            "the zoo has knee-sizes-unet for these"
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        (
+            "heads8-varnet",
+            (1, 128, 128),
+            "from 8 coils and is used here on 128x128 images; the zoo",
+        ),
+        ("heads8-varnet", (4, 128, 128), "here on 128x128 images from 4 coils; train one on these"),
+        ("knee-unet", (8, 128, 128), "from 8 coils; the zoo has heads8-varnet for these"),
+        ("knee-unet", (1, 96, 128), "here on 96x128 images; train one on these with kscout train"),
+        ("knee-sizes-unet", (1, 80, 80), "on 64x64, 96x96, 128x128, 192x192, 256x256, 320x320 im"),
+    ],
+)
+def test_a_reconstruction_for_other_coils_or_sizes_is_noted(
+    name: str, shape: tuple[int, int, int], words: str
+) -> None:
+    (note,) = network_notes(reconstruction.load(name), Use(shape))
+    assert words in note
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("heads8-varnet", (8, 128, 128)), ("knee-unet", (1, 128, 128)), ("knee-unet", (0, 128, 128))]
+    + [("knee-sizes-unet", (1, n, n)) for n in (64, 320)],
+)
+def test_a_reconstruction_on_images_as_in_its_training_is_not_noted(
+    name: str, shape: tuple[int, int, int]
+) -> None:
+    assert network_notes(reconstruction.load(name), Use(shape)) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "network", "use", "note"),
+    [
+        (
+            *("knee-base-greedy", "heads-unet", Use((1, 128, 128), 4, 28, **PAPER)),
+            "policies trained with knee-unet run here with another reconstruction: "
+            "knee-base-greedy; the zoo has heads-long-ensemble, heads-long-fixed for this one",
+        ),
+        (
+            *("knee-base-ensemble", "zero-filled", Use((1, 128, 128), 16, 16, **PAPER)),
+            "ensembles fitted with knee-unet run here with another reconstruction: "
+            "knee-base-ensemble; fit one by kscout train policy --method ensemble with this one",
+        ),
+        (
+            *("knee-base-fixed", "knee-unet", Use((1, 128, 128), 4, 28, **PAPER)),
+            "policy 'knee-base-fixed' was trained for 16 + 16 columns under protocol paper and "
+            "runs here with 4 + 28 under paper; the zoo has knee-long-ensemble, knee-long-greedy, "
+            "knee-long-fixed for this acquisition",
+        ),
+        (
+            *("knee-base-ensemble", "knee-unet", Use((1, 128, 128), 4, 3)),
+            "ensemble 'knee-base-ensemble' was fitted for 16 + 16 columns and runs here with 4 + 3;"
+            " fit one by kscout train policy --method ensemble for this acquisition",
+        ),
+        (
+            *("knee-base-column", "knee-unet", Use((1, 64, 64), 16, 16, **PAPER)),
+            "policy 'knee-base-column' was trained for 16 + 16 of 128 columns under protocol paper "
+            "and runs here with 16 + 16 of 64 under paper; train one by kscout train policy for "
+            "this acquisition",
+        ),
+    ],
+)
+def test_a_policy_for_another_reconstruction_or_acquisition_is_noted(
+    policy: str, network: str, use: Use, note: str
+) -> None:
+    loaded = [(policy, policies.load(policy))]
+    assert note in policy_notes(loaded, reconstruction.load(network), use)
+
+
+def test_a_policy_as_in_its_training_is_not_noted() -> None:
+    loaded = [(name, policies.load(name)) for name in ("knee-base-ensemble", "knee-base-fixed")]
+    frozen = reconstruction.load("knee-unet").frozen(
+        precision="auto", n_rows=128, n_cols=128, device="cpu"
+    )
+    assert policy_notes(loaded, frozen, Use((1, 128, 128), 16, 16, **PAPER)) == []
+
+
+def test_an_error_names_policies_that_fit_the_images(small: SliceSet) -> None:
+    setting = EvaluationSetting(AcquisitionPlan(4, 1, n_trajectories=1, protocol="paper"))
+    words = (
+        r"policy 'knee-base-greedy' was made for 128 rows, the slices have 64; use "
+        r"knee-sizes-column \(with knee-sizes-unet\) of the zoo, import the images at its size"
+    )
+    with pytest.raises(ConfigError, match=words):
+        evaluate(["knee-base-greedy"], small, "knee-unet", setting)
+
+
+def test_an_error_prefers_policies_of_the_reconstruction() -> None:
+    policy = policies.load("knee-base-fixed")
+    policy.n_cols = 64
+    network = reconstruction.load("heads-unet")
+    with pytest.raises(ConfigError, match=r"; use heads-base-column \(with heads-unet\) or "):
+        check_matrix(policy, (1, 128, 128), network=network)
