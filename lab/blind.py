@@ -1,35 +1,98 @@
-"""The bundled weights for protocol `blind`: networks of both kinds, for knees and for heads.
+"""The bundled weights for protocol `blind`, and the table that compares them.
 
-    python lab/blind.py networks --train heads/*.nii.gz --jobs 4
+    python lab/blind.py data --train heads/*.nii.gz
+    python lab/blind.py networks --jobs 4
+    python lab/blind.py columns --jobs 4
+    python lab/blind.py ensembles --jobs 4
+    python lab/blind.py evaluations --people heads-people --jobs 3
+    python lab/blind.py record
 
-Network a is trained on random masks, network b on the masks of a fixed order that is fitted while
-it learns, one per start. Both learn from the same slices in equal numbers of updates of 64 slices,
-half of which are mirrored. `--train` names six heads, one more for validation and one for a test
-split that is not used.
+Each stage runs the commands of its name, several at a time, and skips what is finished. Network
+`general` is trained on random masks, network `cotrained` on the masks of a fixed order that is
+fitted while it learns, one per start. Both learn from the same slices in equal numbers of updates
+of 64 slices, half of which are mirrored, and are rounded before policies are trained on them.
+`--train` names six heads, one more for validation and one for a test split that is not used;
+`--people` is the dataset of `people.py`, whose heads no training used.
 """
 
+import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
+import numpy as np
 from commands import parser
+from results import Row, record, result
+from ship import round_network, ship_order
 
-ACQUISITIONS = {"base": (16, 16), "long": (4, 28)}
-"""Columns at the start and columns to acquire, of 128."""
-N_SEEDS = {("knee", "base"): 3}
-"""Seeds of each training; one where a kind and a start are not named."""
+from kscout.evaluation.records.results import Scores, read_scores
+from kscout.evaluation.statistics import confidence_interval
+from kscout.evaluation.summaries.summary import Summary, read_summary
+from kscout.provenance import commit
+
+ACQUISITIONS = {16: ("knee-base", 16), 4: ("knee-long", 28)}
+"""By number of central columns at the start: preset and columns to acquire, of 128."""
 N_TRAINED = {"knee": 27_846, "heads": 6_400}
+"""Training slices."""
+N_UPDATES = {"knee": 9156, "heads": 6100}
 BATCH = 64
+N_BITS = 7
+SAMPLERS = {"knee": "knee-base-posterior", "heads": "heads-base-posterior"}
+BASELINES = ("random", "equispaced-two", "knee-base-greedy", "na-oracle", "oracle")
+FULL = "fully sampled"
+
+
+@final
+@dataclass(frozen=True)
+class Task:
+    """One network, the columns that its policies start from, and a seed."""
+
+    kind: str
+    network: str
+    n_initial: int
+    seed: int
+
+    @property
+    def steps(self) -> int:
+        """Columns to acquire."""
+        return ACQUISITIONS[self.n_initial][1]
+
+    @property
+    def network_name(self) -> str:
+        """Name of the run of the network: a general one serves both starts."""
+        start = "" if self.network == "general" else f"{self.n_initial}-"
+        return f"{self.kind}-{self.network}-{start}unet-{self.seed}"
+
+    def name(self, part: str) -> str:
+        """Return the name of the run of a policy."""
+        return f"{self.kind}-{self.network}-{self.n_initial}-{part}-{self.seed}"
+
+
+def tasks() -> Iterator[Task]:
+    """Yield all tasks: three seeds from 16 columns on knees, one elsewhere."""
+    for kind in N_TRAINED:
+        for network in ("general", "cotrained"):
+            for n_initial in ACQUISITIONS:
+                for seed in range(3 if (kind, n_initial) == ("knee", 16) else 1):
+                    yield Task(kind, network, n_initial, seed)
+
+
+def words(*command: object) -> list[str]:
+    """Return the words of a command."""
+    return [str(word) for word in command]
 
 
 def data_commands(work: Path, heads: Sequence[Path]) -> dict[str, list[str]]:
-    """Return the commands that make the datasets of the trainings."""
-    sources = [word for head in heads for word in ("--source", str(head))]
+    """Return the commands that make the datasets."""
+    sources = [word for head in heads for word in ("--source", head)]
     sizes = {
         "knee": ("knee", "--volumes", "1547,99,1", "--slices", 18),
+        "paper": ("knee", "--paper"),
         "heads": ("heads", *sources, "--volumes", "400,16,1", "--slices", 16, "--size", 128),
     }
     return {
@@ -38,35 +101,172 @@ def data_commands(work: Path, heads: Sequence[Path]) -> dict[str, list[str]]:
     }
 
 
-def network_commands(work: Path, n_updates: int) -> dict[str, list[str]]:
-    """Return the commands of all networks by name, such as `knee-a-0` and `knee-b-long-0`."""
+def network_commands(work: Path) -> dict[str, list[str]]:
+    """Return the commands of all networks."""
     found = {}
-    for kind, n_slices in N_TRAINED.items():
-        n_steps = -(-n_slices // BATCH)
-        n_epochs = round(n_updates / n_steps)
-        common = ("--data", work / "data" / kind, "--protocol", "blind", "--batch-size", BATCH)
-        for seed in range(N_SEEDS.get((kind, "base"), 1)):
-            name = f"{kind}-a-{seed}"
-            how = ("--epochs", n_epochs, "--seed", seed, "--out", work / name)
-            found[name] = words("train", "reconstructor", *common, *how)
-        for acquisition, (n_initial, steps) in ACQUISITIONS.items():
-            budget = ("--n-initial", n_initial, "--steps", steps)
-            for seed in range(N_SEEDS.get((kind, acquisition), 1)):
-                name = f"{kind}-b-{acquisition}-{seed}"
-                how = ("--method", "fixed", "--model", "unet", "--updates", n_epochs * n_steps)
-                how += ("--set", "training.compile=true")
-                rest = (*budget, "--seed", seed, "--out", work / name)
-                found[name] = words("train", "joint", *common, *how, *rest)
+    for task in tasks():
+        n_steps = -(-N_TRAINED[task.kind] // BATCH)
+        n_epochs = N_UPDATES[task.kind] // n_steps
+        common = ("--data", work / "data" / task.kind, "--protocol", "blind", "--seed", task.seed)
+        common += ("--batch-size", BATCH, "--out", work / task.network_name)
+        if task.network == "general":
+            command = words("train", "reconstructor", *common, "--epochs", n_epochs)
+        else:
+            how = ("--method", "fixed", "--model", "unet", "--updates", n_epochs * n_steps)
+            start = ("--n-initial", task.n_initial, "--steps", task.steps)
+            how += (*start, "--set", "training.compile=true")
+            command = words("train", "joint", *common, *how)
+        found[task.network_name] = command
     return found
 
 
-def words(*command: object) -> list[str]:
-    """Return the words of a command of kscout."""
-    return [str(word) for word in command]
+def rounded(work: Path, task: Task) -> Path:
+    """Return the rounded network of a task, which is written where it is missing."""
+    file = work / f"{task.network_name}.safetensors.xz"
+    if not file.exists():
+        round_network(work / task.network_name / "weights.safetensors", file, N_BITS)
+    return file
+
+
+def on_network(work: Path, task: Task, preset: str) -> tuple[object, ...]:
+    """Return the options of a policy training on the network of a task."""
+    where = ("--data", work / "data" / task.kind, "--reconstructor", rounded(work, task))
+    return (*where, "--preset", preset, "--protocol", "blind", "--seed", task.seed)
+
+
+def column_commands(work: Path) -> dict[str, list[str]]:
+    """Return the commands of the `column` policies, and of the fixed orders.
+
+    A policy from 4 columns continues from the one from 16 columns on the same kind of network.
+    """
+    found = {}
+    for task in tasks():
+        preset = ACQUISITIONS[task.n_initial][0]
+        how = (*on_network(work, task, preset), "--method", "dense", "--compile")
+        n_epochs = {"knee": 1, "heads": 4}[task.kind]
+        if task.n_initial == 4:
+            how += ("--start", work / Task(task.kind, task.network, 16, 0).name("column"))
+            n_epochs = {"knee": 1, "heads": 2}[task.kind]
+        name = task.name("column")
+        found[name] = words("train", "policy", *how, "--epochs", n_epochs, "--out", work / name)
+    return found
+
+
+def order_commands(work: Path) -> dict[str, list[str]]:
+    """Return the commands that fit fixed orders on training slices."""
+    return {
+        task.name("order"): words(
+            *("evaluate", "--data", work / "data" / task.kind, "--split", "val", "--limit", 3),
+            *("--reconstructor", rounded(work, task), "--policy", "fixed"),
+            *("--n-initial", task.n_initial, "--steps", task.steps, "--protocol", "blind"),
+            *("--examples", 0, "--out", work / task.name("order")),
+        )
+        for task in tasks()
+    }
+
+
+def ensemble_commands(work: Path) -> dict[str, list[str]]:
+    """Return the commands of the ensembles."""
+    found = {}
+    for task in tasks():
+        members = json.dumps([SAMPLERS[task.kind], str(work / task.name("column"))])
+        how = ("--method", "ensemble", "--set", f"policy.members={members}")
+        if task.n_initial == 4:
+            how += ("--set", "training.ordered=[0,8,14,20]")
+        preset, name = ACQUISITIONS[task.n_initial][0], task.name("ensemble")
+        common = on_network(work, task, preset)
+        found[name] = words("train", "policy", *common, *how, "--out", work / name)
+    return found
+
+
+def evaluation_commands(work: Path, people: Path) -> dict[str, list[str]]:
+    """Return the commands that evaluate all policies on test slices."""
+    found = {}
+    for task in tasks():
+        data = work / "data" / "paper" if task.kind == "knee" else people
+        common = ("--data", data, "--split", "test", "--reconstructor", rounded(work, task))
+        common += ("--protocol", "blind", "--argmax", "--seed", task.seed, "--examples", 0)
+        order = work / f"{task.name('fixed')}.safetensors"
+        if not order.exists():
+            ship_order(work / task.name("order"), order)
+        parts = [("fixed", order), *((x, work / task.name(x)) for x in ("column", "ensemble"))]
+        policies = [*BASELINES, *(f"{name}={path}" for name, path in parts)]
+        named = [word for one in policies for word in ("--policy", one)]
+        budget = ("--n-initial", task.n_initial, "--steps", task.steps, "--reference", "fixed")
+        name = task.name("scores")
+        found[name] = words("evaluate", *common, *budget, *named, "--out", work / name)
+        # The last of 128 columns is acquired, so that the final score is of all columns.
+        full = ("--n-initial", 127, "--steps", 1, "--policy", "center-out")
+        name = task.name("full")
+        found[name] = words("evaluate", *common, *full, "--out", work / name)
+    return found
+
+
+def worst(values: np.ndarray) -> float:
+    """Return the mean of the worst 5 % of slices."""
+    return float(np.sort(values)[: max(1, round(len(values) / 20))].mean())
+
+
+STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
+    "mean": lambda values: float(values.mean()),
+    "worst5": worst,
+}
+
+
+def final_scores(scores: Sequence[Scores], metric: str) -> np.ndarray:
+    """Return final scores by seed and slice."""
+    return np.stack([one.metric(metric)[:, -1] for one in scores])
+
+
+def rows_of(work: Path, task: Task, n_seeds: int) -> list[Row]:
+    """Return the rows of one network and start, with seeds averaged before volumes are compared."""
+    seeds = [Task(task.kind, task.network, task.n_initial, n) for n in range(n_seeds)]
+    by_seed = [{x.policy: x for x in read_scores(work / one.name("scores"))} for one in seeds]
+    for scores, one in zip(by_seed, seeds, strict=True):
+        (scores[FULL],) = read_scores(work / one.name("full"))
+    summary = read_summary(work / task.name("scores"))
+    rows = []
+    for policy in by_seed[0]:
+        runs, fixed = ([scores[x] for scores in by_seed] for x in (policy, "fixed"))
+        for metric in ("ssim", "psnr"):
+            values, reference = (final_scores(x, metric) for x in (runs, fixed))
+            differences = (values - reference).mean(axis=0)
+            compared = confidence_interval(differences, runs[0].volumes) or (None, None)
+            for statistic, function in STATISTICS.items():
+                fields = common_fields(task, summary, n_seeds)
+                value = float(np.mean([function(one) for one in values]))
+                fields |= {"method": policy, "metric": metric, "statistic": statistic}
+                if statistic == "mean" and policy not in ("fixed", FULL):
+                    fields |= {"difference_to": "fixed", "difference": float(differences.mean())}
+                    fields |= {"low": compared[0], "high": compared[1]}
+                rows.append(result(**fields, value=value))
+    return rows
+
+
+def common_fields(task: Task, summary: Summary, n_seeds: int) -> dict[str, str | float | None]:
+    """Return the fields that all rows of one network and start have in common."""
+    return {
+        "experiment": "blind",
+        "store": "knee-paper-size" if task.kind == "knee" else "heads-people",
+        "split": "test",
+        "n_slices": summary.n_slices,
+        "n_volumes": summary.n_volumes,
+        "reconstruction": {"general": "frozen", "cotrained": "co-trained"}[task.network],
+        "protocol": "blind",
+        "n_initial": task.n_initial,
+        "steps": task.steps,
+        "n_cols": summary.n_cols,
+        "choice": "best",
+        "seed": " ".join(map(str, range(n_seeds))),
+        "n_seeds": n_seeds,
+        "device": summary.device,
+        "commit": commit(),
+        "command": "python lab/blind.py evaluations",
+    }
 
 
 def run_all(commands: dict[str, list[str]], work: Path, n_jobs: int) -> None:
-    """Run commands, several at a time, with their output in `NAME.log`; stop if one fails."""
+    """Run commands, several at a time, with their output in `NAME.log`; report those that fail."""
 
     def run(name: str) -> int:
         print(shlex.join(["kscout", *commands[name]]), flush=True)
@@ -82,25 +282,41 @@ def run_all(commands: dict[str, list[str]], work: Path, n_jobs: int) -> None:
 
 
 def main() -> None:
-    """Run the commands of a stage; what is finished is skipped, what was interrupted resumes."""
+    """Run a stage."""
     options = parser(__doc__)
-    options.add_argument("stage", choices=["data", "networks"])
+    work_stages = ("data", "networks", "orders", "columns", "ensembles", "evaluations")
+    options.add_argument("stage", choices=[*work_stages, "record"])
     options.add_argument("--train", type=Path, nargs="+", default=[], help="heads, NIfTI files")
+    options.add_argument("--people", type=Path, default=Path("heads-people"), help="dataset")
     options.add_argument("--only", nargs="+", help="beginnings of the names of commands")
-    options.add_argument("--updates", type=int, default=6100)
     options.add_argument("--jobs", type=int, default=1, help="commands at a time")
     asked = options.parse_args()
-    asked.work.mkdir(parents=True, exist_ok=True)
-    stages = {
-        "data": lambda: data_commands(asked.work, asked.train),
-        "networks": lambda: network_commands(asked.work, asked.updates),
+    work: Path = asked.work
+    work.mkdir(parents=True, exist_ok=True)
+    if asked.stage == "record":
+        for task in tasks():
+            if task.seed == 0:
+                n_seeds = sum(
+                    (one.kind, one.network, one.n_initial)
+                    == (task.kind, task.network, task.n_initial)
+                    for one in tasks()
+                )
+                record(rows_of(work, task, n_seeds))
+        return
+    stages: dict[str, Callable[[], dict[str, list[str]]]] = {
+        "data": lambda: data_commands(work, asked.train),
+        "networks": lambda: network_commands(work),
+        "orders": lambda: order_commands(work),
+        "columns": lambda: column_commands(work),
+        "ensembles": lambda: ensemble_commands(work),
+        "evaluations": lambda: evaluation_commands(work, asked.people),
     }
     commands = {
         name: command
         for name, command in stages[asked.stage]().items()
         if asked.only is None or name.startswith(tuple(asked.only))
     }
-    run_all(commands, asked.work, asked.jobs)
+    run_all(commands, work, asked.jobs)
 
 
 if __name__ == "__main__":

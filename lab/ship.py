@@ -6,11 +6,11 @@
         --out src/kscout/zoo/knee-sizes-unet.safetensors.xz
     python lab/ship.py ensemble runs/ensemble --members knee-base-posterior knee-base-column \
         --out src/kscout/zoo/knee-base-ensemble.safetensors
-    python lab/ship.py pair runs/joint/knee-base/dense/seed-0 --name joint-knee-base
+    python lab/ship.py order results/fixed --out src/kscout/zoo/knee-general-16-fixed.safetensors
 
 `round` shortens mantissas, so that files of 16-bit floats compress well; 7 bits are those of
 bfloat16. `ensemble` replaces members by names of the zoo, which must be equal to the last bit.
-`pair` writes a co-trained reconstruction and its policy.
+`order` writes the fixed order of an evaluation.
 """
 
 import argparse
@@ -23,19 +23,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kscout import policies, reconstruction
-from kscout.compressed import SUFFIX
+from kscout import policies
 from kscout.errors import ConfigError
+from kscout.evaluation.summaries.summary import read_summary
 from kscout.policies.ensemble import EnsemblePolicy, entry
-from kscout.weights import (
-    WEIGHTS_NAME,
-    fingerprint,
-    policy_beside,
-    policy_file,
-    read_weights,
-    save_weights,
-)
-from kscout.zoo import zoo_file
+from kscout.policies.fixed import FixedOrder
+from kscout.weights import policy_file, read_weights, save_weights
 
 
 def rounded(values: Float[Tensor, "..."], n_bits: int) -> Float[Tensor, "..."]:
@@ -82,20 +75,15 @@ def ship_ensemble(run: Path, members: Sequence[str], out: Path) -> None:
     policies.save(out, shipped, extra=kept_extra)
 
 
-def ship_pair(run: Path, name: str, folder: Path) -> None:
-    """Write both halves of a co-trained pair in 16 bit."""
-    file = run / WEIGHTS_NAME
-    halves = [read_weights(path) for path in (file, policy_beside(file))]
-    state = [
-        {key: x.half() if x.is_floating_point() else x for key, x in half.state.items()}
-        for half in halves
-    ]
-    network, policy = (folder / f"{name}-{x.component}.safetensors{SUFFIX}" for x in halves)
-    sizes = {key: halves[1].arguments[key] for key in ("n_initial", "horizon")}
-    save_weights(network, replace(halves[0], state=state[0], extra={**halves[0].extra, **sizes}))
-    # The policy refers to the network by the fingerprint of its file.
-    known = {**halves[1].extra, "reconstructor": fingerprint(reconstruction.load(network))}
-    save_weights(policy, replace(halves[1], state=state[1], extra=known))
+def ship_order(evaluation: Path, out: Path) -> None:
+    """Write the order that an evaluation fitted on training slices as a policy."""
+    (file,) = (evaluation / "orders").glob("*.json")
+    fitted = json.loads(file.read_text(encoding="utf-8"))
+    summary = read_summary(evaluation)
+    names = ("seed", "protocol", "n_initial", "horizon", "n_slices_per_step", "reconstructor")
+    extra = {name: fitted["depends_on"][name] for name in names}
+    policy = FixedOrder(n_cols=summary.n_cols, order=fitted["order"])
+    policies.save(out, policy, extra={**extra, "store": summary.store_fingerprint})
 
 
 def main() -> None:
@@ -103,19 +91,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kind", choices=["round", "ensemble", "pair"])
-    parser.add_argument("run", type=Path, help="run folder or file")
+    parser.add_argument("kind", choices=["round", "ensemble", "order"])
+    parser.add_argument("run", type=Path, help="run folder, file or evaluation")
     parser.add_argument("--bits", type=int, default=7, choices=range(1, 11))
     parser.add_argument("--members", nargs="+", help="entries of the zoo, in order")
-    parser.add_argument("--name", help="first part of the names of a pair")
-    parser.add_argument("--out", type=Path, default=zoo_file("knee-unet").parent)
+    parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     if asked.kind == "round":
         round_network(asked.run, asked.out, asked.bits)
     elif asked.kind == "ensemble":
         ship_ensemble(asked.run, asked.members or (), asked.out)
     else:
-        ship_pair(asked.run, asked.name or asked.run.parent.name, asked.out)
+        ship_order(asked.run, asked.out)
 
 
 if __name__ == "__main__":
