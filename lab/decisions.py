@@ -1,9 +1,11 @@
-"""Time of one decision of a `column` network.
+"""Time of one decision of a session: from a measured column to the next column to measure.
 
-    python lab/decisions.py --threads 2
-    python lab/decisions.py --device cuda --batch 256
+    python lab/decisions.py knee-base-column --reconstructor knee-unet --threads 2
+    python lab/decisions.py knee-base-ensemble --reconstructor knee-unet --device cuda
 
-Records the median time per image of one batch after another; run it on a machine that is idle.
+A decision reconstructs the image and scores the columns. Each policy acquires procedural knees,
+one column at a time. The median over all decisions but the first of each knee is recorded; run
+this on a machine that is idle.
 """
 
 import platform
@@ -14,71 +16,66 @@ import torch
 from commands import parser
 from results import record, result
 
-from kscout.core import Measurement, Observation
+from kscout import policies, reconstruction
+from kscout.acquisition import Advisor, Scan, Session
+from kscout.data.makers.knee import draw_knee_volume
 from kscout.device import describe_device, resolve_device
-from kscout.physics.sampling import center_mask
-from kscout.policies.column import ColumnPolicy
+from kscout.physics.fourier import fft2c
 from kscout.provenance import commit
 
-NETWORKS: dict[str, dict[str, object]] = {
-    "column": {},
-    "large": {"width": 320, "n_heads": 8, "channels": [32, 64, 96]},
-}
+N_COLS, N_INITIAL, STEPS = 128, 16, 16
 
 
-def observation(n_images: int, size: int, device: torch.device) -> Observation:
-    """Return what a policy observes of some images of noise."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (n_images, size, size)
-    kspace = torch.randn(*shape, dtype=torch.complex64, generator=generator)[:, None].to(device)
-    mask = center_mask(size, size // 8, device).expand(n_images, -1)
-    measured = Measurement.of(kspace, mask)
-    image = torch.randn(shape, generator=generator).to(device)
-    given = (measured.zero_filled, measured.mean, measured.std)
-    return Observation(image, mask, 3, *given, n_left=size // 8)
-
-
-@torch.no_grad()
-def median_ms(
-    arguments: dict[str, object], size: int, n_times: int, n_images: int, device: torch.device
-) -> float:
-    """Time one network on one batch."""
-    sizes = {"n_cols": size, "horizon": size // 8, "n_initial": size // 8}
-    policy = ColumnPolicy(**sizes, **arguments).eval().to(device)  # type: ignore[arg-type]
-    observed = observation(n_images, size, device)
-    policy(observed)
+def decision_times(
+    policy_name: str, network: str, volume: int, device: torch.device
+) -> list[float]:
+    """Acquire one slice; return the milliseconds of each decision."""
+    knee = draw_knee_volume(seed=0, volume=volume, n_slices=1, size=N_COLS)
+    kspace = fft2c(torch.as_tensor(knee.stored)).to(torch.complex64)
+    reconstructor = reconstruction.load(network).frozen(
+        precision="auto", n_rows=N_COLS, n_cols=N_COLS, device=device
+    )
+    policy = policies.load(policy_name).to(device)
+    scan = Scan(n_rows=N_COLS, n_cols=N_COLS, budget=N_INITIAL + STEPS, initial=N_INITIAL)
     times = []
-    for _ in range(n_times):
-        begin = time.perf_counter()
-        # Reading a score waits for the device.
-        float(policy(observed)[0, 0])
-        times.append(1e3 * (time.perf_counter() - begin) / n_images)
-    return median(times)
+    with Advisor(reconstructor, policy, device=device) as advisor:
+        session = Session(advisor, scan)
+        columns = session.advise().columns
+        while columns:
+            begin = time.perf_counter()
+            session.measure(columns, kspace[:, :, list(columns)].permute(2, 0, 1))
+            columns = session.advise().columns
+            times.append(1e3 * (time.perf_counter() - begin))
+    return times[1:]
 
 
 def main() -> None:
-    """Measure both networks, and record."""
+    """Measure the policies, and record."""
     options = parser(__doc__)
     options.set_defaults(device="cpu")
-    options.add_argument("--size", type=int, default=128)
+    options.add_argument("policies", nargs="+", help="names of the zoo, run folders or files")
+    options.add_argument("--reconstructor", required=True)
     options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--times", type=int, default=200)
-    options.add_argument("--batch", type=int, default=1)
+    options.add_argument("--knees", type=int, default=3)
     asked = options.parse_args()
     torch.set_num_threads(asked.threads)
     device = resolve_device(asked.device)
     place = describe_device(device)
     if device.type == "cpu":
         place = f"{asked.threads} threads of a CPU ({platform.machine()})"
-    for name, arguments in NETWORKS.items():
-        found = median_ms(arguments, asked.size, asked.times, asked.batch, device)
-        method = name if asked.batch == 1 else f"{name}, batch {asked.batch}"
-        fields = {"experiment": "speed", "n_cols": asked.size, "method": method, "device": place}
-        command = f"python lab/decisions.py --device {asked.device} --batch {asked.batch}"
-        record(
-            [result(**fields, metric="median_ms", value=found, commit=commit(), command=command)]
-        )
-        print(f"{name}: {found:.2f} ms on {place}")
+    for name in asked.policies:
+        times = [
+            one
+            for volume in range(asked.knees)
+            for one in decision_times(name, asked.reconstructor, volume, device)
+        ]
+        kind = type(policies.load(name)).__name__.removesuffix("Policy").lower()
+        fields = {"experiment": "decision-time", "reconstruction": asked.reconstructor}
+        fields |= {"n_initial": N_INITIAL, "steps": STEPS, "n_cols": N_COLS, "device": place}
+        fields |= {"method": kind, "metric": "median_ms", "commit": commit()}
+        command = f"python lab/decisions.py {name} --reconstructor {asked.reconstructor}"
+        record([result(**fields, value=median(times), command=command)])
+        print(f"{name}: median {median(times):.1f} ms, longest {max(times):.1f} ms on {place}")
 
 
 if __name__ == "__main__":
