@@ -1,6 +1,6 @@
-"""Write a policy of your own, check its contract, and put it beside the others.
+"""Write a policy, check its contract, and evaluate it next to policies of the package.
 
-Takes a few seconds on a laptop's CPU. docs/add_a_policy.md tells how it joins the command line.
+Takes a few seconds on a CPU. docs/how-to/extend.md explains its name on the command line.
 """
 
 # %% What the data are: a small store of procedural knees

@@ -1,4 +1,4 @@
-"""Draw the picture of the service's page in docs/serve.md, light and dark.
+"""Draw the picture of the service's page in docs/how-to/serve.md, light and dark.
 
 Usage: python lab/page_picture.py docs/images/page.webp
 

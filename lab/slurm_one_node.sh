@@ -6,7 +6,7 @@
 # Needs root and Debian's packages (apt-get install slurm-wlm munge). Sets up munge, slurmctld and
 # slurmd in a folder of its own, runs the campaign (a tiny one of its own where no FILE is named)
 # with `--slurm`, kills one worker job in the middle, prints what SLURM saw as JSON, and takes
-# everything down again. docs/campaigns.md describes the results.
+# everything down again. docs/how-to/campaigns.md describes the results.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "kscout"
 
-# From the roof to the ground; docs/architecture.md explains the order.
+# From the roof to the ground; docs/developers/architecture.md explains the order.
 LAYERS = [
     {"__main__"},
     {"cli"},

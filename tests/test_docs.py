@@ -30,7 +30,7 @@ def name_of(path: Path) -> str:
 @pytest.fixture(autouse=True)
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands find the modules that pages show."""
-    text = (ROOT / "docs" / "add_an_analysis.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "add-an-analysis.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (tmp_path / "spread.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -141,9 +141,9 @@ def test_wrong_commands_are_found(line: str) -> None:
         check_parses(line)
 
 
-@pytest.mark.parametrize("page", ["add_a_policy.md", "add_a_reconstructor.md"])
+@pytest.mark.parametrize("page", ["add-a-policy.md", "add-a-reconstruction.md"])
 def test_components_of_the_guides_keep_their_contract(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
     component, check = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names: dict[str, Any] = {"__name__": "guide"}
     exec(component, names)
@@ -175,7 +175,7 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
 
 
 def test_the_page_on_architecture_names_files_that_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "developers" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(\w+/[\w./-]+\.(?:py|cu|toml))`", text))
     assert len(named) > 5
     for name in sorted(named):

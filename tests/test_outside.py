@@ -1,6 +1,6 @@
 """A policy, a reconstruction, an estimator and an analysis from a folder outside of the package.
 
-Every command takes them by `module:Class`; `docs/extend.md` shows the same four files.
+Every command takes them by `module:Class`; `docs/how-to/extend.md` shows the same four files.
 """
 
 import json
@@ -16,7 +16,7 @@ from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
 
 OUTSIDE = Path(__file__).parent / "outside"
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "how-to"
 MODULES = ("spectrum", "unrolled", "reinforce", "reach")
 CAMPAIGN = """
 name = "own"
@@ -73,7 +73,9 @@ def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", [*MODULES, "outwards"])
 def test_the_docs_show_each(name: str) -> None:
     text = (OUTSIDE / f"{name}.py").read_text(encoding="utf-8")
-    page = (DOCS / ("joint.md" if name == "outwards" else "extend.md")).read_text(encoding="utf-8")
+    page = (DOCS / ("train-jointly.md" if name == "outwards" else "extend.md")).read_text(
+        encoding="utf-8"
+    )
     assert text in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
 
 

@@ -17,7 +17,7 @@ MEGABYTE = 1_000_000
 
 
 def licenses() -> str:
-    return (ROOT / "docs" / "licenses.md").read_text(encoding="utf-8")
+    return (ROOT / "docs" / "developers" / "licenses.md").read_text(encoding="utf-8")
 
 
 def test_the_version_is_the_same_everywhere() -> None:
@@ -37,7 +37,7 @@ def test_every_datum_of_the_repository_has_a_license() -> None:
             place = path.relative_to(ROOT).as_posix()
             if path.suffix in DATA and "__pycache__" not in place and "templates" not in place:
                 found = [n for n in named if fnmatch(place, n) or place.startswith(f"{n}/")]
-                assert found, f"docs/licenses.md does not name {place}"
+                assert found, f"docs/developers/licenses.md does not name {place}"
 
 
 def test_every_head_that_is_fetched_has_its_license() -> None:

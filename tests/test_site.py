@@ -36,25 +36,17 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
 
 
 def test_links_out_of_docs_lead_to_copies_in_the_site() -> None:
-    text = "[a](../CONTRIBUTING.md#rules) [b](../examples) [c](data.md) [d](https://x.org/y.md)"
-    assert with_site_links(text, "speed.md") == (
+    text = "[a](../CONTRIBUTING.md#rules) [b](../examples) [c](index.md) [d](https://x.org/y.md)"
+    assert with_site_links(text, "index.md") == (
         "[a](repository/CONTRIBUTING.md#rules) [b](repository/examples/index.md) "
-        "[c](data.md) [d](https://x.org/y.md)"
+        "[c](index.md) [d](https://x.org/y.md)"
     )
 
 
 def test_links_of_copies_lead_back_to_pages() -> None:
-    text = "[a](docs/data.md) [b](SECURITY.md) [c](nowhere.md)"
+    text = "[a](docs/how-to/import-images.md) [b](SECURITY.md) [c](nowhere.md)"
     found = with_site_links(text, "repository/CONTRIBUTING.md")
-    assert found == "[a](../data.md) [b](SECURITY.md) [c](nowhere.md)"
-
-
-def test_links_call_pages_by_their_titles_where_files_call_them_by_name() -> None:
-    text = "[raw.md](raw.md) [SECURITY.md](../SECURITY.md) [a](raw.md) [no.md](no.md)"
-    found = with_site_links(text, "data.md")
-    assert found == (
-        "[k-space of coils](raw.md) [Security](repository/SECURITY.md) [a](raw.md) [no.md](no.md)"
-    )
+    assert found == "[a](../how-to/import-images.md) [b](SECURITY.md) [c](nowhere.md)"
 
 
 def test_every_link_of_a_copy_is_in_the_site() -> None:

@@ -10,8 +10,6 @@ COPIES = "repository"
 FIRST = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "examples", "lab/results.csv")
 """In the navigation, whether or not a page links to them."""
 _LINK = re.compile(r"\]\(([^)#\s]+)((?:#[^)\s]*)?)\)")
-_NAMED = re.compile(r"\[[^\[\]\s]+\.md(?=\]\(([^)#:\s]+\.md)\))")
-_TITLE = re.compile(r"^# (.+)$", flags=re.MULTILINE)
 
 
 def site_uri(path: Path) -> str:
@@ -39,21 +37,16 @@ def _target(link: str, source: Path) -> Path | None:
 
 
 def with_site_links(text: str, uri: str) -> str:
-    """Return a page whose links lead to pages of the site, and call them by their titles."""
+    """Return a page whose links to files of the repository lead to pages of the site."""
     source = source_of(uri)
 
-    def titled(match: re.Match[str]) -> str:
-        path = _target(match[1], source)
-        title = path and _TITLE.search(path.read_text(encoding="utf-8"))
-        return f"[{title[1]}" if title else match[0]
-
-    def led(match: re.Match[str]) -> str:
+    def site_link(match: re.Match[str]) -> str:
         path = _target(match[1], source)
         if path is None:
             return match[0]
         return f"]({os.path.relpath(site_uri(path), Path(uri).parent)}{match[2]})"
 
-    return _LINK.sub(led, _NAMED.sub(titled, text))
+    return _LINK.sub(site_link, text)
 
 
 def _content(path: Path) -> str | bytes:

@@ -158,7 +158,9 @@ def test_the_best_columns_are_those_of_a_simulator_whatever_the_scores(
 
 
 def test_the_page_of_the_documents_runs(batch: SliceBatch, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "session.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "session.md").read_text(
+        encoding="utf-8"
+    )
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     code = code.replace('"session.npz"', repr(str(tmp_path / "session.npz")))
     large = torch.nn.functional.pad(batch.kspace, (56, 56, 58, 58))

@@ -270,7 +270,9 @@ def test_the_page_reconstructs_undersampled_kspace(
         tmp_path / "a.npy", tmp_path / "stores/scan", ImportSettings(axes=AXES, prospective=True)
     )
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "raw.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "import-kspace.md").read_text(
+        encoding="utf-8"
+    )
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)

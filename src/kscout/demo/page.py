@@ -223,5 +223,5 @@ images and need no license; they are not of patients."""
 _HOW = """The demo is three campaigns. The command of each campaign is followed by the commands \
 of its runs; run again, they reuse finished work. The training here differs from the paper: \
 images of 64×64 pixels instead of 128×128, 4 + 4 columns instead of 16 + 16, a small U-Net \
-trained for few epochs, and a policy that learns the gains of many tried columns (docs/dense.md). \
-Rewards, masks and scores are the paper's."""
+trained for few epochs, and a policy that learns the gains of many tried columns \
+(docs/concepts/gain-regression.md). Rewards, masks and scores are the paper's."""

@@ -1,4 +1,4 @@
-"""The analysis of docs/add_an_analysis.md, from a folder outside of the package."""
+"""The analysis of docs/how-to/add-an-analysis.md, from a folder outside of the package."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.names import table as names
 
-PAGE = Path(__file__).parents[3] / "docs" / "add_an_analysis.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-an-analysis.md"
 NAME = "spread:Spread"
 
 

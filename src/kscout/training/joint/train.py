@@ -195,7 +195,7 @@ def _check_whole(kind: type[Sampler]) -> None:
     if lacking:
         raise ConfigError(
             f"the sampler {kind.__name__} (looks = {kind.looks}) lacks {', '.join(lacking)}; "
-            "docs/joint.md has a whole one"
+            "docs/how-to/train-jointly.md shows a complete one"
         )
 
 
