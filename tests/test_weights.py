@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 import kscout
 from golden_numbers import GOLDEN
+from kscout import policies
 from kscout.errors import KScoutError, WeightsError
 from kscout.names.renamed import CLASSES
 from kscout.pickles import read_pickle, without_prefix
+from kscout.policies.fixed import FixedOrder
 from kscout.weights import (
     Weights,
     constructor_arguments,
@@ -339,3 +341,12 @@ def test_fingerprints_count_names_and_settings_of_version_0_2(
     remember_retired(now, {"order": [1, 2]})
     monkeypatch.setitem(CLASSES, "Now", "Once")
     assert fingerprint(now) == fingerprint(Once())
+
+
+def test_the_fingerprint_of_a_fixed_order_counts_its_columns(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.safetensors" for number in range(2)]
+    for path, order in zip(paths, ([7, 2], [2, 7]), strict=True):
+        policies.save(path, FixedOrder(n_cols=9, order=order))
+    first, second = map(policies.load, paths)
+    assert fingerprint(first) == fingerprint(FixedOrder(n_cols=9, order=[7, 2]))
+    assert fingerprint(first) != fingerprint(second)

@@ -107,7 +107,8 @@ def constructor_arguments(component: nn.Module) -> dict[str, Any]:
 def fingerprint(component: nn.Module) -> str:
     """Return a hash of a component's class, plain settings and weights.
 
-    It is that of version 0.2, whose names of classes and retired settings it counts.
+    It is that of version 0.2, whose names of classes and retired settings it counts. Lists are not
+    counted: a component that differs from others by a sequence alone stores it as a tuple.
     """
     kind = type(component)
     retired = {

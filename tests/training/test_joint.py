@@ -148,7 +148,7 @@ def test_the_fixed_order_is_fitted_for_the_network_as_it_is(
         )
     policy = policies.load(runs["fixed"])
     assert isinstance(policy, FixedOrder)
-    assert policy.order == wanted.order
+    assert list(policy.order) == wanted.order
 
 
 @pytest.mark.parametrize("changes", [{"flips": True}, {"zoom": 1.5}])

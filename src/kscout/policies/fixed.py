@@ -4,6 +4,7 @@
 must clear, on the evaluated data themselves it is the paper's NA oracle.
 """
 
+from collections.abc import Sequence
 from typing import final
 
 from kscout.policies.ranking import Ranking, scores_of_order
@@ -18,9 +19,10 @@ class FixedOrder(Ranking):
         order: columns, the first to acquire first; others follow from the center outwards.
     """
 
-    def __init__(self, *, n_cols: int, order: list[int]) -> None:
+    def __init__(self, *, n_cols: int, order: Sequence[int]) -> None:
         super().__init__(scores_of_order(n_cols, order))
-        self.n_cols, self.order = n_cols, list(order)
+        # A tuple, which fingerprints count.
+        self.n_cols, self.order = n_cols, tuple(order)
 
 
 @final
@@ -36,9 +38,10 @@ class NaOracle(Ranking):
 
     needs_target = True
 
-    def __init__(self, *, n_cols: int, order: list[int]) -> None:
+    def __init__(self, *, n_cols: int, order: Sequence[int]) -> None:
         super().__init__(scores_of_order(n_cols, order))
-        self.n_cols, self.order = n_cols, list(order)
+        # A tuple, which fingerprints count.
+        self.n_cols, self.order = n_cols, tuple(order)
 
 
 @final

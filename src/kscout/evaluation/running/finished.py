@@ -80,8 +80,7 @@ class FinishedPolicies:
         # Once, before it runs: a policy of the caller's may change as it does.
         if key not in self.files:
             own = [*key, contender.is_learned, fingerprint(contender.policy)]
-            order = getattr(contender.policy, "order", None)
-            text = json.dumps([self.depends_on, own, order], sort_keys=True, default=str)
+            text = json.dumps([self.depends_on, own], sort_keys=True, default=str)
             name = hashlib.sha256(text.encode()).hexdigest()[:16]
             self.files[key] = self.folder / f"{name}.csv"
         return self.files[key]
