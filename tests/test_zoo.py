@@ -22,6 +22,7 @@ from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.running.contenders import Sizes, resolve
 from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
+from kscout.names.renamed import RENAMED
 from kscout.physics.sampling import center_mask
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
@@ -32,7 +33,7 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import Weights, fingerprint, read_weights, save_weights
-from kscout.zoo import REPLACED, ZOO, as_shipped, zoo_card, zoo_names, zoo_path
+from kscout.zoo import REMOVED, ZOO, as_shipped, zoo_card, zoo_names, zoo_path
 
 JOINT = ("joint-knee-base", "joint-knee-long")
 """Pairs that learned together."""
@@ -165,17 +166,24 @@ def test_the_entries_work_together_on_one_slice(family: str) -> None:
     assert found.summary["reconstructor"] == network
 
 
-def test_names_of_entries_that_are_no_more_stand_for_better_ones(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for old, new in REPLACED.items():
-        assert old not in ZOO and zoo_path(old) == zoo_path(new)
-        assert zoo_card(old) == zoo_card(new) and f"`{old}`" in zoo_card(new)
-        (found,) = resolve(old, SIZES)
-        assert found.name == new
-        app(["zoo", old, "--json"], standalone_mode=False)
-        told = json.loads(capsys.readouterr().out)
-        assert (told["name"], told["kind"]) == (new, ZOO[new])
+def test_a_removed_entry_is_rejected_with_its_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, instead in (("old", "older"), ("older", "knee-unet"), ("knee-base-fixed", "no")):
+        monkeypatch.setitem(REMOVED, name, instead)
+    monkeypatch.setitem(RENAMED["zoo entry"], "in-0.2", "old")
+    for name in ("old", "older", "in-0.2"):
+        words = f"^the zoo entry '{name}' was removed in version 0.3; use 'knee-unet'$"
+        for ask in (zoo_card, reconstruction.load, policies.load, lambda x: resolve(x, SIZES)):
+            with pytest.raises(ConfigError, match=words):
+                ask(name)
+    assert isinstance(policies.load("knee-base-fixed"), FixedOrder)
+
+
+@pytest.mark.parametrize("name", sorted(REMOVED))
+def test_the_replacement_of_a_removed_entry_exists(name: str) -> None:
+    if name not in ZOO:
+        with pytest.raises(ConfigError, match="was removed in version") as caught:
+            zoo_card(name)
+        assert str(caught.value).split("'")[-2] in ZOO
 
 
 @pytest.mark.parametrize(

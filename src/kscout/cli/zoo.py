@@ -18,12 +18,12 @@ def zoo(
 
     Commands take a name wherever they take weights.
 
-    Example: kscout zoo knee-base-column
+    Example: kscout zoo knee-unet
     """
-    from kscout.zoo import REPLACED, ZOO, zoo_card
+    from kscout.zoo import ZOO, zoo_card
 
     if name is not None:
-        card, name = zoo_card(name), REPLACED.get(name, name)
+        card = zoo_card(name)
         typer.echo(json.dumps({"name": name, "kind": ZOO[name], "card": card}) if as_json else card)
     elif as_json:
         typer.echo(json.dumps(ZOO))

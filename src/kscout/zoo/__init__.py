@@ -7,8 +7,8 @@ where they lie, so that both may use it.
 from pathlib import Path
 
 from kscout.compressed import SUFFIX
-from kscout.errors import unknown_name
-from kscout.names.renamed import check_current
+from kscout.errors import ConfigError, unknown_name
+from kscout.names.renamed import check_current, current
 
 _FOLDER = Path(__file__).parent
 
@@ -44,8 +44,29 @@ ZOO: dict[str, str] = {
 """What each entry is. Networks lie compressed in NAME.safetensors.xz, orders and weights of other
 entries in NAME.safetensors, the card in NAME.md."""
 
-REPLACED = {"heads-base-greedy": "heads-base-column"}
-"""Names of entries that are no more, and of the better ones that they stand for now."""
+REMOVED = {
+    "knee-base-column": "knee-general-16-column",
+    "knee-base-posterior": "knee-posterior",
+    "knee-base-ensemble": "knee-general-16-ensemble",
+    "knee-long-ensemble": "knee-general-4-ensemble",
+    "knee-long-greedy": "knee-general-4-column",
+    "knee-sizes-unet": "knee-general-unet",
+    "knee-sizes-column": "knee-general-16-column",
+    "heads-unet": "heads-general-unet",
+    "heads-base-greedy": "heads-base-column",
+    "heads-base-column": "heads-general-16-column",
+    "heads-base-posterior": "heads-posterior",
+    "heads-base-ensemble": "heads-general-16-ensemble",
+    "heads-base-fixed": "heads-general-16-fixed",
+    "heads-long-ensemble": "heads-general-4-ensemble",
+    "heads-long-fixed": "heads-general-4-fixed",
+    "joint-knee-base-unet": "knee-cotrained-16-unet",
+    "joint-knee-base-column": "knee-general-16-column",
+    "joint-knee-long-unet": "knee-cotrained-4-unet",
+    "joint-knee-long-column": "knee-general-4-column",
+}
+"""Entries that version 0.3 removes, and the entry to use instead. A name is valid as long as it is
+in `ZOO`; a replacement may be replaced in turn."""
 
 
 _ROUNDED = {"a14cd769d28aceea": "0bfc7d5ea4dd200d", "bb13832a1b0b4e4f": "ee04aa10c3715f5e"}
@@ -79,10 +100,18 @@ def zoo_path(source: str | Path) -> Path | None:
     """
     if not isinstance(source, str) or Path(source).exists():
         return None
-    check_current("zoo entry", source)
-    if source not in ZOO | REPLACED:
-        return None
-    return zoo_file(REPLACED.get(source, source))
+    _check_current(source)
+    return zoo_file(source) if source in ZOO else None
+
+
+def _check_current(name: str) -> None:
+    """Reject the name of an entry that was removed or renamed."""
+    entry = current("zoo entry", name)
+    while entry not in ZOO and entry in REMOVED:
+        entry = REMOVED[entry]
+    if entry != current("zoo entry", name):
+        raise ConfigError(f"the zoo entry {name!r} was removed in version 0.3; use {entry!r}")
+    check_current("zoo entry", name)
 
 
 def zoo_file(name: str) -> Path:
@@ -99,15 +128,14 @@ def zoo_names(kind: str) -> list[str]:
 
 def zoo_card(name: str) -> str:
     """Return the card of an entry: data, command, scores and intended use, in Markdown."""
-    name = REPLACED.get(name, name)
-    check_current("zoo entry", name)
+    _check_current(name)
     if name not in ZOO:
         raise unknown_name("zoo entry", name, list(ZOO))
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
 __all__ = [
-    "REPLACED",
+    "REMOVED",
     "SHAPES",
     "ZOO",
     "as_shipped",

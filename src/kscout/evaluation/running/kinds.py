@@ -7,7 +7,7 @@ from typing import Any
 from kscout.errors import ConfigError
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
 from kscout.weights import Kind, check_one_run, described, network_file, policy_file
-from kscout.zoo import REPLACED, ZOO
+from kscout.zoo import ZOO
 
 _TABLES: dict[str, Table[Any]] = {"policy": POLICIES, "reconstructor": RECONSTRUCTORS}
 
@@ -62,5 +62,4 @@ def _kind_of(source: str | Path, asked: Kind) -> str | None:
         told = described(policy_file(path) if asked == "policy" else network_file(path))
         return None if told is None else told.kind
     names = {name: kind for kind, table in _TABLES.items() for name in table} | ZOO
-    names |= {old: ZOO[new] for old, new in REPLACED.items()}
     return names.get(source) if isinstance(source, str) else None
