@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kscout.acquisition import Advisor, Scan, Session, Simulator
+from kscout.acquisition.rehearsal import rehearse
 from kscout.acquisition.rollout import rollout
-from kscout.acquisition.session import rehearse
 from kscout.core import Observation, Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.policies import load as load_policy

@@ -1,5 +1,6 @@
 """Sessions of few columns: policies, a reconstruction, and the simulator beside."""
 
+import cmath
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
 
 N_ROWS, N_COLS, N_INITIAL, HORIZON = 12, 16, 3, 6
+FACTORS = (1e-6, 1e6, cmath.rect(1, 1), cmath.rect(1, 3))
+"""By which a scanner's k-space may be multiplied."""
 SCAN = Scan(n_rows=N_ROWS, n_cols=N_COLS, budget=N_INITIAL + HORIZON, initial=N_INITIAL)
 
 

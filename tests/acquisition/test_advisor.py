@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coil_slices import coil_batch
 from kscout.acquisition import Advisor, Scan, Session, graphs
-from kscout.acquisition.session import rehearse
+from kscout.acquisition.rehearsal import rehearse
 from kscout.core import Measurement, Observation, Policy, Reconstruction, SliceBatch
 from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.policies.conv import ConvPolicy

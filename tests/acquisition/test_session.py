@@ -16,6 +16,9 @@ from kscout.acquisition import Advisor, Scan, Session, action_uniforms
 from kscout.acquisition.choose import choose_several
 from kscout.core import Observation, Policy, SliceBatch
 from kscout.errors import ConfigError, DataError
+from kscout.physics import center_mask
+from kscout.physics.coils import keep
+from kscout.physics.units import unit_of_kspace
 from kscout.policies import build
 from kscout.policies.random import Random
 from kscout.reconstruction.sense import Sense
@@ -86,12 +89,14 @@ def test_an_echo_train_takes_as_many_columns_as_it_asks_for(batch: SliceBatch, n
 
 
 def test_coils_and_their_sensitivities_are_those_of_the_simulator() -> None:
-    whole = coil_batch()
-    batch = whole.rows(torch.tensor([1]))
+    batch = coil_batch().rows(torch.tensor([1]))
     _, n_coils, n_rows, n_cols = batch.kspace.shape
+    scan = Scan(n_rows=n_rows, n_cols=n_cols, n_coils=n_coils, budget=14, initial=11)
+    # A simulator does not remove the phase that all coils have in common.
+    unit = unit_of_kspace(keep(batch.kspace[0], center_mask(n_cols, 11)))
+    batch = replace(batch, kspace=batch.kspace / unit)
     policy, reconstructor = column_policy().eval(), Sense(n_iterations=3)
     found = simulated(batch, reconstructor, policy, n_initial=11, horizon=3)
-    scan = Scan(n_rows=n_rows, n_cols=n_cols, n_coils=n_coils, budget=14, initial=11)
     with Advisor(reconstructor, policy) as advisor:
         session = Session(advisor, scan)
         scanned(session, batch)

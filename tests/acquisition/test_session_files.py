@@ -78,7 +78,7 @@ def rewritten(path: Path, change: Any) -> None:
 
 
 DAMAGE = {
-    "another format": lambda facts, _: facts.update(format=2),
+    "another format": lambda facts, _: facts.update(format=1),
     "no scan": lambda facts, _: facts.pop("scan"),
     "unknown key": lambda facts, _: facts["scan"].update(secret=1),
     "columns outside": lambda facts, _: facts.update(order=[99]),

@@ -28,15 +28,24 @@ from kscout.acquisition.advisor import Advisor, Answer, Question
 from kscout.acquisition.choose import check_chosen, choose_several, draws_columns
 from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.scan import Advice, Scan, Source
-from kscout.acquisition.session_file import Kept, NotKeptError, damaged, read_kept, write_kept
+from kscout.acquisition.session_file import (
+    Kept,
+    NotKeptError,
+    damaged,
+    matching,
+    read_kept,
+    write_kept,
+)
 from kscout.columns import columns_text, whole_order
 from kscout.config.records import read, to_table
 from kscout.core import Measurement
 from kscout.device import check_memory
 from kscout.errors import ConfigError, DataError, KScoutError
 from kscout.physics.candidates import Pairs, measure_columns
+from kscout.physics.coils import keep
 from kscout.physics.fourier import column_ramps, ifft_rows
 from kscout.physics.normalization import denormalize
+from kscout.physics.units import unit_of_kspace
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,6 +72,8 @@ class Session:
         what = f"a session of {scan.n_coils} coils, {scan.n_rows} rows, {scan.n_cols} columns"
         check_memory(32 * math.prod(shape), advisor.device, what, "measure a smaller matrix")
         self.kspace = torch.zeros(shape, dtype=torch.complex64, device=advisor.device)
+        """As it was measured."""
+        self._unit: complex = 1
         self.order: list[int] = []
         """Columns as they were measured."""
         self.record: list[dict[str, Any]] = []
@@ -86,7 +97,10 @@ class Session:
 
     @property
     def measured(self) -> Measurement | None:
-        """What is known of the slice; None until the start is complete."""
+        """The measured k-space over its unit; None until the start is complete.
+
+        The unit (`unit_of_kspace`) is estimated once, from the columns of the start.
+        """
         return self._measured
 
     @property
@@ -153,7 +167,7 @@ class Session:
         else:
             # What failed may be the policy alone, and an image needs no decision of it.
             found = self.advisor.reconstruct(self.question()).result()
-        return denormalize(found.image.float(), found.mean, found.std)[0]
+        return denormalize(found.image.float(), found.mean, found.std)[0] * abs(self._unit)
 
     def question(self) -> Question:
         """Return what an advisor needs to know."""
@@ -236,6 +250,9 @@ class Session:
         if not set(self.scan.start) <= set(known):
             return None
         before = self._measured
+        if before is None:
+            self._unit = self._estimated_unit(kspace)
+        kspace = kspace * (1 / self._unit)
         if before is not None and len(columns) == self.scan.columns_per_step == 1:
             # All columns are transformed, as of a whole slice: the bits are those of `Simulator`.
             column_images = ifft_rows(kspace).transpose(-2, -1).contiguous()
@@ -249,6 +266,11 @@ class Session:
         measured = Measurement.of(kspace, mask)
         maps = self.advisor.reconstructor.calibrate(measured) if before is None else before.maps
         return measured if maps is None else replace(measured, maps=maps)
+
+    def _estimated_unit(self, kspace: Complex[Tensor, "1 coil row col"]) -> complex:
+        is_start = torch.zeros(self.scan.n_cols, dtype=torch.bool, device=kspace.device)
+        is_start[list(self.scan.start)] = True
+        return unit_of_kspace(keep(kspace[0], is_start))
 
     def _check(self, columns: list[int], values: Tensor) -> None:
         """Refuse what is no complex [column, coil, row] of columns that may be measured."""
@@ -343,12 +365,13 @@ class Session:
         if self.n_measured > self.scan.budget:
             raise ValueError("more columns than its budget")
         self.record = [dict(entry) for entry in kept.facts["record"]]
-        self.kspace = _like(self.kspace, arrays["kspace"])
+        self.kspace = matching(self.kspace, arrays["kspace"])
         if not self.missing:
             mask = torch.zeros(1, self.scan.n_cols, dtype=torch.bool, device=self.advisor.device)
             mask[:, self.order] = True
-            maps = _like(self.kspace, arrays["maps"]) if "maps" in arrays else None
-            zero_filled = _like(self.kspace, arrays["zero_filled"])
+            maps = matching(self.kspace, arrays["maps"]) if "maps" in arrays else None
+            zero_filled = matching(self.kspace, arrays["zero_filled"])
+            self._unit = self._estimated_unit(self.kspace)
             self._measured = Measurement(zero_filled, mask, maps=maps)
         if kept.facts["is_advised"]:
             last = self.record[-1]
@@ -363,22 +386,6 @@ class Session:
             self._advice = Advice(columns, last["source"], scores)
 
 
-def rehearse(advisor: Advisor, scan: Scan) -> None:
-    """Let an advisor that captures graphs do so for a scan before anyone waits for its advice."""
-
-    def work() -> None:
-        session = Session(advisor, scan)
-        left = [x for x in range(scan.n_cols) if session._is_free(x) and x not in scan.start]
-        for columns in (
-            scan.start,
-            left[: min(scan.columns_per_step, scan.budget - len(scan.start))],
-        ):
-            session.measure(columns, torch.ones(len(columns), scan.n_coils, scan.n_rows) + 0j)
-            advisor.answer([session.question()])
-
-    advisor.rehearse(work)
-
-
 def _has_failed(asked: "Future[Answer]") -> bool:
     return asked.done() and (asked.cancelled() or asked.exception() is not None)
 
@@ -390,10 +397,3 @@ def _number(column: object) -> int:
         return operator.index(column)  # type: ignore[arg-type]
     except TypeError as error:
         raise DataError(f"{column!r} is not a column; give whole numbers") from error
-
-
-def _like(model: Tensor, found: Tensor) -> Tensor:
-    """Return an array of a file, refused where it is not what it should be."""
-    if found.shape != model.shape or found.dtype != model.dtype:
-        raise ValueError(f"an array of {found.dtype}, shape {tuple(found.shape)}")
-    return found

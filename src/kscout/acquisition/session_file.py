@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from kscout.errors import DataError, RunError
 from kscout.files import read_arrays, written_whole
 
-FORMAT = 1
+FORMAT = 2
 _FACTS = "session"
 
 
@@ -53,3 +54,10 @@ def read_kept(path: Path) -> Kept:
 def damaged(path: Path, reason: object) -> DataError:
     """Return the error for a file that cannot be a session's."""
     return DataError(f"{path} holds no session that can be continued ({reason}); start a new one")
+
+
+def matching(expected: Tensor, found: Tensor) -> Tensor:
+    """Return an array of a file; one of another shape or dtype than expected is a ValueError."""
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        raise ValueError(f"an array of {found.dtype}, shape {tuple(found.shape)}")
+    return found

@@ -13,7 +13,7 @@ from typing import final
 import torch
 
 from kscout.acquisition import Advisor, Scan, Session
-from kscout.acquisition.session import rehearse
+from kscout.acquisition.rehearsal import rehearse
 from kscout.acquisition.session_file import NotKeptError, read_kept
 from kscout.config.records import read
 from kscout.core import Policy, Reconstructor
