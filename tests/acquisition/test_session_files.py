@@ -78,7 +78,7 @@ def rewritten(path: Path, change: Any) -> None:
 
 
 DAMAGE = {
-    "another format": lambda facts, _: facts.update(format=1),
+    "another format": lambda facts, _: facts.update(format=2),
     "no scan": lambda facts, _: facts.pop("scan"),
     "unknown key": lambda facts, _: facts["scan"].update(secret=1),
     "columns outside": lambda facts, _: facts.update(order=[99]),
@@ -88,6 +88,8 @@ DAMAGE = {
     "advice of nothing": lambda facts, _: facts.update(record=[]),
     "wrong advice": lambda facts, _: facts["record"][-1].update(columns=[8]),
     "unknown source": lambda facts, _: facts["record"][-1].update(source="me"),
+    "no unit": lambda facts, _: facts.update(unit=[0.0, 0.0]),
+    "unit of text": lambda facts, _: facts.update(unit="ab"),
     "smaller k-space": lambda _, arrays: arrays.update(kspace=arrays["kspace"][:, :, 1:]),
     "real k-space": lambda _, arrays: arrays.update(kspace=arrays["kspace"].real),
     "no image": lambda _, arrays: arrays.pop("zero_filled"),

@@ -34,6 +34,7 @@ from kscout.acquisition.session_file import (
     damaged,
     matching,
     read_kept,
+    unit_of,
     write_kept,
 )
 from kscout.columns import columns_text, whole_order
@@ -251,7 +252,9 @@ class Session:
             return None
         before = self._measured
         if before is None:
-            self._unit = self._estimated_unit(kspace)
+            is_start = torch.zeros(self.scan.n_cols, dtype=torch.bool, device=device)
+            is_start[list(self.scan.start)] = True
+            self._unit = unit_of_kspace(keep(kspace[0], is_start))
         kspace = kspace * (1 / self._unit)
         if before is not None and len(columns) == self.scan.columns_per_step == 1:
             # All columns are transformed, as of a whole slice: the bits are those of `Simulator`.
@@ -266,11 +269,6 @@ class Session:
         measured = Measurement.of(kspace, mask)
         maps = self.advisor.reconstructor.calibrate(measured) if before is None else before.maps
         return measured if maps is None else replace(measured, maps=maps)
-
-    def _estimated_unit(self, kspace: Complex[Tensor, "1 coil row col"]) -> complex:
-        is_start = torch.zeros(self.scan.n_cols, dtype=torch.bool, device=kspace.device)
-        is_start[list(self.scan.start)] = True
-        return unit_of_kspace(keep(kspace[0], is_start))
 
     def _check(self, columns: list[int], values: Tensor) -> None:
         """Refuse what is no complex [column, coil, row] of columns that may be measured."""
@@ -329,6 +327,7 @@ class Session:
             "order": self.order,
             "record": self.record,
             "is_advised": advice is not None,
+            "unit": [self._unit.real, self._unit.imag],
         }
         arrays = {name: x.cpu().numpy() for name, x in found.items() if x is not None}
         write_kept(path, Kept(facts, arrays))
@@ -371,7 +370,7 @@ class Session:
             mask[:, self.order] = True
             maps = matching(self.kspace, arrays["maps"]) if "maps" in arrays else None
             zero_filled = matching(self.kspace, arrays["zero_filled"])
-            self._unit = self._estimated_unit(self.kspace)
+            self._unit = unit_of(kept)
             self._measured = Measurement(zero_filled, mask, maps=maps)
         if kept.facts["is_advised"]:
             last = self.record[-1]

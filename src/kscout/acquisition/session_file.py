@@ -1,6 +1,7 @@
 """Sessions as files: plain arrays and JSON, written whole, read without trust."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from kscout.errors import DataError, RunError
 from kscout.files import read_arrays, written_whole
 
-FORMAT = 2
+FORMAT = 1
 _FACTS = "session"
 
 
@@ -61,3 +62,11 @@ def matching(expected: Tensor, found: Tensor) -> Tensor:
     if found.shape != expected.shape or found.dtype != expected.dtype:
         raise ValueError(f"an array of {found.dtype}, shape {tuple(found.shape)}")
     return found
+
+
+def unit_of(kept: Kept) -> complex:
+    """Return the unit of a session's k-space; 1 for files of version 0.2, which record none."""
+    unit = complex(*kept.facts.get("unit", (1.0, 0.0)))
+    if not 0 < abs(unit) < math.inf:
+        raise ValueError(f"k-space in units of {unit}")
+    return unit
