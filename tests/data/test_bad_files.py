@@ -135,11 +135,11 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "flat.npy": (lambda path: np.save(path, IMAGES[:, :0, :0]), "has images of 0x0, without"),
     "huge.h5": (
         hdf5(lambda file: file.create_dataset("reconstruction_esc", HUGE, "f4", chunks=True)),
-        "which are 400 TB, and has .*; images do not compress so far",
+        "which are 400 TB, and has .*; images do not compress that much",
     ),
     "link.h5": (external_link, "holds reconstruction_esc as a link to /reconstruction|as a link"),
-    "storage.h5": (external_storage, "without its values, which lie in other files"),
-    "virtual.h5": (virtual, "without its values, which lie in other files"),
+    "storage.h5": (external_storage, "without its values, which are in other files"),
+    "virtual.h5": (virtual, "without its values, which are in other files"),
     "group.h5": (hdf5(lambda file: file.create_group("reconstruction_esc")), "as a group; name"),
     "null.h5": (
         hdf5(lambda file: file.create_dataset("reconstruction_esc", data=h5py.Empty("f4"))),
@@ -233,7 +233,7 @@ def test_chunks_that_unpack_without_end_are_not_unpacked(
         data = h5py.h5d.create(file.id, b"reconstruction_esc", kind, space, properties)
         packed = zlib.compress(IMAGES.tobytes() + (how == "long") * b"\0" * 2**22)
         data.write_direct_chunk((0, 0, 0), zlib.compress(packed) if how == "twice" else packed)
-    with pytest.raises(DataError, match="chunks that unpack to more than they hold"):
+    with pytest.raises(DataError, match="chunks that unpack to more than their size"):
         import_folder(tmp_path / "a.h5", tmp_path / "store", ImportSettings())
 
 

@@ -126,7 +126,7 @@ def test_kspace_of_coils_comes_back_with_its_root_sum_of_squares(
     kspace = fft2c(image[:, None] * maps)
     with StoreWriter(tmp_path / "coils", RECIPE, kind=KSPACE) as writer:
         writer.append("train", "a", kspace.numpy(), selectable=(1, 10))
-        with pytest.raises(DataError, match="have 3 coils, and others 2; store them apart"):
+        with pytest.raises(DataError, match="have 3 coils, and others 2; store them separately"):
             writer.append("train", "b", np.ones((1, 3, 9, 11), dtype=np.complex64))
         writer.finish()
     opened = Store.open(tmp_path / "coils")

@@ -179,7 +179,7 @@ def test_a_device_is_not_replaced_by_a_picture(store: Store, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("out", ["", "/"])
 def test_a_store_needs_a_name(out: str) -> None:
-    with pytest.raises(DataError, match=r"is no name for a store; give that of a new folder"):
+    with pytest.raises(DataError, match=r"cannot be the name of a store; name a new folder"):
         kscout("data", "make", "knee", "--volumes", "1,0,0", "--out", out)
 
 

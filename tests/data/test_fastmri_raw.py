@@ -52,7 +52,8 @@ def test_a_header_tells_oversampling_and_spacing(tmp_path: Path) -> None:
     assert store.split("test").shape == (4, 9, 20)
     images = magnitude(ifft2c(torch.from_numpy(KSPACE)))[:, 5:14]
     torch.testing.assert_close(store.split("test").magnitudes(), images)
-    assert describe(store)["geometry"][0]["told"] == "1 volume of 18x20 at 5x3 mm, cut to 9x20"
+    description = describe(store)["geometry"][0]["description"]
+    assert description == "1 volume of 18x20 at 5x3 mm, cut to 9x20"
     whole = imported(source, "whole", crop=(18, 20))
     np.testing.assert_array_equal(stored(whole), KSPACE)
     small = imported(source, "small", resize=(9, 10))
@@ -71,7 +72,7 @@ def test_rows_may_be_what_is_encoded_by_phase_and_that_is_told(tmp_path: Path) -
     torch.testing.assert_close(slices.magnitudes(), images)
     facts = describe(store)
     assert facts["columns"] == "computed"
-    assert facts["geometry"][0]["told"] == (
+    assert facts["geometry"][0]["description"] == (
         "1 volume of 20x9 at 3x5 mm (columns computed, not measured)"
     )
     small = imported(source, "small", phase_encoding="rows", crop=(12, 9), compress=2)
@@ -111,7 +112,7 @@ def test_pairs_that_do_not_match_are_told(tmp_path: Path) -> None:
 
 def test_hdf5_without_kspace_is_told(tmp_path: Path) -> None:
     source = write_fastmri(tmp_path / "a.h5", KSPACE[0, 0])
-    with pytest.raises(DataError, match=r"kspace is of shape \(18, 20\), .*--key and --axes"):
+    with pytest.raises(DataError, match=r"kspace is of shape \(18, 20\); .*--key and --axes"):
         imported(source)
-    with pytest.raises(DataError, match=r"foo is not there, beside kspace"):
+    with pytest.raises(DataError, match=r"foo is missing; the file contains kspace"):
         imported(source, raw=True, key="foo")

@@ -133,7 +133,7 @@ WITH_NAN = np.where(IMAGES == IMAGES[1, 5, 5], np.float32(np.nan), IMAGES)
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda p: p.write_bytes(write_volume(p).read_bytes()[:1500]), "cannot be read"),
     "missing key": (lambda p: h5py.File(p, "w").close(), "has no reconstruction_esc"),
-    "zeros": (lambda p: write_volume(p, 0 * IMAGES), "nothing but zeros in the 4 slices"),
+    "zeros": (lambda p: write_volume(p, 0 * IMAGES), "only zeros in the 4 slices"),
     "nan": (lambda p: write_volume(p, WITH_NAN), "1 pixels that are NaN"),
     "too narrow": (lambda p: write_volume(p, IMAGES[:, :, :5]), "12x5, smaller than --size 7"),
     "too small": (lambda p: write_volume(p, IMAGES[:, :5, :5]), "5x5, smaller than --size 7"),
@@ -181,12 +181,12 @@ def test_single_images_are_told_apart_from_stacks(
     assert not import_folder(source, tmp_path / "stacks", SETTINGS).manifest.warnings
     np.save(source / "b.npy", IMAGES[0])
     store = import_folder(source, tmp_path / "one", SETTINGS)
-    sentence = "b.npy holds one image, not a stack: it became a volume of one slice"
+    sentence = "b.npy contains one image, not a stack: it became a volume of one slice"
     assert store.manifest.warnings == (sentence,)
     assert sentence in caplog.text
     np.save(source / "c.npy", IMAGES[1])
     (told,) = import_folder(source, tmp_path / "two", SETTINGS).manifest.warnings
-    assert told.startswith("2 .npy files hold one image each")
+    assert told.startswith("2 .npy files contain one image each")
 
 
 def test_empty_or_missing_sources_are_named(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_what_was_left_out_is_not_passed_over_in_silence(tmp_path: Path) -> None
     write_volume(source / "singlecoil_train" / "file1.h5", 0 * IMAGES)
     skipping, out = ImportSettings(size=7, skip_bad=True), tmp_path / "store"
     interrupted(source, out, skipping, 3)
-    with pytest.raises(DataError, match=r"has left out singlecoil_train/file1\.h5; go on with"):
+    with pytest.raises(DataError, match=r"has left out singlecoil_train/file1\.h5; resume with"):
         import_folder(source, out, SETTINGS)
     import_folder(source, out, skipping)
     with pytest.raises(DataError, match=r"exists already \(skip_bad is True there and False here"):
@@ -64,7 +64,7 @@ def test_a_finished_import_is_not_done_again(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"exists already \(size is 7 there and 9 here\); choose"):
         import_folder(source, tmp_path / "store", ImportSettings(size=9, skip_bad=True))
     write_volume(source / "singlecoil_val" / "more.h5")
-    with pytest.raises(DataError, match=r"exists already \(made of other files\); choose"):
+    with pytest.raises(DataError, match=r"exists already \(made from other files\); choose"):
         import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
 
 
@@ -134,23 +134,25 @@ def test_a_store_inside_of_its_source_is_not_imported_again(tmp_path: Path) -> N
     other = import_folder(source, tmp_path / "other", SETTINGS)
     assert other.fingerprint == inside.fingerprint
     assert other.manifest.warnings == (
-        "passed over inside in the source, a store, which holds no new volumes",
+        "skipped inside in the source, a store, which contains no new volumes",
     )
     unfinished = source / "unfinished"
     interrupted(source, source / "third", SETTINGS, 2)
     (source / ".third.unfinished").rename(unfinished)
     third = import_folder(source, tmp_path / "third", SETTINGS)
     assert third.fingerprint == inside.fingerprint
-    assert "passed over 2 stores in the source (inside first)" in third.manifest.warnings[0]
+    assert "skipped 2 stores in the source (inside first)" in third.manifest.warnings[0]
 
 
 def test_a_store_is_no_source(tmp_path: Path) -> None:
     source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
     (tmp_path / "stores").mkdir()
     store = import_folder(source, tmp_path / "stores" / "store", SETTINGS)
-    with pytest.raises(DataError, match="store is a store already, which commands take as it is"):
+    with pytest.raises(DataError, match="store is a store already, which commands accept directly"):
         import_folder(store.path, tmp_path / "other", SETTINGS)
-    with pytest.raises(DataError, match=r"holds no volumes but .*store, which is a store already"):
+    with pytest.raises(
+        DataError, match=r"holds no volumes except .*store, which is a store already"
+    ):
         import_folder(tmp_path / "stores", tmp_path / "other", SETTINGS)
 
 

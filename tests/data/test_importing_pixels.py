@@ -65,7 +65,7 @@ def test_slices_of_nothing_but_zeros_are_left_out_and_counted(
     assert np.array_equal(store.split("val").magnitudes().numpy(), IMAGES[1:3, 2:9, 2:9])
     assert store.split("val").slices == (1, 2)
     assert store.manifest.splits == {"train": 4, "val": 2, "test": 4}
-    assert store.manifest.warnings == ("left out 2 slices that hold nothing but zeros",)
+    assert store.manifest.warnings == ("left out 2 slices that contain only zeros",)
     assert store.manifest.warnings[0] in caplog.text
 
 
@@ -160,7 +160,7 @@ def test_images_of_several_sizes_are_told_with_sizes_that_fit_all(tmp_path: Path
     store = import_folder(source, tmp_path / "store", ImportSettings())
     (warning,) = store.manifest.warnings
     assert "2 sizes (9x12, 12)" in warning and "--size 9x12 keeps" in warning
-    assert "--pad 12 surrounds" in warning
+    assert "--pad 12 pads" in warning
 
 
 def test_a_size_on_the_command_line_is_a_side_or_rows_and_columns() -> None:

@@ -169,8 +169,8 @@ def test_no_volume_is_begun_for_which_there_is_no_room(
         (b'{"left_out": {"source": 3}}\n', "cannot be read as the journal of a store"),
         (b'{"left_out": 3}\n', "cannot be read as the journal of a store"),
         (b'{"volume": {"split": "train"}}\n', "cannot be read as the journal of a store"),
-        (None, "has lost slices that its journal tells of"),
-        (b"", "has lost slices that its journal tells of"),
+        (None, "lacks slices that its journal lists"),
+        (b"", "lacks slices that its journal lists"),
     ],
 )
 def test_a_damaged_journal_is_told(tmp_path: Path, line: bytes | None, sentence: str) -> None:
@@ -184,5 +184,5 @@ def test_a_damaged_journal_is_told(tmp_path: Path, line: bytes | None, sentence:
     else:
         with (folder / "journal.jsonl").open("ab") as journal:
             journal.write(line)
-    with pytest.raises(DataError, match=rf"{sentence}.*; delete .*unfinished to start afresh"):
+    with pytest.raises(DataError, match=rf"{sentence}.*; delete .*unfinished to start again"):
         write(tmp_path / "store")

@@ -127,7 +127,7 @@ def test_every_format_brings_the_same_kspace(
     assert store.split("test").selectable.all()
     facts = describe(store)
     assert (facts["kind"], facts["n_coils"], facts["columns"]) == ("kspace", 4, "measured")
-    assert facts["geometry"][0]["told"] == "1 volume of 18x20 pixels"
+    assert facts["geometry"][0]["description"] == "1 volume of 18x20 pixels"
 
 
 def test_complex_images_keep_their_phase_and_are_told(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def bad_coil(path: Path) -> str:
     shutil.rmtree(path.with_name("silent"))
     lacking[1, 2, :, 7:9] = 0
     np.save(path, lacking)
-    return "nothing in column 7 of coil 2 of slice 1, which other coils measured"
+    return "empty in column 7 of coil 2 of slice 1, which other coils measured"
 
 
 def bad_lines(path: Path) -> str:
@@ -204,7 +204,7 @@ def bad_lines(path: Path) -> str:
 
 def bad_zeros(path: Path) -> str:
     np.save(path, np.zeros_like(KSPACE))
-    return "nothing but zeros in the 3 slices"
+    return "only zeros in the 3 slices"
 
 
 def bad_reals(path: Path) -> str:
@@ -258,13 +258,13 @@ def test_coils_of_all_volumes_are_as_many_whatever_their_splits_and_sizes(
 def test_bad_bart_files_are_told(tmp_path: Path) -> None:
     path = write_bart(tmp_path / "a.cfl", KSPACE, slice=0, coil=0, read=0, phs1=0)
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DataError, match="has 34552 bytes, and its header tells of 34560"):
+    with pytest.raises(DataError, match="has 34552 bytes, and its header declares 34560"):
         imported(path)
     path.with_suffix(".hdr").write_text("# Dimensions\n99999999999 2\n")
-    with pytest.raises(DataError, match=r"a\.hdr tells no dimensions"):
+    with pytest.raises(DataError, match=r"a\.hdr contains no dimensions"):
         imported(path)
     path.with_suffix(".hdr").unlink()
-    with pytest.raises(DataError, match=r"has no a\.hdr beside it"):
+    with pytest.raises(DataError, match=r"has no a\.hdr next to it"):
         imported(path)
     write_bart(path, KSPACE, phs2=0, coil=0, read=0, phs1=0)
     with pytest.raises(DataError, match="three-dimensional k-space of 18 x 20 x 3"):
@@ -298,9 +298,11 @@ def test_odd_axes_are_refused(text: str, sentence: str) -> None:
 
 
 def test_options_of_images_are_not_those_of_kspace() -> None:
-    with pytest.raises(ConfigError, match="--pad is of images, and --raw of k-space"):
+    with pytest.raises(ConfigError, match="--pad applies to images, and --raw to k-space"):
         ImportSettings(raw=True, pad=9)
-    with pytest.raises(ConfigError, match=r"--prospective keeps the columns .* drop one of them"):
+    with pytest.raises(
+        ConfigError, match=r"--prospective keeps the measured columns.* remove one of them"
+    ):
         ImportSettings(prospective=True, phase_encoding="rows")
-    with pytest.raises(ConfigError, match="--size and --crop say the same"):
+    with pytest.raises(ConfigError, match="--size and --crop are the same"):
         ImportSettings(size=9, crop=9)

@@ -49,10 +49,10 @@ def test_cutting_columns_is_told_everywhere(tmp_path: Path) -> None:
     torch.testing.assert_close(store.split("test").magnitudes(), magnitude(images))
     facts = describe(store)
     assert facts["columns"] == store.columns == "computed"
-    assert facts["geometry"][0]["told"] == (
+    assert facts["geometry"][0]["description"] == (
         "1 volume of 18x20 pixels, cut to 18x12 (columns computed, not measured)"
     )
-    assert any("no scanner measured them" in warning for warning in facts["warnings"])
+    assert any("not measured by a scanner" in warning for warning in facts["warnings"])
 
 
 def test_resizing_keeps_the_center_of_kspace_and_the_brightness(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_resizing_keeps_the_center_of_kspace_and_the_brightness(tmp_path: Path) 
     for store in (small, large):
         found = ifft2c(torch.from_numpy(stored(store))).abs().mean()
         assert found == pytest.approx(float(whole), rel=0.1)
-    assert describe(large)["geometry"][0]["told"].endswith("k-space resized to 21x24 pixels")
+    assert describe(large)["geometry"][0]["description"].endswith("k-space resized to 21x24 pixels")
 
 
 def test_columns_outside_the_matrix_are_not_selectable(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_columns_outside_the_matrix_are_not_selectable(tmp_path: Path) -> None:
     assert selectable.shape == (2, 25) and selectable[:, 3:23].all()
     assert not selectable[:, :3].any() and not selectable[:, 23:].any()
     assert store.split("test").slices == (0, 2)
-    assert "left out 1 slice that holds nothing but zeros" in store.manifest.warnings
+    assert "left out 1 slice that contains only zeros" in store.manifest.warnings
 
 
 def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Pa
         imported(tmp_path / "a.npy", axes=AXES)
     store = imported(tmp_path / "a.npy", axes=AXES, prospective=True)
     assert describe(store)["is_prospective"]
-    assert any("no truth to train on" in warning for warning in store.manifest.warnings)
-    with pytest.raises(DataError, match="no truth to train on or to score"):
+    assert any("no ground truth for training" in warning for warning in store.manifest.warnings)
+    with pytest.raises(DataError, match="without ground truth for training or scoring"):
         store.split("test")
     measured = Store.open(store.path).measured("test")
     batch = measured.batch(torch.arange(3))
@@ -105,7 +105,7 @@ def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Pa
     # Nothing is estimated from columns that are missing: there are too few about the center.
     save_montage(store, tmp_path / "a.png", n_images=1, coils=True)
     assert imread(tmp_path / "a.png").shape == (18, 6 * 20 + 5 * 2)
-    with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
+    with pytest.raises(DataError, match="cropping its phase direction would mix"):
         imported(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
 
 
@@ -141,7 +141,7 @@ def test_slices_of_a_prospective_volume_may_lack_different_columns(tmp_path: Pat
     batch = store.measured("test").batch(torch.arange(3))
     assert np.array_equal(batch.selectable.numpy(), lacking.any(axis=(1, 2)))
     assert np.array_equal(batch.kspace.numpy(), lacking)
-    with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
+    with pytest.raises(DataError, match="cropping its phase direction would mix"):
         imported(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
 
 
@@ -165,7 +165,7 @@ def test_coils_are_compressed_by_central_columns_alone(tmp_path: Path) -> None:
 def test_coils_that_are_no_more_than_asked_for_are_kept_and_told(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", KSPACE)
     store = imported(tmp_path / "a.npy", axes=AXES, compress=9)
-    note = "1 volume: all 4 coils kept, as --compress 9 asks for no fewer"
+    note = "1 volume: all 4 coils kept, since --compress is 9"
     assert note in store.manifest.warnings
 
 

@@ -90,7 +90,7 @@ def test_a_volume_that_shows_nothing_is_refused() -> None:
     images = torch.rand(3, 4, 5)
     images[1:] = 0
     SliceSet.from_images(images, ["a", "a", "a"])
-    with pytest.raises(DataError, match="volume 'b' has pixels up to 0; they must be finite"):
+    with pytest.raises(DataError, match="volume 'b' has pixels up to 0; all must be finite"):
         SliceSet.from_images(images, ["a", "b", "b"])
 
 

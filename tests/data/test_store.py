@@ -73,7 +73,7 @@ def test_several_sizes_must_be_named(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match=r"no split 'test'; .* name it with --split val"):
         store.split("test")
-    with pytest.raises(DataError, match="no split 'train'; it has: val; to have it, import"):
+    with pytest.raises(DataError, match="no split 'train'; it has: val; to create it, import"):
         store.split("train")
     with pytest.raises(DataError, match=r"no split 'tset'; it has: val$"):
         store.split("tset")
@@ -260,7 +260,7 @@ def test_an_empty_store_is_refused(tmp_path: Path) -> None:
 def test_a_volume_may_come_once(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path / "store", RECIPE)
     writer.append("train", "a", volume(0))
-    with pytest.raises(DataError, match="comes twice"):
+    with pytest.raises(DataError, match="occurs twice"):
         writer.append("train", "a", volume(1))
     writer.close()
 
@@ -296,12 +296,12 @@ def test_what_the_package_exports_loads() -> None:
             r"has shape \(4, 9, 11\) and axes \('row', 'col'\)",
         ),
         (("arrays", 0, "shape"), [0, 9, 11], r"has shape \(0, 9, 11\)"),
-        (("arrays", 0, "shape"), [5, 9, 11], r"volumes and its arrays tell of different slices"),
-        (("arrays", 0, "split"), "test", r"volumes and its arrays tell of different slices"),
+        (("arrays", 0, "shape"), [5, 9, 11], r"volumes and its arrays list different slices"),
+        (("arrays", 0, "split"), "test", r"volumes and its arrays list different slices"),
         (("arrays", 0, "dtype"), "float99", r"holds float99 of axes slice, row, col by the manif"),
-        (("volumes", 0, "slices"), [1], r"volumes and its arrays tell of different slices"),
+        (("volumes", 0, "slices"), [1], r"volumes and its arrays list different slices"),
         (("volumes", 0, "slices"), [], r"volume 'a' has 0 slices of 11 columns"),
-        (("volumes", 2, "volume"), "a", r"a volume comes twice in one split"),
+        (("volumes", 2, "volume"), "a", r"a volume occurs twice in one split"),
         (
             ("volumes", 0, "data_range"),
             float("nan"),
@@ -309,7 +309,7 @@ def test_what_the_package_exports_loads() -> None:
         ),
         (("volumes", 0, "data_range"), 0, r"data_range 0 and selectable columns 0 to 11"),
         (("volumes", 0, "selectable"), [3, 12], r"selectable columns 3 to 12, which cannot be"),
-        (("volumes",), [], r"volumes and its arrays tell of different slices"),
+        (("volumes",), [], r"volumes and its arrays list different slices"),
     ],
 )
 def test_a_damaged_manifest_is_told_by_its_place(

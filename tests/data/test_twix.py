@@ -136,11 +136,11 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         "along a trajectory that is not Cartesian",
     ),
     "depth": (lambda path: write(path, blocks(partition=1)), "encodes two phase directions"),
-    "empty": (lambda path: write(path, []), "no line that makes an image"),
-    "other": (lambda path: write(path, blocks(), first=99999), "no raw data of Siemens' software"),
+    "empty": (lambda path: write(path, []), "no line for an image"),
+    "other": (lambda path: write(path, blocks(), first=99999), "not raw data of Siemens"),
     "protocol": (
         lambda path: write_older(path, blocks(), protocol=""),
-        "no raw data of Siemens' software, as it begins with 12008 and 6",
+        "not raw data of Siemens, because it starts with 12008 and 6",
     ),
     "torn": (
         lambda path: write_older(path, [*blocks(), special(SYNCHRONOUS)[:-60]]),

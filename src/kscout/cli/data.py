@@ -193,7 +193,7 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
 
 def _geometry_lines(facts: dict[str, Any], most: int = 5) -> list[str]:
     found = facts["geometry"]
-    lines = [entry["told"] for entry in found[:most]]
+    lines = [entry["description"] for entry in found[:most]]
     more = [f"and {len(found) - most} more sizes or spacings"] if len(found) > most else []
     return lines + more
 

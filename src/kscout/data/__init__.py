@@ -1,6 +1,6 @@
-"""Slices: stores on disk, sets that are handed out in batches, importers and procedural phantoms.
+"""Slices: datasets on disk (`Store`), sets read in batches, importers and procedural phantoms.
 
-Public names load on first use: importing and drawing volumes need libraries that reading does not.
+Public names load on first use: importing and generating volumes need more libraries than reading.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The array files of a store that grows: slices are added part by part, in bounded memory."""
+"""The array files of an unfinished store: slices are appended part by part, in bounded memory."""
 
 import math
 import os
@@ -26,20 +26,20 @@ Columns = tuple[tuple[int, ...], ...]
 
 
 class Part(NamedTuple):
-    """Some slices of a volume that are kept."""
+    """Some slices of one volume that the store will contain."""
 
     stored: np.ndarray
-    """As the store's kind lays them out."""
+    """In the layout of the store's kind."""
     slices: tuple[int, ...]
-    """Their numbers in the source."""
+    """Slice numbers in the source."""
     n_blank: int = 0
-    """How many more were left out because they show nothing."""
+    """Number of slices left out because they contain only zeros."""
     columns: Columns = ()
-    """Empty where all of the matrix was measured."""
+    """Measured columns of each slice; empty if all columns of the matrix were measured."""
 
 
 class Written(NamedTuple):
-    """What an array has of a volume so far."""
+    """Slices of one volume that have been written to an array so far."""
 
     file: Path
     begin: int
@@ -48,16 +48,16 @@ class Written(NamedTuple):
     slices: tuple[int, ...] = ()
     n_blank: int = 0
     peak: float = 0.0
-    """Of the targets; NaN where one of them is."""
+    """Maximum of the targets; NaN if one of them is NaN."""
     crc32: int = 0
     columns: Columns = ()
 
     def grown(self, stored: np.ndarray, part: Part, peaks: list[float]) -> "Written":
-        """Return this with a part more."""
+        """Return the record extended by one more part."""
         if self.shape[1:] != stored.shape[1:]:
             raise DataError(
                 f"slices of one volume are of shape {self.shape[1:]} and {stored.shape[1:]}; "
-                "store them apart"
+                "store them separately"
             )
         return self._replace(
             shape=(self.shape[0] + len(stored), *self.shape[1:]),
@@ -74,23 +74,23 @@ class ArrayFiles:
     """One `.npy` file per split and matrix size, each with the slices of some volumes."""
 
     def __init__(self, folder: Path, kind: Kind) -> None:
-        """Begin without a slice."""
+        """Start without any slices."""
         self._folder, self._kind = folder, kind
         self._shapes: dict[tuple[str, tuple[int, int]], tuple[int, ...]] = {}
 
     def n_slices(self, split: str) -> int:
-        """Return how many slices of a split there are so far."""
+        """Return the current number of slices in a split."""
         return sum(shape[0] for (where, _), shape in self._shapes.items() if where == split)
 
     def file(self, split: str, size: tuple[int, int]) -> Path:
-        """Return where the slices of a split and matrix size lie."""
+        """Return the file for the slices of a split and matrix size."""
         name = f"{split}_{size[0]}x{size[1]}.npy"
         if Path(name).name != name:
             raise DataError(f"split {split!r} cannot be the name of a file; rename it")
         return self._folder / name
 
     def write(self, split: str, volume: str, parts: Iterable[Part]) -> Written:
-        """Add the slices of a volume, which count when `keep` is told of them."""
+        """Append the slices of a volume; they count only after a call of `keep`."""
         written: Written | None = None
         for part in parts:
             self._kind.check(part.stored)
@@ -105,12 +105,12 @@ class ArrayFiles:
         return written
 
     def keep(self, record: VolumeRecord, shape: tuple[int, ...]) -> None:
-        """Count the slices of a volume, which lie after those of the volumes before."""
+        """Count the slices of a volume, which follow those of the previous volumes."""
         before = self._n_before(record)
         self._shapes[record.split, record.size] = (before + shape[0], *shape[1:])
 
     def has(self, record: VolumeRecord, shape: tuple[int, ...], crc32: int) -> bool:
-        """Say whether the next slices are what a process wrote of a volume before it was killed."""
+        """Return whether the next slices are those that a process wrote before it was killed."""
         file = self.file(record.split, record.size)
         begin = self._n_bytes((self._n_before(record), *shape[1:]))
         n_bytes = self._n_bytes(shape) - _HEADER_BYTES
@@ -119,7 +119,7 @@ class ArrayFiles:
         return _crc32(file, begin, n_bytes) == crc32
 
     def close(self) -> tuple[ArrayRecord, ...]:
-        """Write the headers, and remove what does not count."""
+        """Write the headers, and truncate slices that do not count."""
         kind = self._kind
         files = {self.file(*place): place for place in self._shapes}
         for file in set(self._folder.glob("*.npy")) - set(files):
@@ -136,23 +136,23 @@ class ArrayFiles:
         return tuple(arrays)
 
     def _begin(self, split: str, volume: str, shape: tuple[int, ...]) -> Written:
-        """Return where a volume will lie."""
+        """Return an empty record at the position of the next volume."""
         size = (shape[-2], shape[-1])
         known = self._shapes.get((split, size), (0, *shape[1:]))
-        # Of images there is nothing between slices and rows, of k-space there are coils.
+        # Images have only slice and row axes here; k-space also has coils.
         others = {other[1:-2] for other in self._shapes.values()} - {shape[1:-2]}
         if others:
             (n_coils,), (n_others,) = shape[1:-2], others.pop()
             raise DataError(
                 f"slices of {volume!r} have {n_coils} coils, and others {n_others}; store them "
-                f"apart, or compress all to as many (--compress {min(n_coils, n_others)})"
+                f"separately, or compress all to one number (--compress {min(n_coils, n_others)})"
             )
         return Written(self.file(split, size), self._n_bytes(known), (0, *shape[1:]))
 
     def _extend(self, written: Written, stored: np.ndarray) -> None:
         with written.file.open("r+b" if written.file.exists() else "w+b") as handle:
             if not written.shape[0]:
-                # Beyond this point lies only what was written and does not count.
+                # Everything after this position was written earlier and does not count.
                 handle.truncate(written.begin)
                 self._write_header(handle, written.shape)
             handle.seek(0, os.SEEK_END)
@@ -166,7 +166,7 @@ class ArrayFiles:
         return _HEADER_BYTES + math.prod(shape) * np.dtype(self._kind.dtype).itemsize
 
     def _write_header(self, handle: BinaryIO, shape: tuple[int, ...]) -> None:
-        """Write a `.npy` header, in which numpy leaves room for the number of slices to grow."""
+        """Write a `.npy` header; numpy reserves space in it for a growing number of slices."""
         handle.seek(0)
         descr = np.dtype(self._kind.dtype).newbyteorder("<").str
         header = {"descr": descr, "fortran_order": False, "shape": shape}
@@ -174,12 +174,12 @@ class ArrayFiles:
 
 
 def _crc32(file: Path, begin: int, n_bytes: int) -> int:
-    found = 0
+    checksum = 0
     with file.open("rb") as handle:
         handle.seek(begin)
         while n_bytes > 0 and (content := handle.read(min(n_bytes, 2**24))):
-            found, n_bytes = zlib.crc32(content, found), n_bytes - len(content)
-    return found
+            checksum, n_bytes = zlib.crc32(content, checksum), n_bytes - len(content)
+    return checksum
 
 
 def _flush(handle: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""Making stores of images that need no license: procedural knees and brains, and cut real heads."""
+"""Making stores of free images: procedural knees and brains, and slices of real heads."""
 
 import os
 import shutil
@@ -21,11 +21,11 @@ from kscout.errors import ConfigError
 from kscout.names import SOURCES
 
 _PIXELS_PER_WORKER = 2**19
-"""Half of these are drawn while a worker starts."""
+"""Half of this number of volumes is generated while a worker starts."""
 
 
 def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | None = None) -> Store:
-    """Make a store; called again with the same settings, it goes on or returns the finished one."""
+    """Make a store; the same settings again resume it or return the finished store."""
     out = Path(out)
     recipe = _recipe(settings)
     if done := finished_store(out, recipe):
@@ -46,7 +46,7 @@ def _make_split(
     writer: StoreWriter,
     on_volume: OnVolume | None,
 ) -> None:
-    """Draw a split from a seed of its own, so that its images do not depend on other splits."""
+    """Generate one split from its own seed, so that its images do not depend on other splits."""
     number = SPLITS.index(split)
     if not settings.volumes[number]:
         return
@@ -79,15 +79,13 @@ def _make_split(
 
 
 def _check_room(out: Path, settings: MakeSettings) -> None:
-    """Refuse a store that will not fit on its disk, before anything is drawn."""
+    """Raise an error before generating if the store does not fit on its disk."""
     unfinished = unfinished_path(out)
     written = sum(file.stat().st_size for file in unfinished.glob("*.npy"))
     place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     disk = shutil.disk_usage(place)
     if not disk.total:
-        raise ConfigError(
-            f"{place} is of the system, and holds no files of users; name another --out"
-        )
+        raise ConfigError(f"{place} is a system folder without user files; name another --out")
     needed, free = settings.n_bytes - written, disk.free
     if needed > free:
         raise ConfigError(
@@ -114,7 +112,7 @@ def _recipe(settings: MakeSettings) -> dict[str, Any]:
         del values["maps"]
     if settings.coils is None:
         for name in ("coils", "phase", "snr", "target"):
-            del values[name]  # As in existing stores, which resume.
+            del values[name]  # Existing stores lack it and must resume.
     values["sources"] = [path.as_posix() for path in settings.sources]
     values["size"] = settings.size or SOURCES[settings.kind].size
     return {"command": "kscout data make", "settings": values}

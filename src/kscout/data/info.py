@@ -1,4 +1,4 @@
-"""What `kscout data info` tells about a store."""
+"""The report of `kscout data info` about a store."""
 
 import math
 from collections import Counter
@@ -10,11 +10,11 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 
 _LOOKED_AT = 64
-"""Slices of k-space, spread evenly, whose images are looked at."""
+"""K-space slices, spread evenly, whose images are computed."""
 
 
 def summarize(store: Store) -> dict[str, Any]:
-    """Return what `data make` and `data import` answer about the new store, as JSON values."""
+    """Return the report of `data make` and `data import` on the new store, as JSON values."""
     manifest = store.manifest
     return {
         "path": str(store.path),
@@ -49,7 +49,7 @@ def describe(store: Store) -> dict[str, Any]:
 def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
     records = store.records(array.split, array.size)
     slices = store.measured(array.split, size=array.size, lazy=True)
-    # Every slice of k-space takes a transform of every coil.
+    # Each slice of k-space needs one transform per coil.
     low, high = _pixel_range(slices if store.columns is None else slices.sample(_LOOKED_AT))
     return {
         "split": array.split,
@@ -69,7 +69,7 @@ def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
 
 
 def _describe_geometry(store: Store) -> list[dict[str, Any]]:
-    """Tell how images of files became images of the store, the most frequent way first."""
+    """Describe how images of files became images of the store, most frequent way first."""
     records = [record for record in store.manifest.volumes if record.geometry is not None]
     counts = Counter((record.geometry, record.size) for record in records)
     return [
@@ -80,26 +80,26 @@ def _describe_geometry(store: Store) -> list[dict[str, Any]]:
 
 
 def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> dict[str, Any]:
-    """Return sizes and spacings in the file and in the store, what was cut, and a sentence."""
+    """Return sizes and spacings in the file and in the store, the cropping, and a sentence."""
     before, after = geometry.spacing_mm, geometry.stored_mm
     if geometry.kept is not None:
         lost = [a - b for a, b in zip(geometry.size, geometry.kept, strict=True)]
-        return _described(count, geometry, size, lost, _told_cutting(geometry, size))
+        return _described(count, geometry, size, lost, _k_space_cropping(geometry, size))
     resampled = resampled_size(geometry.size, before, after) if before and after else geometry.size
     cropped = [max(0, have - keep) for have, keep in zip(resampled, size, strict=True)]
-    told = ""
+    text = ""
     if before != after:
-        told += ", resampled to {}x{}".format(*resampled) + _at(after)
+        text += ", resampled to {}x{}".format(*resampled) + _at(after)
     if any(cropped):
-        told += ", cropped to {}x{} by {} rows and {} columns".format(*size, *cropped)
-        told += _lost(resampled, size, after) if after else ""
+        text += ", cropped to {}x{} by {} rows and {} columns".format(*size, *cropped)
+        text += _lost(resampled, size, after) if after else ""
     elif size != resampled:
-        told += ", padded to {}x{}".format(*size)
-    return _described(count, geometry, size, cropped, told)
+        text += ", padded to {}x{}".format(*size)
+    return _described(count, geometry, size, cropped, text)
 
 
 def _described(
-    count: int, geometry: Geometry, size: tuple[int, int], cropped: list[int], told: str
+    count: int, geometry: Geometry, size: tuple[int, int], cropped: list[int], text: str
 ) -> dict[str, Any]:
     before, after = geometry.spacing_mm, geometry.stored_mm
     volumes = "1 volume" if count == 1 else f"{count} volumes"
@@ -110,27 +110,27 @@ def _described(
         "stored_size": list(size),
         "stored_mm": after and list(after),
         "cropped": cropped,
-        "told": "{} of {}x{}".format(volumes, *geometry.size) + _at(before) + told,
+        "description": "{} of {}x{}".format(volumes, *geometry.size) + _at(before) + text,
     }
 
 
-def _told_cutting(geometry: Geometry, size: tuple[int, int]) -> str:
-    """Tell what was cut of k-space."""
-    told, kept = "", geometry.kept or geometry.size
+def _k_space_cropping(geometry: Geometry, size: tuple[int, int]) -> str:
+    """Describe how k-space was cropped."""
+    text, kept = "", geometry.kept or geometry.size
     if kept != geometry.size:
-        told += ", cut to {}x{}".format(*kept)
-    told += " (columns computed, not measured)" if geometry.is_computed else ""
+        text += ", cut to {}x{}".format(*kept)
+    text += " (columns computed, not measured)" if geometry.is_computed else ""
     if size != kept:
-        told += ", k-space resized to {}x{}".format(*size) + _at(geometry.stored_mm)
-    return told
+        text += ", k-space resized to {}x{}".format(*size) + _at(geometry.stored_mm)
+    return text
 
 
 def _lost(size: tuple[int, int], kept: tuple[int, int], spacing_mm: Spacing) -> str:
-    """Tell in mm what was cut, and the spacing at which nothing would have been."""
+    """Describe the cropped length in mm, and the spacing at which nothing would be cropped."""
     axes = list(zip(size, kept, spacing_mm, strict=True))
     lost = (max(0, have - keep) * step for have, keep, step in axes)
-    whole = max(have * step / keep for have, keep, step in axes)
-    advice = f"; --resample {math.ceil(100 * whole) / 100:g} would keep all"
+    full_mm = max(have * step / keep for have, keep, step in axes)
+    advice = f"; --resample {math.ceil(100 * full_mm) / 100:g} would keep all"
     return " ({:.4g} and {:.4g} mm)".format(*lost) + advice
 
 

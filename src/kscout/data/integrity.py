@@ -1,7 +1,7 @@
-"""Whether an array of a store is what the manifest says, looked at whenever it is opened.
+"""Checks that an array of a store matches the manifest, at every opening.
 
-Its place, size and header always; its content by the checksum up to `READ_WHOLE` bytes, and by the
-checksum of a sample beyond, so that opening a large store stays fast.
+Path, size and header are always checked. The content is checked by a full checksum up to
+`READ_WHOLE` bytes and by the checksum of a sample beyond, so that large stores open fast.
 """
 
 import hashlib
@@ -15,13 +15,13 @@ from kscout.data.manifest import ArrayRecord
 from kscout.errors import DataError
 
 READ_WHOLE = 64 * 2**20
-"""Bytes of the largest file that is read whole to check it."""
+"""Size in bytes of the largest file that is read completely for its check."""
 _N_BLOCKS, _BLOCK_BYTES = 64, 2**16
 _AGAIN = "copy or make the store again"
 
 
 def check_array(folder: Path, array: ArrayRecord) -> Path:
-    """Return the file of an array, after a look at it."""
+    """Return the file of an array after the check."""
     file = folder / array.file
     n_header = _check_header(file, array)
     expected: str | None
@@ -38,40 +38,40 @@ def check_array(folder: Path, array: ArrayRecord) -> Path:
 
 
 def different(file: Path) -> DataError:
-    """Build the error for a file whose content is not that of the manifest."""
+    """Return the error for a file whose content differs from the manifest."""
     return DataError(f"{file} differs from its checksum in the manifest; {_AGAIN}")
 
 
 def check_finite(values: np.ndarray, file: Path) -> None:
-    """Refuse values that are not finite, wherever they come from."""
-    # The extremes are not finite where any value is not, and need no copy of a large array.
+    """Raise an error if any value is NaN or infinite."""
+    # Minimum and maximum are not finite if any value is not; they need no copy of a large array.
     real = values.view(values.real.dtype)
     if real.size and not np.isfinite([real.min(), real.max()]).all():
         raise DataError(f"{file} has pixels that are NaN or infinite; {_AGAIN}")
 
 
 def sample_checksum(file: Path, n_header: int) -> str | None:
-    """Return the checksum of a sample of a file; None where the whole is always read."""
+    """Return the checksum of a sample of a file; None if the file is always read completely."""
     if file.stat().st_size <= READ_WHOLE:
         return None
     return hashlib.sha256(sample(file, n_header)).hexdigest()
 
 
 def sample(file: Path, n_header: int) -> bytes:
-    """Read blocks spread evenly over a file's values, first and last included."""
+    """Read blocks spread evenly over the values of a file, including first and last."""
     last = file.stat().st_size - n_header - _BLOCK_BYTES
     blocks = []
     with file.open("rb") as handle:
         for number in range(_N_BLOCKS):
-            # Values begin at multiples of their size, which 16 bytes are for every kind.
+            # Values start at multiples of their size, and 16 bytes is a multiple for every kind.
             handle.seek(n_header + last * number // (_N_BLOCKS - 1) // 16 * 16)
             blocks.append(handle.read(_BLOCK_BYTES))
     return b"".join(blocks)
 
 
 def _check_header(file: Path, array: ArrayRecord) -> int:
-    """Return where the values of a file begin, after a look at its place, header and size."""
-    # A pipe would wait for whoever writes to it, and a link may lead to any file.
+    """Return the offset of the values after a check of path, header and size."""
+    # A pipe would block until something writes to it, and a link may lead to any file.
     if file.is_symlink() or not file.is_file():
         raise DataError(f"{file} is missing or damaged (no regular file); {_AGAIN}")
     with reading(file, "an array", advice=_AGAIN), file.open("rb") as handle:

@@ -1,4 +1,4 @@
-"""The journal of a store that grows: a line per volume on disk, and the lock of who writes it."""
+"""The journal of an unfinished store: one line per completed volume, and the lock of its writer."""
 
 import errno
 import json
@@ -21,20 +21,20 @@ JOURNAL = "journal.jsonl"
 
 @final
 class Journal:
-    """Lines of JSON in the folder of an unfinished store, which this process alone adds to."""
+    """Lines of JSON in the folder of an unfinished store; only this process appends to them."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or begin the journal of a folder."""
+        """Open or create the journal of a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / JOURNAL
-        # Unbuffered: what a full disk did not take is not tried again when it is closed.
+        # Unbuffered: closing does not retry a write that failed on a full disk.
         self._handle = self.file.open("a+b", buffering=0)
 
     def lock(self) -> bool:
-        """Take the lock, which lasts until the journal is closed; False where another has it."""
+        """Take the lock until the journal is closed; return False if another process has it."""
         descriptor = self._handle.fileno()
         is_taken = lock_descriptor(descriptor, blocking=False)
-        # Whoever held it may have moved it away, together with the finished store, meanwhile.
+        # The previous holder may have moved the file in the meantime, with the finished store.
         is_there = self.file.exists() and samestat(self.file.stat(), os.fstat(descriptor))
         return is_taken and is_there
 
@@ -43,7 +43,7 @@ class Journal:
         return os.fstat(self._handle.fileno()).st_size
 
     def lines(self) -> list[bytes]:
-        """Return the lines so far, without one inside which a process was killed."""
+        """Return the complete lines, without a last one that a killed process left incomplete."""
         check_plain(self._handle.fileno(), self.file)
         self._handle.seek(0)
         lines = self._handle.read().splitlines(keepends=True)
@@ -53,7 +53,7 @@ class Journal:
         return lines
 
     def write(self, value: dict[str, Any]) -> None:
-        """Add a line; it is on disk when this returns."""
+        """Append a line; it is on disk when this returns."""
         line = json.dumps(value).encode() + b"\n"
         with room_for(self.file, len(line), keep=self.n_bytes):
             if self._handle.write(line) != len(line):
@@ -67,12 +67,12 @@ class Journal:
 
 @contextmanager
 def room_for(file: Path, n_bytes: int = 0, keep: int | None = None) -> Iterator[None]:
-    """Tell a full disk, and take back what was written of a file in vain.
+    """Report a full disk, and truncate the file to the bytes that stay.
 
     Args:
-        file: that is written.
-        n_bytes: how much.
-        keep: bytes of the file that stay, where it is only added to.
+        file: the file to write.
+        n_bytes: number of bytes to write.
+        keep: bytes of the file that stay; None removes it.
     """
     try:
         if n_bytes > shutil.disk_usage(file.parent).free:
@@ -86,6 +86,6 @@ def room_for(file: Path, n_bytes: int = 0, keep: int | None = None) -> Iterator[
         free = amount(shutil.disk_usage(file.parent).free)
         needed = f"{amount(n_bytes)} more are needed, and " if n_bytes else ""
         raise RunError(
-            f"{file} cannot be written ({error.strerror}): {needed}{free} are free; make room and "
-            "type the same command again, and it goes on"
+            f"{file} cannot be written ({error.strerror}): {needed}{free} are free; free some "
+            "space and repeat the same command, which resumes"
         ) from error

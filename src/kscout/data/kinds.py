@@ -1,7 +1,7 @@
-"""Kinds of slices that a store may hold: how each lies in an array, and what it means.
+"""Kinds of slices that a store may contain: their layout in an array, and their meaning.
 
-`SliceSet`, `Store` and `StoreWriter` are written once for all kinds. A new one is an entry here:
-how one slice lies on disk, and two functions from stored slices to k-space and to images.
+`SliceSet`, `Store` and `StoreWriter` are generic over kinds. A new kind is one entry here: the
+layout of one slice on disk, and two functions from stored slices to k-space and to images.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from kscout.physics.normalization import magnitude
 from kscout.physics.sampling import center_mask
 
 Stored = Inexact[Tensor, "slice *axes"]
-"""Slices as they lie in an array."""
+"""Slices in their stored layout."""
 
 
 @final
@@ -30,18 +30,18 @@ class Kind:
 
     name: str
     word: str
-    """What manifests call it."""
+    """Name in manifests."""
     axes: tuple[str, ...]
-    """Of an array of slices: the first is `slice`, the last two are `row` and `col`."""
+    """Axes of an array of slices: the first is `slice`, the last two are `row` and `col`."""
     dtype: str
     to_kspace: Callable[[Stored], Complex[Tensor, "slice coil row col"]]
     """Full k-space of stored slices."""
     to_images: Callable[[Stored], Float[Tensor, "slice row col"]]
     """Magnitude images of stored slices, before they are clamped to become targets."""
     target: str
-    """The rule by which `to_images` makes them, in words."""
+    """Description of the rule in `to_images`."""
     rule: str | None = None
-    """What manifests call that rule, where a kind has several; None is the first."""
+    """Name of that rule in manifests, for kinds with several rules; None is the first."""
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, int, int]:
         """Return (n_coils, n_rows, n_cols) of the slices of an array of the given shape."""
@@ -50,31 +50,31 @@ class Kind:
 
     @property
     def target_rule(self) -> str:
-        """The name of the rule of its targets."""
+        """Name of the target rule."""
         return self.rule or "rss"
 
     @property
     def protocol(self) -> Protocol:
-        """The protocol that slices of this kind are scored by where none is asked for."""
+        """Default protocol for scoring slices of this kind."""
         return protocol_of(self.name)
 
     @property
     def protocol_reason(self) -> str | None:
-        """Why slices of this kind are scored by that one alone; None where they need not be."""
+        """Reason why slices of this kind support only one protocol; None if they support all."""
         if self.protocol == "paper":
             return None
         return (
             "protocol paper un-normalizes images with the mean and deviation of the fully sampled "
-            "target, which measured k-space of coils does not tell"
+            "target, which are unknown for measured k-space of coils"
         )
 
     def check_protocol(self, protocol: str) -> None:
-        """Refuse the units of a target that no scanner has before it has measured everything."""
+        """Raise an error for a protocol that needs statistics of an unknown target."""
         if self.protocol_reason is not None and protocol == "paper":
             raise ConfigError(f"{self.protocol_reason}; use protocol blind (--protocol blind)")
 
     def check(self, stored: np.ndarray) -> None:
-        """Refuse an array that does not lie as this kind does."""
+        """Raise an error for an array with another dtype or layout."""
         if stored.ndim != len(self.axes) or stored.dtype != np.dtype(self.dtype):
             axes = " x ".join(self.axes)
             raise DataError(
@@ -92,7 +92,7 @@ IMAGES = Kind(
     to_images=lambda images: images,
     target="the image",
 )
-"""Real images of one coil, whose k-space is their transform."""
+"""Real images of one coil; k-space is their transform."""
 
 KSPACE = Kind(
     name="kspace",
@@ -107,7 +107,7 @@ KSPACE = Kind(
 of squares of all of them."""
 
 _N_CENTER = 24
-"""Central columns that sensitivities of targets are estimated from."""
+"""Central columns from which sensitivities of targets are estimated."""
 
 
 def _weighted(kspace: Stored) -> Float[Tensor, "slice row col"]:
@@ -122,23 +122,23 @@ WEIGHTED_KSPACE = replace(
     target=f"coils weighted by their sensitivities, from {_N_CENTER} central columns",
     rule="weighted",
 )
-"""The same, but for the target: in air it has the noise of one coil, not of all."""
+"""Like `KSPACE` with another target: in air it has the noise of one coil, not of all."""
 
 TARGETS = {"rss": KSPACE, "weighted": WEIGHTED_KSPACE}
-"""Stores of k-space by the rule of their targets."""
+"""Kinds of k-space stores by their target rule."""
 
 KINDS = {kind.name: kind for kind in (IMAGES, KSPACE)}
 
 
 def kind_of(word: str, rule: str | None = None) -> Kind:
-    """Return the kind that a manifest names, with its rule for targets."""
-    found = [kind for kind in KINDS.values() if word in (kind.word, kind.name)]
-    if not found:
+    """Return the kind with a manifest's name and target rule."""
+    matches = [kind for kind in KINDS.values() if word in (kind.word, kind.name)]
+    if not matches:
         raise DataError(
             f"slices of kind {word!r} cannot be read by this kscout, which reads: "
             f"{', '.join(KINDS)}; use the kscout that made the store"
         )
-    kind = TARGETS.get(rule or "") if found[0] is KSPACE and rule else found[0]
+    kind = TARGETS.get(rule or "") if matches[0] is KSPACE and rule else matches[0]
     if kind is None or kind.rule != rule:
         raise DataError(
             f"targets of rule {rule!r} cannot be read by this kscout; use the one that made the "

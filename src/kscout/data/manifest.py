@@ -23,29 +23,29 @@ Count = Annotated[int, AtLeast(0)]
 @final
 @dataclass(frozen=True)
 class Geometry:
-    """Where the pixels of an imported volume lay in its file, and how far apart they lie now."""
+    """Positions and spacing of the pixels of an imported volume, in its file and in the store."""
 
     size: tuple[Count, Count]
     """Rows and columns in the file."""
     spacing_mm: tuple[float, float] | None = None
-    """Distance of neighboring rows, and of columns, in the file; None where it tells none."""
+    """Distance of neighboring rows, and of columns, in the file; None if unspecified."""
     stored_mm: tuple[float, float] | None = None
-    """The same in the store."""
+    """Distance of neighboring rows, and of columns, in the store."""
     kept: tuple[Count, Count] | None = None
-    """Of k-space: rows and columns of its image that were kept, before the store's size was cut
-    about the center of k-space, or zero-padded."""
+    """K-space only: rows and columns of its image that were retained before k-space was cropped or
+    zero-padded to the size in the store."""
     notes: tuple[str, ...] | None = None
-    """What was done to measured lines, or left out of them."""
+    """Corrections and omissions of measured lines."""
     of_images: bool | None = None
     """Whether k-space is the transform of complex images."""
     is_turned: bool | None = None
-    """Whether the columns of k-space were rows of its file, along the readout."""
+    """Whether columns of the store were rows of the file, along the readout."""
     is_compressed: bool | None = None
-    """Whether coils of k-space were compressed, where that was asked for."""
+    """Whether coils were compressed; None if compression was not requested."""
 
     @property
     def is_computed(self) -> bool:
-        """Whether k-space was turned, cut along phase encoding or made of images: not measured."""
+        """Whether columns were computed (transposed, cropped, or made of images), not measured."""
         is_cut = self.kept is not None and self.kept[1] != self.size[1]
         return is_cut or bool(self.of_images or self.is_turned)
 
@@ -53,26 +53,26 @@ class Geometry:
 @final
 @dataclass(frozen=True)
 class VolumeRecord:
-    """What a store knows about the slices of one volume, which lie together in one array."""
+    """Record of the slices of one volume, which are contiguous in one array."""
 
     split: str
     volume: str
     size: tuple[Count, Count]
     """Rows and columns."""
     slices: tuple[int, ...]
-    """Numbers of the kept slices in the source."""
+    """Numbers of the stored slices in the source."""
     data_range: float
     source: str
-    """The file, or the generator, that the volume came from."""
+    """The source file or generator."""
     acquisition: str
     selectable: tuple[Count, Count]
     """First and one past the last column inside the measured matrix."""
     geometry: Geometry | None = None
-    """Of an imported volume; no part of the store's fingerprint, as it changes no pixel."""
+    """Geometry of an imported volume; not part of the fingerprint, as it changes no pixel."""
     measured: tuple[Count, ...] | None = None
-    """The columns that were measured, of a volume that lacks others; None where it lacks none."""
+    """Measured columns of an undersampled volume; None if all were measured."""
     masks: tuple[tuple[Count, ...], ...] | None = None
-    """Those of each slice, where slices differ."""
+    """Measured columns of each slice, if slices differ."""
 
     def __post_init__(self) -> None:
         first, end = self.selectable
@@ -100,7 +100,7 @@ class ArrayRecord:
     dtype: str
     sha256: str
     sample_sha256: str | None = None
-    """Of blocks spread over a file that is too large to be read whole at every use."""
+    """Checksum of sampled blocks of a file that is too large to be read completely at every use."""
 
     def __post_init__(self) -> None:
         if Path(self.file).name != self.file or self.file == "..":
@@ -124,14 +124,14 @@ class Manifest:
     volumes: tuple[VolumeRecord, ...]
     arrays: tuple[ArrayRecord, ...]
     left_out: tuple[dict[str, str], ...] = ()
-    """Sources that could not be used, each with `source` and `reason`."""
+    """Sources that could not be imported, each with `source` and `reason`."""
     warnings: tuple[str, ...] = ()
     kind: str = "image"
-    """What every array of the store holds, by its word in `kscout.data.kinds`."""
+    """Kind of all arrays, as named in `kscout.data.kinds`."""
     target: str | None = None
-    """The rule of its targets, where its kind has several and this is not the first."""
+    """Target rule, if the kind has several rules and this is not the first."""
     virtual: tuple[Count, Count] | None = None
-    """Of coils that were compressed: at most so many are left, found in so many central columns."""
+    """Compressed coils: largest number of virtual coils, and central columns that define them."""
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -141,9 +141,9 @@ class Manifest:
             counts[place] = counts.get(place, 0) + len(record.slices)
         held = {(array.split, array.size): array.shape[0] for array in self.arrays}
         if held != counts or len(held) < len(self.arrays):
-            raise ConfigError("its volumes and its arrays tell of different slices")
+            raise ConfigError("its volumes and its arrays list different slices")
         if len({(record.split, record.volume) for record in self.volumes}) < len(self.volumes):
-            raise ConfigError("a volume comes twice in one split")
+            raise ConfigError("a volume occurs twice in one split")
 
     @property
     def splits(self) -> dict[str, int]:
@@ -155,22 +155,22 @@ class Manifest:
 
     @property
     def n_basis(self) -> int:
-        """Central columns that virtual coils were found in; 0 where coils are as they were."""
+        """Central columns that define the virtual coils; 0 if coils are not compressed."""
         return self.virtual[1] if self.virtual else 0
 
     @property
     def is_prospective(self) -> bool:
-        """Whether columns are missing that no one can acquire: nothing can be trained or scored."""
+        """Whether columns are missing, so that the store can neither be trained on nor scored."""
         return any(record.measured is not None for record in self.volumes)
 
     @property
     def protocol(self) -> Protocol:
-        """The protocol that its slices are scored by where none is asked for."""
+        """Default protocol for scoring these slices."""
         return protocol_of(self.kind)
 
     @property
     def columns(self) -> str:
-        """Where the columns of k-space come from: `measured`, `simulated` or `computed`."""
+        """Origin of k-space columns: `measured`, `simulated` or `computed`."""
         if self.kind == "image" or any(r.geometry and r.geometry.is_computed for r in self.volumes):
             return "computed"
         return "measured" if any(r.geometry for r in self.volumes) else "simulated"
@@ -186,13 +186,13 @@ class Manifest:
 
 
 def refuse_store(out: Path) -> None:
-    """Refuse a store as the folder of results: what it holds is its own."""
+    """Raise an error if the folder for results is a store."""
     if (out / MANIFEST).is_file():
         raise DataError(f"{out} is a store of slices; name another --out")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a manifest into the folder of its store."""
+    """Write a manifest into the folder of a store."""
     table = to_table(manifest)
     head = {key: table.pop(key) for key in ("schema_version", "kind", "name")}
     write_json(folder / MANIFEST, {**head, "splits": manifest.splits, **table})

@@ -1,4 +1,4 @@
-"""A picture of many slices at once, to look at a store before trusting it."""
+"""A picture of many slices of a store, for visual inspection."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from kscout.physics.coils import MOST_CENTRAL, combine, n_central, sensitivities
 from kscout.physics.fourier import ifft2c
 
 _DECADES = 5
-"""How far below its peak k-space is drawn black."""
+"""Level below its peak at which k-space is drawn black."""
 
 
 def save_montage(
@@ -27,17 +27,17 @@ def save_montage(
     size: int | tuple[int, int] | None = None,
     coils: bool = False,
 ) -> list[str]:
-    """Write a PNG of slices spread evenly over a split, each bright up to its `data_range`.
+    """Write a PNG of slices spread evenly over a split, each scaled to its `data_range`.
 
     Args:
-        store: where they lie.
-        path: of the picture.
-        split: train, val or test; the first where empty.
+        store: dataset of the slices.
+        path: file of the picture.
+        split: train, val or test; the first split if empty.
         n_images: how many slices, at most.
-        size: matrix size, where there are several.
-        coils: lines of pictures per slice: the image, the logarithm of its k-space, and what each
-            coil hears, as bright as its strongest pixel; below them, of several coils, their
-            combination by sensitivities, its phase, and the sensitivities by ESPIRiT.
+        size: matrix size, if there are several.
+        coils: lines of pictures per slice: the image, the logarithm of its k-space, and the image
+            of each coil, scaled to its maximum; with several coils also their combination by
+            sensitivities, its phase, and the sensitivities by ESPIRiT.
 
     Returns:
         The volume and slice number of each picture, in reading order.
@@ -58,15 +58,15 @@ def save_montage(
 
 
 def _line(slices: SliceSet, index: Int[Tensor, "1"]) -> Float[Tensor, "picture row col"]:
-    """Return the pictures of one slice: its image, its k-space, its coils and their maps."""
+    """Return the pictures of one slice: image, k-space, coil images and sensitivities."""
     batch = slices.batch(index)
     image = slices.magnitudes(index) / batch.data_range[:, None, None]
     strength = batch.kspace.abs().square().sum(dim=1).sqrt()
-    heard = ifft2c(batch.kspace[0]).abs()
+    coil_images = ifft2c(batch.kspace[0]).abs()
     spectrum = 1 + (strength / strength.amax()).clamp_min(10.0**-_DECADES).log10() / _DECADES
-    pictures = [image, spectrum, heard / heard.amax().clamp_min(1e-30)]
+    pictures = [image, spectrum, coil_images / coil_images.amax().clamp_min(1e-30)]
     n_center = min(MOST_CENTRAL, int(n_central(batch.selectable)))
-    if len(heard) > 1 and n_center >= LEAST_CENTRAL:
+    if len(coil_images) > 1 and n_center >= LEAST_CENTRAL:
         maps = sensitivities(batch.kspace[0], n_center=n_center)
         whole = combine(ifft2c(batch.kspace[0]), maps)[None]
         pictures += [whole.abs() / batch.data_range[:, None, None]]

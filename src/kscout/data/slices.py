@@ -1,4 +1,4 @@
-"""Slices of one matrix size, in memory, on a device or in a file, handed out in batches."""
+"""Slices of one matrix size, in memory, on a device or in a file, read in batches."""
 
 import hashlib
 import math
@@ -19,26 +19,26 @@ from kscout.physics.normalization import denormalize, normalize
 from kscout.physics.sampling import Initial, center_mask, start_mask
 
 LEAST_PEAK, MOST_PEAK = 1e-6, 1e9
-"""Peaks of volumes that can be scored: below, the 1e-11 that normalization adds to deviations
-changes SSIM in its fifth digit and soon in its first; above, SSIM's products overflow."""
+"""Range of volume peaks that can be scored: below, the 1e-11 that normalization adds to standard
+deviations changes SSIM from its fifth digit on; above, products in SSIM overflow."""
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class SliceSet:
-    """Fully sampled slices of one matrix size and kind, handed out on one device.
+    """Fully sampled slices of one matrix size and kind, returned on one device.
 
-    A set may be larger than memory: then its slices are read when a batch is asked for.
+    A set may be larger than memory: then slices are read when a batch is requested.
     """
 
     contents: Contents
-    """The stored slices; only `kscout.data` looks at these."""
+    """The stored slices; private to `kscout.data`."""
     data_range: Float[Tensor, " slice"]
     """Maximum of the clamped target over the stored slices of the slice's volume."""
     selectable: Bool[Tensor, "slice col"]
     """Columns inside the measured matrix."""
     position: Int[Tensor, " slice"]
-    """Position in the split: keys the random draws, and survives `subset`."""
+    """Position in the split, unchanged by `subset`; random draws depend on it."""
     volumes: tuple[str, ...]
     """The volume of each slice."""
     slices: tuple[int, ...]
@@ -46,9 +46,9 @@ class SliceSet:
     name: str = ""
     split: str = ""
     virtual: tuple[int, int] | None = None
-    """Virtual coils that batches are compressed to, and the central columns that tell how."""
+    """Number of virtual coils of batches, and the central columns that define them."""
     n_basis: int = 0
-    """Central columns that virtual coils of the stored slices were found in."""
+    """Central columns that defined the virtual coils of the stored slices, or 0."""
 
     def __len__(self) -> int:
         return len(self.contents)
@@ -57,12 +57,12 @@ class SliceSet:
         named = " ".join(word for word in (self.name, self.split) if word)
         coils, rows, cols = self.shape
         size = f"{len(self)} slices of {coils} x {rows} x {cols}"
-        place = "" if self.contents.is_resident else ", read when asked for"
+        place = "" if self.contents.is_resident else ", read on request"
         return f"SliceSet({named or 'unnamed'}: {size}, {self.kind}, on {self.device}{place})"
 
     @property
     def kind(self) -> str:
-        """What the slices are: `images` or `kspace`."""
+        """Kind of the slices: `images` or `kspace`."""
         return self.contents.kind.name
 
     @property
@@ -78,17 +78,17 @@ class SliceSet:
 
     @property
     def device(self) -> torch.device:
-        """Where batches are handed out."""
+        """Device of the batches."""
         return self.contents.device
 
     @property
     def index_device(self) -> torch.device:
-        """Where an index for `batch` should lie, so that nothing waits for the device."""
+        """Device on which an index for `batch` causes no synchronization."""
         return self.device if self.contents.is_resident else torch.device("cpu")
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content: equal for equal slices, wherever they lie."""
+        """A hash of the content: equal for equal slices, regardless of their location."""
         digest = hashlib.sha256(repr((len(self), *self.contents.array.shape[1:])).encode())
         digest.update(b"" if self.virtual is None else repr(self.virtual).encode())
         for part in (*self.contents.chunks(), self.data_range, self.selectable):
@@ -108,10 +108,10 @@ class SliceSet:
         """Build a set from images, with `data_range` taken over the given slices of each volume.
 
         Args:
-            images: raw images, as a scanner's magnitude reconstruction gives them.
+            images: raw images, such as a scanner's magnitude reconstruction.
             volumes: the volume of each slice.
-            slices: the number of each slice in its volume; counted from 0 where not given.
-            name: what tables call this data set.
+            slices: number of each slice in its volume; by default counted from 0.
+            name: name of the dataset in tables.
             split: train, val or test.
         """
         return cls._of(IMAGES, images, volumes, slices, name, split)
@@ -126,7 +126,7 @@ class SliceSet:
         name: str = "",
         split: str = "",
     ) -> "SliceSet":
-        """Build a set from the full k-space of coils, as `fft2c` makes it, like `from_images`.
+        """Build a set from fully sampled k-space of coils (see `fft2c`), like `from_images`.
 
         Targets are roots of the sums of squares.
         """
@@ -169,8 +169,8 @@ class SliceSet:
     def batch(self, index: Int[Tensor, " batch"]) -> SliceBatch:
         """Return the slices at `index`, ready to be acquired and scored.
 
-        Give the index on `index_device`: then nothing waits for the device. A CUDA graph can
-        contain this call only where the slices lie on the device.
+        An index on `index_device` avoids a synchronization. A CUDA graph can contain this call only
+        if the slices are on the device.
         """
         kind, stored = self.contents.kind, self.contents.read(index)
         normalized = normalize(kind.to_images(stored))
@@ -186,16 +186,16 @@ class SliceSet:
         )
 
     def compressed(self, n_coils: int = 8, *, n_center: int) -> "SliceSet":
-        """Return the same slices, of at most so many virtual coils; targets stay those of all.
+        """Return the same slices with at most `n_coils` virtual coils and unchanged targets.
 
         Args:
-            n_coils: virtual coils (`kscout.physics.coils.compress`); where there are no more coils
-                than that, they stay as they are stored.
-            n_center: central columns that they are found in: no more than acquisitions start from.
+            n_coils: number of virtual coils (`kscout.physics.coils.compress`); slices with no more
+                coils remain as stored.
+            n_center: central columns that define the basis: no more than acquisitions start from.
         """
         check_compression(n_coils, n_center, self.n_cols)
-        whole = replace(self, virtual=None)
-        return whole if whole.shape[0] <= n_coils else replace(self, virtual=(n_coils, n_center))
+        full = replace(self, virtual=None)
+        return full if full.shape[0] <= n_coils else replace(self, virtual=(n_coils, n_center))
 
     def _few_coils(
         self, kspace: Complex[Tensor, "batch coil row col"]
@@ -206,7 +206,7 @@ class SliceSet:
         return compress(kspace, n_coils=n_coils, n_center=n_center)
 
     def check_start(self, initial: Initial) -> None:
-        """Refuse a start without the central columns that virtual coils were found in.
+        """Raise an error for a start without the central columns that define the virtual coils.
 
         Args:
             initial: a number of central columns, columns, or a mask per slice.
@@ -223,7 +223,7 @@ class SliceSet:
             )
 
     def check_protocol(self, protocol: str) -> None:
-        """Refuse a protocol that slices of this kind cannot be scored by."""
+        """Raise an error for a protocol that does not support slices of this kind."""
         self.contents.kind.check_protocol(protocol)
 
     def magnitudes(
@@ -239,7 +239,7 @@ class SliceSet:
             yield self.batch(index)
 
     def subset(self, index: Int[Tensor, " n"]) -> "SliceSet":
-        """Return the chosen slices; ranges and positions stay those of the whole set."""
+        """Return the selected slices; ranges and positions stay those of the full set."""
         chosen = index.tolist()
         index = index.to(self.device)
         return replace(
@@ -253,7 +253,7 @@ class SliceSet:
         )
 
     def sample(self, n_slices: int | None) -> "SliceSet":
-        """Return at most so many slices, spread evenly over the set and so over its volumes."""
+        """Return at most `n_slices` slices, spread evenly over the set and so over its volumes."""
         if n_slices is None or n_slices >= len(self):
             return self
         if n_slices < 1:
@@ -272,7 +272,7 @@ class SliceSet:
         return self.subset(torch.tensor(chosen, dtype=torch.int64))
 
     def to(self, device: torch.device | str) -> "SliceSet":
-        """Return the same slices, handed out on another device."""
+        """Return the same slices on another device."""
         return replace(
             self,
             contents=self.contents.to(device),
@@ -283,8 +283,8 @@ class SliceSet:
 
 
 def slice_peaks(kind: Kind, stored: Stored) -> Float[Tensor, " slice"]:
-    """Return the maximum of each scored target: the image clamped at six deviations."""
-    # In chunks: a whole data set would need several times its own memory.
+    """Return the maximum of each scored target: the image clamped at six standard deviations."""
+    # In chunks: all slices at once would need several times the memory of the dataset.
     peaks = [
         denormalize(*normalize(kind.to_images(part))).amax(dim=(-2, -1))
         for part in Contents(kind, stored, stored.device).chunks()
@@ -293,22 +293,22 @@ def slice_peaks(kind: Kind, stored: Stored) -> Float[Tensor, " slice"]:
 
 
 def check_peak(volume: str, peak: float) -> None:
-    """Refuse a volume in units that spoil its scores.
+    """Raise an error for a volume whose units make scores inaccurate.
 
     Args:
         volume: its name, for messages.
-        peak: the largest of its `slice_peaks`; NaN where one is.
+        peak: largest of its `slice_peaks`; NaN if one is NaN.
     """
     if not 0 < peak < math.inf:
         raise DataError(
-            f"volume {volume!r} has pixels up to {peak:g}; they must be finite, and one of them "
+            f"volume {volume!r} has pixels up to {peak:g}; all must be finite, and at least one "
             "above 0"
         )
     if not LEAST_PEAK <= peak <= MOST_PEAK:
         raise DataError(
-            f"volume {volume!r} has pixels up to {peak:.3g}, and scores of 32 bit hold for units "
-            f"in which that is {LEAST_PEAK:g} to {MOST_PEAK:g}; divide all data that are compared "
-            f"by one number, such as {float(f'{peak:.0e}'):g} (--divide)"
+            f"volume {volume!r} has pixels up to {peak:.3g}, and 32-bit scores need a maximum from "
+            f"{LEAST_PEAK:g} to {MOST_PEAK:g}; divide all data that you compare by one number, "
+            f"such as {float(f'{peak:.0e}'):g} (--divide)"
         )
 
 

@@ -1,7 +1,7 @@
-"""Prepared slices on disk: arrays, checksummed, with a manifest that tells all.
+"""Prepared slices on disk: arrays with checksums, and a manifest that describes them.
 
 A store is a folder of `manifest.json` and one `.npy` array per split and matrix size. The manifest
-is written last and the folder appears whole, so that a folder with a manifest is a whole store.
+is written last and the folder is renamed atomically, so a folder with a manifest is complete.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ WAYS_TO_SPLIT = (
 )
 
 _N_SHOWN = 12
-"""Slices of a store that a notebook shows."""
+"""Number of slices that a notebook shows."""
 
 
 @final
@@ -44,7 +44,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path | str) -> "Store":
-        """Open a store, reading nothing but its manifest."""
+        """Open a store; only its manifest is read."""
         path = Path(path)
         if not (path / MANIFEST).is_file():
             raise DataError(_why_no_store(path))
@@ -64,24 +64,24 @@ class Store:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content: equal for copies, whatever their name or folder."""
+        """A hash of the content: equal for copies, regardless of name or folder."""
         return self.manifest.fingerprint
 
     @property
     def anatomy(self) -> str | None:
-        """What `kscout data make` drew: knee, brain, heads; None where no recipe tells."""
+        """Anatomy made by `kscout data make`: knee, brain, heads; None if the recipe has none."""
         settings = self.manifest.recipe.get("settings")
         kind = settings.get("kind") if isinstance(settings, dict) else None
         return kind if isinstance(kind, str) else None
 
     @property
     def columns(self) -> str | None:
-        """Where the columns of k-space come from; None where they are the transform of images."""
+        """Origin of k-space columns; None if k-space is the transform of images."""
         return self.manifest.columns if self.kind.name == KSPACE.name else None
 
     @property
     def kind(self) -> Kind:
-        """What every array of the store holds."""
+        """Kind of all arrays of the store."""
         return kind_of(self.manifest.kind, self.manifest.target)
 
     def __repr__(self) -> str:
@@ -96,9 +96,9 @@ class Store:
         slices = self._shown()
         _, n_rows, n_cols = slices.shape
         coils = f", {slices.shape[0]} coils" if self.kind.name == KSPACE.name else ""
-        told = f"{self.name}: {counts} slices of {n_rows}×{n_cols}{coils}"
+        caption = f"{self.name}: {counts} slices of {n_rows}×{n_cols}{coils}"
         shown = slices.magnitudes() / slices.data_range[:, None, None]
-        return pictures_html(told, shown.clamp(0, 1).numpy())
+        return pictures_html(caption, shown.clamp(0, 1).numpy())
 
     def _shown(self) -> SliceSet:
         """Return a few slices of the first split, spread over its volumes."""
@@ -112,22 +112,22 @@ class Store:
 
         Args:
             name: train, val or test.
-            size: matrix size, as columns or, where several have as many, (rows, columns); needed
-                only where the split holds several.
-            lazy: leave the slices on disk and read those of a batch when it is asked for, instead
-                of reading all now; None does so where they would take over half the free memory.
+            size: matrix size, as columns or, if several sizes have equal columns, (rows, columns);
+                needed only if the split has several sizes.
+            lazy: read slices when a batch is requested instead of reading all now; None does so if
+                they would take over half the free memory.
         """
         if self.manifest.is_prospective:
             raise DataError(
-                f"{self.path} holds undersampled k-space (imported with --prospective), of which "
-                "there is no truth to train on or to score; reconstruct it with `data export`"
+                f"{self.path} contains undersampled k-space (imported with --prospective) without "
+                "ground truth for training or scoring; reconstruct it with `data export`"
             )
         return self.measured(name, size=size, lazy=lazy)
 
     def measured(
         self, name: str, *, size: int | tuple[int, int] | None = None, lazy: bool | None = None
     ) -> SliceSet:
-        """Open a split whose columns may be measured in part: `selectable` are those that were."""
+        """Open a split that may be undersampled: `selectable` marks the measured columns."""
         array = self.array(name, size=size)
         records = self.records(name, array.size)
         lengths = [len(record.slices) for record in records]
@@ -157,19 +157,19 @@ class Store:
         return [r for r in self.manifest.volumes if (r.split, r.size) == (split, size)]
 
     def array(self, split: str, *, size: int | tuple[int, int] | None = None) -> ArrayRecord:
-        """Return the array of a split; `size` is needed where it holds several matrix sizes."""
+        """Return the array of a split; `size` is needed if the split has several matrix sizes."""
         of_split = [array for array in self.manifest.arrays if array.split == split]
         if not of_split:
             of_any = list(self.manifest.splits)
             splits = ", ".join(of_any) or "none"
-            advice = f"; to have it, {WAYS_TO_SPLIT}" if split in SPLITS else ""
+            advice = f"; to create it, {WAYS_TO_SPLIT}" if split in SPLITS else ""
             if split == "test" and of_any:
-                advice += f"; to run on what is there, name it with --split {of_any[0]}"
+                advice += f"; to use an existing split, name it with --split {of_any[0]}"
             raise DataError(f"{self.path} has no split {split!r}; it has: {splits}{advice}")
-        found = [array for array in of_split if size in (None, array.size, array.size[1])]
-        if len(found) != 1:
+        matches = [array for array in of_split if size in (None, array.size, array.size[1])]
+        if len(matches) != 1:
             raise DataError(f"split {split!r} of {self.path} {_why_no_size(of_split)}")
-        return found[0]
+        return matches[0]
 
     def verify(self) -> None:
         """Check every array against its checksum."""
@@ -180,17 +180,17 @@ class Store:
 
 
 def unfinished_path(path: Path) -> Path:
-    """Return the hidden folder beside `path` in which a store grows until it is whole."""
+    """Return the hidden folder next to `path` in which a store is written until it is complete."""
     if not path.name:
-        raise DataError(f"{path} is no name for a store; give that of a new folder with --out")
+        raise DataError(f"{path} cannot be the name of a store; name a new folder with --out")
     return path.with_name(f".{path.name}.unfinished")
 
 
 def _why_no_size(arrays: list[ArrayRecord]) -> str:
-    """Say which matrix sizes a split has, and what can be done: trainings have no --size."""
+    """Describe the matrix sizes of a split and a remedy: trainings have no --size."""
     sizes = ", ".join("{}x{}".format(*array.size) for array in arrays)
     if len(arrays) == 1:
-        return f"has the size {sizes}; name that one, or none"
+        return f"has the size {sizes}; name that size, or none"
     rows, cols = (min(sides) for sides in zip(*(array.size for array in arrays), strict=True))
     return (
         f"has the sizes {sizes}, and one is needed; import again with --size {rows}x{cols}, which "
@@ -201,7 +201,7 @@ def _why_no_size(arrays: list[ArrayRecord]) -> str:
 
 def _why_no_store(path: Path) -> str:
     if path.name and unfinished_path(path).is_dir():
-        return f"{path} is unfinished; run the command that makes it again, and it goes on"
+        return f"{path} is unfinished; repeat the command that makes it, which resumes"
     if not path.exists():
         return f"{path} does not exist; make a store with `kscout data make` or `data import`"
     return f"{path} is not a store: it has no {MANIFEST}; give the folder that `--out` named"

@@ -1,4 +1,4 @@
-"""Writing a store volume by volume, in bounded memory, so that a killed run can go on."""
+"""Writing a store volume by volume, in bounded memory, so that an interrupted run can resume."""
 
 import json
 import shutil
@@ -20,27 +20,27 @@ from kscout.data.store import Store, unfinished_path
 from kscout.errors import ConfigError, DataError
 
 OnVolume = Callable[[int, int, str], None]
-"""Called after each volume with the number done, the number in all, and the volume's name."""
+"""Called after each volume with the number of completed volumes, the total, and its name."""
 
 
 @final
 class StoreWriter:
-    """Grows a store in a hidden folder beside `path` and moves it there when it is whole.
+    """Writes a store in a hidden folder next to `path` and moves it there when it is complete.
 
-    A journal names every volume whose pixels are on disk, so that the same recipe goes on where a
-    killed process stopped. Volumes must come in the same order each time.
+    A journal names every volume whose pixels are on disk, so that the same recipe resumes after
+    an interruption. Volumes must come in the same order each time.
     """
 
     def __init__(
         self, path: Path, recipe: dict[str, Any], *, name: str = "", kind: Kind = IMAGES
     ) -> None:
-        """Start a store, or go on with the unfinished one of the same recipe.
+        """Start a store, or resume the unfinished store of the same recipe.
 
         Args:
-            path: the folder that the store will be.
+            path: folder of the finished store.
             recipe: JSON values from which the store can be made again.
-            name: what tables call the data set; the folder's name where empty.
-            kind: what the slices are.
+            name: name of the dataset in tables; the folder's name if empty.
+            kind: kind of the slices.
         """
         self.path, self.kind = path, kind
         self.name = name or path.name
@@ -50,12 +50,12 @@ class StoreWriter:
         self._records: dict[tuple[str, str], VolumeRecord] = {}
         self._arrays = ArrayFiles(self._folder, kind)
         self.left_out: dict[str, str] = {}
-        """Why sources could not be used, by their names."""
+        """Reasons why sources could not be imported, by source."""
         self.n_blank = 0
         try:
             self._journal = Journal(self._folder)
         except OSError as error:
-            # Nobody asked for the hidden folder.
+            # The hidden folder was not requested by the user.
             error.filename = str(path)
             raise
         try:
@@ -69,36 +69,36 @@ class StoreWriter:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Discard what bad input spoiled; keep what an interruption left, to go on with it."""
+        """Discard a store that bad input spoiled; an interrupted one stays and can resume."""
         if isinstance(error, DataError | ConfigError):
             self.discard()
         self.close()
 
     def holds(self, split: str, volume: str) -> bool:
-        """Say whether the volume is in the store already, from before an interruption."""
+        """Return whether a previous, interrupted run stored the volume."""
         return (split, volume) in self._records
 
     def volumes(self, split: str) -> list[str]:
-        """Return the volumes of a split that are in the store so far."""
+        """Return the volumes of a split that are in the store."""
         return [volume for where, volume in self._records if where == split]
 
     def n_slices(self, split: str) -> int:
-        """Return how many slices of a split are in the store so far."""
+        """Return the number of slices of a split that are in the store."""
         return self._arrays.n_slices(split)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """Rows and columns of the images that are in the store so far, each once."""
+        """Distinct image sizes (rows, columns) in the store."""
         return sorted({record.size for record in self._records.values()})
 
     @property
     def records(self) -> list[VolumeRecord]:
-        """The volumes that are in the store so far."""
+        """Records of the volumes that are in the store."""
         return list(self._records.values())
 
     @property
     def peak(self) -> float:
-        """The largest `data_range` of the volumes that are in the store so far."""
+        """Largest `data_range` of the volumes that are in the store."""
         return max((record.data_range for record in self._records.values()), default=0.0)
 
     def append(
@@ -114,25 +114,25 @@ class StoreWriter:
         geometry: Geometry | None = None,
         selectable: tuple[int, int] | None = None,
     ) -> None:
-        """Add the slices of one volume; they are on disk when this returns.
+        """Append the slices of one volume; they are on disk when this returns.
 
         Args:
             split: train, val or test.
             volume: its name in the split.
-            stored: the slices that are kept, as the store's kind lays them out, or in parts, of
-                which memory holds one at a time; they say slice numbers, blanks and columns
-                that were measured themselves.
-            slices: their numbers in the source; counted from 0 where not given.
-            source: the file, or the generator, that they come from.
-            acquisition: its contrast.
-            n_blank: how many slices were left out because they show nothing; `self.n_blank`
+            stored: the slices in the layout of the store's kind, or an iterable of parts, of which
+                one is in memory at a time; parts carry slice numbers, blanks and measured columns.
+            slices: slice numbers in the source; by default counted from 0.
+            source: source file or generator.
+            acquisition: contrast of the volume.
+            n_blank: number of slices left out because they contain only zeros; `self.n_blank`
                 counts those of all volumes.
+            geometry: pixel positions and spacing, if known.
             geometry: where their pixels lay, where that is known.
             selectable: first and one past the last column of the measured matrix; all by default.
         """
         if self.holds(split, volume):
             raise DataError(
-                f"volume {volume!r} comes twice in split {split!r}; rename one of the files"
+                f"volume {volume!r} occurs twice in split {split!r}; rename one of the files"
             )
         if isinstance(stored, np.ndarray):
             numbers = range(len(stored)) if slices is None else slices
@@ -151,12 +151,12 @@ class StoreWriter:
             geometry=geometry,
             **_sampling(written.columns, selectable or (0, n_cols)),
         )
-        told = {"n_blank": written.n_blank, "shape": written.shape, "crc32": written.crc32}
-        self._journal.write({"volume": asdict(record), **told})
-        self._remember(record, written.shape, written.n_blank)
+        entry = {"n_blank": written.n_blank, "shape": written.shape, "crc32": written.crc32}
+        self._journal.write({"volume": asdict(record), **entry})
+        self._register(record, written.shape, written.n_blank)
 
     def leave_out(self, source: str, reason: str) -> None:
-        """Record that a source could not be used, where it is not known from before."""
+        """Record that a source could not be imported, once per source."""
         if source not in self.left_out:
             self._journal.write({"left_out": {"source": source, "reason": reason}})
             self.left_out[source] = reason
@@ -164,11 +164,11 @@ class StoreWriter:
     def finish(
         self, warnings: Sequence[str] = (), *, virtual: tuple[int, int] | None = None
     ) -> Store:
-        """Write the manifest and let the store appear at its path, whole.
+        """Write the manifest and move the complete store to its path.
 
         Args:
-            warnings: what is odd about the slices.
-            virtual: what the manifest tells of coils that were compressed.
+            warnings: remarks on unusual slices.
+            virtual: number of virtual coils, and the central columns that define them.
         """
         if not self._records:
             raise DataError(f"no slices to store in {self.path}; {self._why_empty()}")
@@ -190,7 +190,7 @@ class StoreWriter:
         return Store.open(self.path)
 
     def discard(self) -> None:
-        """Remove what was written: nothing of the store remains."""
+        """Remove everything that was written."""
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -210,10 +210,10 @@ class StoreWriter:
             raise DataError(f"{self.path} is a link that leads nowhere; choose another --out")
         if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
             return
-        found = "exists already"
+        state = "exists already"
         if (self.path / MANIFEST).is_file():
-            found += f" ({_difference(Store.open(self.path).manifest.recipe, self.recipe)})"
-        raise DataError(f"{self.path} {found}; choose another --out, or delete it to make it again")
+            state += f" ({_difference(Store.open(self.path).manifest.recipe, self.recipe)})"
+        raise DataError(f"{self.path} {state}; choose another --out, or delete it to make it again")
 
     def _take_lock(self) -> None:
         if not self._journal.lock():
@@ -226,7 +226,7 @@ class StoreWriter:
             raise
 
     def _appear(self) -> None:
-        """Move the whole store to its path, under the lock, which is the journal's."""
+        """Move the complete store to its path, under the lock of the journal."""
         self._folder.replace(self.path)
         (self.path / JOURNAL).unlink(missing_ok=True)
 
@@ -236,24 +236,24 @@ class StoreWriter:
         if not lines:
             self._journal.write({"recipe": self.recipe})
             return
-        afresh = f"delete {self._folder} to start afresh"
-        with reading(self._journal.file, "the journal of a store", advice=afresh):
+        restart = f"delete {self._folder} to start again"
+        with reading(self._journal.file, "the journal of a store", advice=restart):
             head, *entries = [json.loads(line) for line in lines]
             if not _is_alike(head["recipe"], self.recipe):
                 raise DataError(
                     f"{self.path} was begun with other settings "
                     f"({_difference(head['recipe'], self.recipe)}) and is unfinished; run that "
-                    f"command again, or {afresh}"
+                    f"command again, or {restart}"
                 )
             for entry in entries:
-                self._recall(entry, afresh)
-        if self.left_out and _refuses_bad(self.recipe):
+                self._restore(entry, restart)
+        if self.left_out and _rejects_bad(self.recipe):
             raise DataError(
-                f"{self.path} is unfinished and has left out {next(iter(self.left_out))}; go on "
-                f"with --skip-bad, or {afresh}"
+                f"{self.path} is unfinished and has left out {next(iter(self.left_out))}; resume "
+                f"with --skip-bad, or {restart}"
             )
 
-    def _recall(self, entry: dict[str, Any], afresh: str) -> None:
+    def _restore(self, entry: dict[str, Any], restart: str) -> None:
         if "volume" not in entry:
             source, reason = (str(entry["left_out"][key]) for key in ("source", "reason"))
             self.left_out[source] = reason
@@ -267,17 +267,17 @@ class StoreWriter:
             raise ValueError(f"volume {record.volume!r} has shape {shape}")
         if not self._arrays.has(record, shape, entry["crc32"]):
             file = self._arrays.file(record.split, record.size)
-            raise DataError(f"{file} has lost slices that its journal tells of; {afresh}")
-        self._remember(record, shape, int(entry["n_blank"]))
+            raise DataError(f"{file} lacks slices that its journal lists; {restart}")
+        self._register(record, shape, int(entry["n_blank"]))
 
-    def _remember(self, record: VolumeRecord, shape: tuple[int, ...], n_blank: int) -> None:
+    def _register(self, record: VolumeRecord, shape: tuple[int, ...], n_blank: int) -> None:
         self.n_blank += n_blank
         self._records[record.split, record.volume] = record
         self._arrays.keep(record, shape)
 
 
 def _sampling(columns: Columns, selectable: tuple[int, int]) -> dict[str, Any]:
-    """Return the columns in a volume's record; without any, the selectable ones."""
+    """Return the measured columns for a volume's record; by default the selectable ones."""
     if not columns:
         return {"selectable": selectable}
     every = sorted(set().union(*columns))
@@ -285,29 +285,29 @@ def _sampling(columns: Columns, selectable: tuple[int, int]) -> dict[str, Any]:
     first, end = min(every[0], selectable[0]), max(every[-1] + 1, selectable[1])
     if alike and len(every) == end - first:
         return {"selectable": (first, end)}
-    own = {} if alike else {"masks": columns}
-    return {"selectable": (first, end), "measured": tuple(every), **own}
+    per_slice = {} if alike else {"masks": columns}
+    return {"selectable": (first, end), "measured": tuple(every), **per_slice}
 
 
 def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
-    """Return the store at `path` where the same recipe has made it already."""
+    """Return the finished store at `path` if it was made by the same recipe."""
     if not (path / MANIFEST).is_file():
         return None
     store = Store.open(path)
-    # A process was killed when it had all but finished.
+    # A previous process was killed just before it removed its temporary files.
     (path / JOURNAL).unlink(missing_ok=True)
     recipe = json.loads(json.dumps(recipe))
-    lacks = bool(store.manifest.left_out) and _refuses_bad(recipe)
+    lacks = bool(store.manifest.left_out) and _rejects_bad(recipe)
     return store if _is_alike(store.manifest.recipe, recipe) and not lacks else None
 
 
-def _refuses_bad(recipe: dict[str, Any]) -> bool:
-    """Say whether a recipe stops at bad input, where others leave it out."""
+def _rejects_bad(recipe: dict[str, Any]) -> bool:
+    """Return whether a recipe stops at bad input instead of leaving it out."""
     return recipe.get("settings", {}).get("skip_bad") is False
 
 
 def _is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Say whether two recipes store the same slices; `--skip-bad` matters for bad input only."""
+    """Return whether two recipes give the same slices; `--skip-bad` matters only for bad input."""
     return _deciding(one) == _deciding(other)
 
 
@@ -324,4 +324,4 @@ def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
     for name in dict.fromkeys([*one, *other]):
         if name not in ("settings", "files_sha256") and one.get(name) != other.get(name):
             return f"{name} is {one.get(name)!r} there and {other.get(name)!r} here"
-    return "made of other files" if there != here else "made by the same settings"
+    return "made from other files" if there != here else "made with the same settings"

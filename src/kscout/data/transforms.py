@@ -29,6 +29,6 @@ def to_images(
 def root_sum_of_squares(
     images: Complex64[np.ndarray, "*lead coil row col"],
 ) -> Inexact[np.ndarray, "*lead row col"]:
-    """Combine coils."""
+    """Combine coils by the root of the sum of squares."""
     squares = np.square(images.real) + np.square(images.imag)
     return np.sqrt(squares.sum(axis=-3))

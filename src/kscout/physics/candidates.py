@@ -1,4 +1,4 @@
-"""Zero-filled images after one more column, for many (state, column) pairs at once."""
+"""Zero-filled images after one additional column, for many (state, column) pairs at once."""
 
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ class Pairs(NamedTuple):
     owner: Int[Tensor, " pair"]
     """The slice of each pair."""
     n_pairs: Int[Tensor, ""] | None = None
-    """A count on the device: what comes of pairs from there on is undefined. None means all."""
+    """Number of valid pairs, on the device: results after it are undefined. None means all."""
 
     def part(self, begin: int, end: int) -> "Pairs":
         """Return the pairs in [begin, end), with `n_pairs` counted from `begin`."""
@@ -40,15 +40,15 @@ def measure_columns(
     pairs: Pairs,
     maps: Complex[Tensor, "state coil row col"] | None = None,
 ) -> Measurement:
-    """Add to each pair's state the rank-one image of its column.
+    """Add the contribution of a new column, x + column_images * ramp, to the state of each pair.
 
     Args:
         zero_filled: inverse transforms of the masked k-space.
         mask: the columns measured there.
         column_images: `ifft_rows` of the full k-space, columns before rows.
         ramps: `column_ramps`.
-        pairs: what to measure.
-        maps: sensitivities of each state, handed on.
+        pairs: states and their new columns.
+        maps: sensitivities of each state, passed to the result.
     """
     kind, n_coils = frozenset({zero_filled.dtype}), zero_filled.shape[1]
     request = Request(zero_filled.device, kind, n_coils=n_coils)
@@ -57,8 +57,8 @@ def measure_columns(
     parent, column, owner, _ = pairs
     profiles = column_images[owner, :, column]
     grown = torch.addcmul(zero_filled[parent], profiles[..., None], ramps[column][:, None, None, :])
-    kept = None if maps is None else maps[parent]
-    return Measurement(grown, acquire(mask[parent], column), pairs.n_pairs, maps=kept)
+    pair_maps = None if maps is None else maps[parent]
+    return Measurement(grown, acquire(mask[parent], column), pairs.n_pairs, maps=pair_maps)
 
 
 def _measure_on_cuda(

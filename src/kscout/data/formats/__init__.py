@@ -1,7 +1,7 @@
 """Readers of file formats, one file each; `kscout.names.FORMATS` is their table.
 
-A reader takes a path, and the options that its entry names, and returns a `Scan`. It looks at the
-declared shape first (`check_size`), and lets pass what its library raises: `reading` tells it.
+A reader takes a path, and the options that its entry names, and returns a `Scan`. It checks the
+declared shape first (`check_size`); `reading` converts exceptions of its library to `DataError`.
 """
 
 import importlib
@@ -23,33 +23,33 @@ Stack = Float32[np.ndarray, "slice row col"]
 """Images of one volume."""
 
 LARGEST_EXPANSION = 100
-"""How many times its file an array may be; images compress by far less, zeros by far more."""
+"""Largest ratio of an array to its file; images compress by far less, zeros by far more."""
 ALWAYS_UNPACKED = 64 * 2**20
-"""Bytes that an array may have whatever its file."""
+"""Size in bytes that an array may always have."""
 LARGEST_SIDE = 4096
-"""Pixels that images may have on a side."""
+"""Largest number of pixels on one side of an image."""
 BYTES_PER_PIXEL = 16
-"""What reading takes: a pixel as its library holds it, in 32 bit, and once more when it is cut."""
+"""Memory for reading: a pixel as its library stores it, in 32 bit, and once more after cropping."""
 _NEGLIGIBLE = 2**20
-"""Bytes that are there: asking the system takes as long as reading a line of a stream."""
+"""Arrays of this many bytes skip the query of free memory, which is as slow as reading a line."""
 LARGEST_DEFLATION = 1032
-"""How many times its size a deflated file may become."""
+"""Largest compression ratio of a deflated file."""
 _LOGGERS = [logging.getLogger(name) for name in ("pydicom", "nibabel.global")]
-"""What remarks on every oddity of a file, useful or not."""
+"""Loggers of libraries that report irrelevant details of files."""
 
 
 class Scan(NamedTuple):
-    """What a file holds: the images of one volume."""
+    """Content of a file: the images of one volume."""
 
     images: Stack
     acquisition: str = ""
-    """What the file calls its contrast."""
+    """Contrast as named in the file."""
     spacing_mm: tuple[float, float] | None = None
-    """Distance of neighboring rows, and of neighboring columns, where the file tells it."""
+    """Distance of neighboring rows, and of neighboring columns; None if unspecified."""
 
 
 def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
-    """Import the package that reads a format, or say how to install it."""
+    """Import the package that reads a format; the error has installation advice."""
     entry = FORMATS.get(name) or RAW_FORMATS[name]
     try:
         return importlib.import_module(entry.needs)
@@ -62,7 +62,7 @@ def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
 
 @contextmanager
 def reading(path: Path, what: str, advice: str = "copy or save it again") -> Iterator[None]:
-    """Tell whatever goes wrong with one file in one sentence that names it."""
+    """Convert any exception while reading one file to one sentence that names the file."""
     quieted = [logger for logger in _LOGGERS if not logger.disabled]
     for logger in quieted:
         logger.disabled = True
@@ -78,12 +78,12 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
         raise DataError(
             printable(f"{path} does not fit into the memory that is free; split it up")
         ) from error
-    # Libraries raise what they like on damaged files, so no list of types would be complete.
+    # Libraries raise arbitrary types on damaged files, so no list of types would be complete.
     except Exception as error:
         if not path.exists():
             raise DataError(printable(f"{path} does not exist; name a file that does")) from error
-        told = error.strerror if isinstance(error, OSError) else None
-        reason = (told or str(error) or type(error).__name__).strip().splitlines()[0]
+        text = error.strerror if isinstance(error, OSError) else None
+        reason = (text or str(error) or type(error).__name__).strip().splitlines()[0]
         raise DataError(
             printable(f"{path} cannot be read as {what} ({reason}); {advice}")
         ) from error
@@ -93,27 +93,27 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
 
 
 def check_size(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-    """Refuse an array, before it is read, that its file or the free memory cannot hold."""
+    """Raise an error, before reading, for an array that its file or the free memory cannot hold."""
     n_pixels = math.prod(int(length) for length in shape)
     check_expansion(path, n_pixels * dtype.itemsize, f"{dtype} of shape {tuple(shape)}")
     check_memory(path, n_pixels)
 
 
 def check_expansion(path: Path, n_bytes: int, what: str) -> None:
-    """Refuse a file that says it holds so much that it cannot be images."""
+    """Raise an error for a file that declares an implausible amount of data for its size."""
     n_in_file = path.stat().st_size
     if n_bytes > max(ALWAYS_UNPACKED, LARGEST_EXPANSION * n_in_file):
         raise DataError(
             f"{path} declares {what}, which are {amount(n_bytes)}, and has {amount(n_in_file)}; "
-            "images do not compress so far: copy or save it again"
+            "images do not compress that much: copy or save it again"
         )
 
 
 def check_memory(path: Path, n_pixels: int) -> None:
-    """Refuse a volume of so many pixels that the free memory cannot hold."""
+    """Raise an error for a volume with more pixels than the free memory can hold."""
     if n_pixels * BYTES_PER_PIXEL <= _NEGLIGIBLE:
         return
-    # Here, because processes that draw volumes do without torch.
+    # A local import, because processes that generate volumes do not load torch.
     import torch
 
     from kscout.device import free_memory
@@ -127,7 +127,7 @@ def check_memory(path: Path, n_pixels: int) -> None:
 
 
 def amount(n_bytes: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes with a unit."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= size:
             return f"{n_bytes / size:.3g} {unit}"
@@ -135,6 +135,6 @@ def amount(n_bytes: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with escapes for what no terminal or UTF-8 file shows, e.g. of file names."""
+    """Return a text with escapes for characters that terminals or UTF-8 cannot show."""
     shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return "".join(shown)

@@ -1,4 +1,4 @@
-"""k-space in arrays of NumPy, MATLAB and HDF5, whose axes a user names."""
+"""k-space in arrays of NumPy, MATLAB and HDF5 with axes named by the user."""
 
 import zipfile
 from pathlib import Path
@@ -20,12 +20,12 @@ def read_named(path: Path, key: str | None = None, axes: tuple[str, ...] | None 
 
     Args:
         path: a `.npy`, `.npz`, `.mat` or HDF5 file.
-        key: name of the array, where the file holds several.
-        axes: names of the array's axes, in the order in which the program that saved it counts.
+        key: name of the array if the file contains several.
+        axes: names of the array's axes, in the order of the program that saved it.
     """
     if axes is None:
         raise DataError(
-            f"{path} does not tell the axes of its k-space; name them, as in --axes "
+            f"{path} does not describe the axes of its k-space; name them, as in --axes "
             "slice,coil,row,col"
         )
     if h5py.is_hdf5(path):
@@ -36,7 +36,7 @@ def read_named(path: Path, key: str | None = None, axes: tuple[str, ...] | None 
 
 
 def hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> RawScan:  # noqa: ANN401
-    """Return the k-space of a data set, whose file is opened whenever slices are read."""
+    """Return the k-space of a dataset; its file is opened again for each read."""
     names = name.split(",")
     with h5py.File(path, "r") as file:
         sets = [_dataset(file, path, one) for one in names]
@@ -65,8 +65,8 @@ def _check_pair(path: Path, name: str, sets: list[h5py.Dataset]) -> None:
 def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
     data = find_dataset(file, path, name)
     if data is None or data.shape is None:
-        found = ", ".join(sorted(file)) or "nothing"
-        raise DataError(f"{path} has no {name} (it has: {found}); name its k-space with --key")
+        names = ", ".join(sorted(file)) or "nothing"
+        raise DataError(f"{path} has no {name} (it has: {names}); name its k-space with --key")
     check_declared(path, data.shape, data.dtype)
     check_chunks(data, path)
     return data
@@ -78,7 +78,7 @@ def _read_hdf5(path: Path, key: str | None, axes: tuple[str, ...]) -> RawScan:
         keys = [name for name in keys if isinstance(file[name], h5py.Dataset)]
     if key is None and len(keys) != 1:
         raise DataError(f"{path} holds {', '.join(keys) or 'nothing'}; name its k-space with --key")
-    # MATLAB counts the first axis fastest, and HDF5 the last.
+    # MATLAB varies the first axis fastest, and HDF5 the last.
     is_matlab = path.suffix.lower() == ".mat"
     return hdf5_scan(path, key or keys[0], axes[::-1] if is_matlab else axes)
 

@@ -21,15 +21,15 @@ def read_bart(path: Path, axes: tuple[str, ...] | None = None) -> RawScan:
     """Return the k-space of a pair of files.
 
     Args:
-        path: the `.cfl` file; the `.hdr` lies beside it.
-        axes: names of its dimensions, of which those of length 1 at the end may be left out; by
-            default READ is the row and PHS1 the column, or PHS1 and PHS2 where READ is 1.
+        path: the `.cfl` file; the `.hdr` file must be next to it.
+        axes: names of its dimensions; trailing dimensions of length 1 may be omitted. By default
+            READ is the row and PHS1 the column, or PHS1 and PHS2 if READ is 1.
     """
     shape = _dimensions(path)
     declared, held = 8 * math.prod(shape), path.stat().st_size
     if declared != held:
         raise DataError(
-            f"{path} has {held} bytes, and its header tells of {declared} (dimensions "
+            f"{path} has {held} bytes, and its header declares {declared} (dimensions "
             f"{' '.join(map(str, shape))}); copy both files again"
         )
     if axes is None:
@@ -46,19 +46,19 @@ def _dimensions(path: Path) -> tuple[int, ...]:
     header = path.with_suffix(".hdr")
     if not header.is_file() or header.stat().st_size > _LARGEST_HEADER:
         raise DataError(
-            f"{path} has no {header.name} beside it, which tells its size; copy it, too"
+            f"{path} has no {header.name} next to it, which contains its size; copy both files"
         )
     lines = read_bytes(header).decode(errors="replace").splitlines()
     sizes = [after for line, after in pairwise(lines) if "Dimensions" in line]
     words = sizes[0].split() if sizes else []
     if not words or not all(word.isdecimal() and 0 < len(word) < 10 for word in words):
-        raise DataError(f"{header} tells no dimensions; copy it again")
+        raise DataError(f"{header} contains no dimensions; copy it again")
     shape = [int(word) for word in words]
     return tuple(shape + [1] * (_N_DIMENSIONS - len(shape)))
 
 
 def _usual_axes(path: Path, shape: Sequence[int]) -> tuple[str, ...]:
-    """Name the dimensions as BART orders them."""
+    """Return the axes of BART's dimension order."""
     if shape[0] == 1:
         used = {1: "row", 2: "col", 3: "coil"}
     else:
@@ -72,8 +72,8 @@ def _usual_axes(path: Path, shape: Sequence[int]) -> tuple[str, ...]:
     wrong = [number for number in (4, 6, 7) if shape[number] > 1]
     if wrong:
         raise DataError(
-            f"{path} has {shape[wrong[0]]} along {_NAMES[wrong[0]]}, which k-space has not; give "
-            "k-space, or name its axes with --axes"
+            f"{path} has {shape[wrong[0]]} along {_NAMES[wrong[0]]}, which k-space does not have; "
+            "give k-space, or name its axes with --axes"
         )
     rest = {number: "slice" if shape[number] > 1 else "-" for number in range(len(shape))}
     rest |= {_AVERAGE: "average" if shape[_AVERAGE] > 1 else "-"}

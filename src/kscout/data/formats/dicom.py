@@ -20,16 +20,16 @@ from kscout.errors import DataError
 from kscout.names import FORMATS
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
-"""The transfer syntax of which pydicom unpacks the whole file, whatever comes out."""
+"""Transfer syntax whose entire file is unpacked by pydicom before any check."""
 
 
-_TOLD = 3
-"""Series of a folder that are named where there are several."""
+_LISTED = 3
+"""Number of series that the message about a mixed folder lists."""
 
 
 def is_dicom(path: Path) -> bool:
-    """Say whether something is a DICOM file, by its name or, whatever that is, by magic bytes."""
-    # A DICOMDIR lists the files of a medium, and has no images.
+    """Return whether a file is DICOM, by its suffix or its magic bytes."""
+    # A DICOMDIR lists the files of a medium and contains no images.
     if not path.is_file() or path.name.upper() == "DICOMDIR":
         return False
     if path.suffix.lower() in FORMATS["dicom"].suffixes:
@@ -42,14 +42,14 @@ def is_dicom(path: Path) -> bool:
 
 
 def dicom_files(place: Path) -> list[Path]:
-    """Return the DICOM files that lie directly in a folder, sorted by name; or the one file."""
+    """Return the DICOM files directly in a folder, sorted by name; or the single file."""
     if place.is_file():
         return [place]
     return sorted(path for path in place.iterdir() if path.name[0] != "." and is_dicom(path))
 
 
 def read_dicom_series(folder: Path) -> Scan:
-    """Return the slices of a series, and its description as the acquisition."""
+    """Return the slices of a series, with the series description as acquisition."""
     files = dicom_files(folder)
     check_memory(folder, sum(path.stat().st_size for path in files))
     slices = [_read_file(path) for path in files]
@@ -57,11 +57,11 @@ def read_dicom_series(folder: Path) -> Scan:
     for data in slices:
         series.setdefault(str(getattr(data, "SeriesInstanceUID", "")), []).append(data)
     if len(series) > 1:
-        told = [_told(own) for own in series.values()]
-        more = ", ..." if len(told) > _TOLD else ""
+        names = [_series_name(datasets) for datasets in series.values()]
+        more = ", ..." if len(names) > _LISTED else ""
         raise DataError(
-            f"{folder} mixes {len(series)} series ({', '.join(told[:_TOLD])}{more}); put each into "
-            "a folder of its own"
+            f"{folder} mixes {len(series)} series ({', '.join(names[:_LISTED])}{more}); put each "
+            "into a separate folder"
         )
     slices.sort(key=_position)
     frames = [_pixels(data) for data in slices]
@@ -69,7 +69,7 @@ def read_dicom_series(folder: Path) -> Scan:
     if len(sizes) != 1:
         raise DataError(
             f"{folder} has slices of {len(sizes)} sizes ({sizes[0]}, {sizes[1]}); move those of "
-            "one size into a folder of their own"
+            "one size into a separate folder"
         )
     spacings = {_spacing(data) for data in slices}
     return Scan(
@@ -79,8 +79,8 @@ def read_dicom_series(folder: Path) -> Scan:
     )
 
 
-def _told(series: list[Any]) -> str:
-    """Name a series by its description and its files."""
+def _series_name(series: list[Any]) -> str:
+    """Return the description and the files of a series."""
     name = printable(str(getattr(series[0], "SeriesDescription", ""))) or "unnamed"
     first = printable(Path(str(series[0].filename)).name)
     if len(series) == 1:
@@ -96,7 +96,7 @@ def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynam
             if meta.get("TransferSyntaxUID") == _DEFLATED:
                 check_memory(path, LARGEST_DEFLATION * path.stat().st_size // BYTES_PER_PIXEL)
             return pydicom.dcmread(path)
-        # Its own message advises on an argument that nobody can give here.
+        # pydicom's message recommends an argument that users cannot set here.
         except pydicom.errors.InvalidDicomError as error:
             raise DataError(
                 f"{path} cannot be read as DICOM (the mark DICM is missing); rename it if it is "
@@ -105,15 +105,15 @@ def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynam
 
 
 def _spacing(data: Any) -> tuple[float, float] | None:  # noqa: ANN401 - pydicom data sets are dynamic
-    """Return the spacing of rows and of columns; the frames of one file may share it."""
+    """Return the spacing of rows and of columns; frames of one file may share it."""
     groups = data.get("SharedFunctionalGroupsSequence") or [data]
     measures = groups[0].get("PixelMeasuresSequence") or [data]
-    found = measures[0].get("PixelSpacing")
-    return None if found is None or len(found) != 2 else (float(found[0]), float(found[1]))
+    spacing = measures[0].get("PixelSpacing")
+    return None if spacing is None or len(spacing) != 2 else (float(spacing[0]), float(spacing[1]))
 
 
 def _position(data: Any) -> tuple[float, int]:  # noqa: ANN401 - pydicom data sets are dynamic
-    """Order slices along their common normal; by instance number where there is no position."""
+    """Return the position along the slice normal; the instance number if there is no position."""
     number = int(getattr(data, "InstanceNumber", None) or 0)
     if "ImagePositionPatient" not in data or "ImageOrientationPatient" not in data:
         return 0.0, number

@@ -15,17 +15,17 @@ from kscout.data.formats.ismrmrd_header import read_header
 from kscout.errors import DataError
 
 LARGEST_HEAP = 2**26
-"""Bytes of a heap of texts that are looked through."""
+"""Largest heap of texts, in bytes, that is checked."""
 TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
-"""Where single-coil (knee) and multi-coil (brain) targets lie."""
+"""Datasets of single-coil (knee) and multi-coil (brain) targets."""
 
 
 def read_hdf5(path: Path, key: str | None = None) -> Scan:
-    """Return the target images and the acquisition of a volume; nothing else is needed in it.
+    """Return the target images and the acquisition of a volume; other datasets are optional.
 
     Args:
         path: the HDF5 file.
-        key: the data set that holds the images; by default whichever of `TARGET_KEYS` is there.
+        key: dataset of the images; by default the one of `TARGET_KEYS` that exists.
     """
     with h5py.File(path, "r") as file:
         data, name = None, key or ""
@@ -37,7 +37,7 @@ def read_hdf5(path: Path, key: str | None = None) -> Scan:
         if data.shape is None or len(data.shape) != 3 or data.dtype.kind not in "fiu":
             raise DataError(
                 f"{path} holds {name} as {data.dtype} of shape {data.shape} instead of real "
-                "images slice x row x column; name another data set with --key"
+                "images slice x row x column; name another dataset with --key"
             )
         check_size(path, data.shape, data.dtype)
         check_chunks(data, path)
@@ -48,37 +48,37 @@ def read_hdf5(path: Path, key: str | None = None) -> Scan:
 
 
 def text_attribute(file: h5py.File, name: str) -> str:
-    """Return an attribute of a file as text, whatever it is; empty where there is none."""
+    """Return an attribute of a file as text, of any type; empty if missing."""
     value = file.attrs.get(name, "")
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
 def find_dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
-    """Return a data set whose values lie in this very file; None where there is none."""
+    """Return a dataset whose values are in this file; None if there is none."""
     place = file
     for part in name.strip("/").split("/"):
         link = place.get(part, getlink=True) if isinstance(place, h5py.Group) else None
         if link is None:
             return None
-        # Not followed: it may lead to any file of this machine.
+        # Not followed, because it may lead to any file of this machine.
         if not isinstance(link, h5py.HardLink):
             raise DataError(
-                f"{path} holds {name} as a link to {getattr(link, 'path', 'elsewhere')}; copy the "
-                "images themselves into the file"
+                f"{path} contains {name} as a link to {getattr(link, 'path', 'elsewhere')}; copy "
+                "the images into the file"
             )
         place = place[part]
     if not isinstance(place, h5py.Dataset):
-        raise DataError(f"{path} holds {name} as a group; name a data set in it with --key")
+        raise DataError(f"{path} contains {name} as a group; name a dataset in it with --key")
     if place.external or place.is_virtual:
         raise DataError(
-            f"{path} holds {name} without its values, which lie in other files; copy the images "
-            "themselves into the file"
+            f"{path} contains {name} without its values, which are in other files; copy the images "
+            "into the file"
         )
     return place
 
 
 def check_heap(data: h5py.Dataset, path: Path) -> None:
-    """Refuse text whose place in the file is damaged: HDF5 would look through it forever."""
+    """Raise an error for text with a damaged heap index: HDF5 would search it forever."""
     if (offset := data.id.get_offset()) is None:
         return
     with path.open("rb") as file:
@@ -91,15 +91,15 @@ def check_heap(data: h5py.Dataset, path: Path) -> None:
     place = 0
     while place + 16 <= len(heap):
         number, size = struct.unpack_from("<H6xQ", heap, place)
-        # What is free counts its own head; nothing is shorter than a head.
+        # The size of a free entry includes its header; no entry is shorter than a header.
         length = size if number == 0 else 16 + -(-size // 8) * 8
         if length < 16:
-            raise DataError(f"{path} is damaged where {data.name} lies; copy it again")
+            raise DataError(f"{path} is damaged at {data.name}; copy it again")
         place += length
 
 
 def check_chunks(data: h5py.Dataset, path: Path) -> None:
-    """Refuse chunks that unpack to more than a chunk holds: HDF5 would take the memory for it."""
+    """Raise an error for chunks that unpack to more than their size: HDF5 would allocate it."""
     properties = data.id.get_create_plist()
     filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
     if h5py.h5z.FILTER_DEFLATE not in filters:
@@ -108,17 +108,17 @@ def check_chunks(data: h5py.Dataset, path: Path) -> None:
     is_bomb = filters.count(h5py.h5z.FILTER_DEFLATE) > 1
     for number in range(data.id.get_num_chunks()):
         chunk = data.id.get_chunk_info(number)
-        # A small one is bounded by how far anything can be deflated.
+        # The compression ratio of deflate bounds small chunks.
         if LARGEST_DEFLATION * chunk.size > formats.ALWAYS_UNPACKED:
             _, packed = data.id.read_direct_chunk(chunk.chunk_offset)
             is_bomb |= len(zlib.decompressobj().decompress(packed, n_bytes + 1)) > n_bytes
     if is_bomb:
-        raise DataError(f"{path} has chunks that unpack to more than they hold; save it again")
+        raise DataError(f"{path} has chunks that unpack to more than their size; save it again")
 
 
 def _spacing(file: h5py.File, path: Path) -> tuple[float, float] | None:
-    """Return the spacing of rows and columns by the file's ISMRMRD header."""
-    # Nothing but the target is required: where the header cannot be read, there is none.
+    """Return the spacing of rows and columns from the file's ISMRMRD header."""
+    # Only the target is required: an unreadable header means no spacing.
     with suppress(Exception):
         if header := find_dataset(file, path, "ismrmrd_header"):
             space = read_header(header[()]).encodings[0].reconstructed
@@ -129,10 +129,10 @@ def _spacing(file: h5py.File, path: Path) -> tuple[float, float] | None:
 def _no_target(file: h5py.File, path: Path, key: str | None) -> str:
     wanted, keys = key or " or ".join(TARGET_KEYS), sorted(file)
     message = f"{path} has no {wanted} (it has: {', '.join(keys) or 'nothing'}); "
-    # The second is where ISMRMRD keeps raw data.
+    # ISMRMRD stores raw data in the second.
     if key or not {"kspace", "dataset"} & set(keys):
-        return message + "name the data set of images with --key"
+        return message + "name the dataset of images with --key"
     return message + (
-        "import the k-space of all files with --raw, or pass over fastMRI's public test set, which "
-        "has none, with --test-from-train"
+        "import the k-space of all files with --raw, or skip fastMRI's public test set, which "
+        "has no targets, with --test-from-train"
     )

@@ -16,7 +16,7 @@ from kscout.errors import DataError
 
 _KSPACE = "kspace"
 _AXES = {4: ("slice", "coil", "row", "col"), 3: ("slice", "row", "col")}
-"""Of multi-coil and single-coil files, the readout along rows."""
+"""Axes of multi-coil and single-coil files; the readout is along rows."""
 
 
 def read_hdf5_kspace(
@@ -29,9 +29,9 @@ def read_hdf5_kspace(
 
     Args:
         path: the file.
-        key: the data set of the k-space, where it is not fastMRI's, or the group of a measurement.
-        axes: names of its axes, where they are not fastMRI's.
-        header: of an MRD file without one.
+        key: dataset of the k-space if it is not fastMRI's, or the group of a measurement.
+        axes: names of its axes if they are not fastMRI's.
+        header: header file for an MRD file without header.
     """
     if axes is not None:
         return read_named(path, key, axes)
@@ -40,9 +40,9 @@ def read_hdf5_kspace(
             return read_mrd(path, group, header)
         data = find_dataset(file, path, key or _KSPACE)
         if data is None or data.shape is None or len(data.shape) not in _AXES:
-            found = f"of shape {data.shape}" if data is not None else "not there"
+            state = f"of shape {data.shape}" if data is not None else "missing"
             raise DataError(
-                f"{path} has no k-space of fastMRI ({key or _KSPACE} is {found}, beside "
+                f"{path} has no k-space of fastMRI ({key or _KSPACE} is {state}; the file contains "
                 f"{', '.join(sorted(file)) or 'nothing'}); name it with --key and --axes"
             )
         known: dict[str, Any] = {"acquisition": text_attribute(file, "acquisition")}
@@ -55,8 +55,8 @@ def read_hdf5_kspace(
 
 
 def holds_kspace(path: Path) -> bool:
-    """Say whether a file has k-space, of fastMRI or MRD, and no target."""
-    # What cannot be read is told by whoever reads it.
+    """Return whether a file has k-space (fastMRI or MRD) and no target."""
+    # The reader reports files that cannot be read.
     with suppress(Exception), h5py.File(path, "r") as file:
         has_lines = "dataset" in file or find_measurement(file) is not None
         return not set(TARGET_KEYS) & set(file) and (_KSPACE in file or has_lines)
@@ -64,16 +64,16 @@ def holds_kspace(path: Path) -> bool:
 
 
 def _encoding(file: h5py.File, path: Path) -> Encoding | None:
-    # Nothing but the k-space is required: where the header cannot be read, there is none.
+    # Only the k-space is required: an unreadable header means no encoding.
     with suppress(Exception):
-        if (found := find_dataset(file, path, "ismrmrd_header")) is not None:
-            return read_header(found[()]).encodings[0]
+        if (dataset := find_dataset(file, path, "ismrmrd_header")) is not None:
+            return read_header(dataset[()]).encodings[0]
     return None
 
 
 def _mask(file: h5py.File, path: Path, n_cols: int) -> np.ndarray | None:
-    """Return the columns that a file of fastMRI's test set says were measured."""
-    found = find_dataset(file, path, "mask")
-    if found is None or found.shape != (n_cols,) or found.dtype.kind not in "fiub":
+    """Return the columns that fastMRI's test set marks as measured; None if not marked."""
+    dataset = find_dataset(file, path, "mask")
+    if dataset is None or dataset.shape != (n_cols,) or dataset.dtype.kind not in "fiub":
         return None
-    return np.asarray(found[()]) != 0
+    return np.asarray(dataset[()]) != 0

@@ -1,10 +1,10 @@
-"""ISMRMRD's XML header, which fastMRI's files have, too: sizes, fields of view, limits."""
+"""ISMRMRD's XML header, also in fastMRI's files: sizes, fields of view, limits."""
 
 from typing import NamedTuple
 from xml.etree import ElementTree
 
 _LARGEST = 2**24
-"""Characters that a header may have."""
+"""Largest number of characters in a header."""
 
 
 class Space(NamedTuple):
@@ -23,39 +23,39 @@ class Space(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """How one part of a measurement is encoded."""
+    """Encoding of one part of a measurement."""
 
     encoded: Space | None
-    """None where the header does not tell it; likewise the next."""
+    """None if the header does not specify it; the same applies to `reconstructed`."""
     reconstructed: Space | None
     n_depth: int
     """Length of the second phase encoding."""
     trajectory: str
     center: int | None
-    """The line of the first phase encoding that is the center of k-space."""
+    """The line of the first phase encoding at the center of k-space."""
     lines: tuple[int, int] | None = None
-    """The first and the last line of the first phase encoding, where the header tells them."""
+    """The first and the last line of the first phase encoding; None if unspecified."""
 
     @property
     def n_readout(self) -> int | None:
-        """Rows that are left without the readout's oversampling; None where that is not told."""
+        """Number of rows without the readout's oversampling; None if unspecified."""
         if self.encoded is None or self.reconstructed is None:
             return None
-        whole, kept = (space.field_of_view_mm[0] for space in (self.encoded, self.reconstructed))
+        full, kept = (space.field_of_view_mm[0] for space in (self.encoded, self.reconstructed))
         n_rows = self.encoded.matrix[0]
-        return n_rows if not 0 < kept < whole else max(1, round(n_rows * kept / whole))
+        return n_rows if not 0 < kept < full else max(1, round(n_rows * kept / full))
 
 
 class Header(NamedTuple):
-    """What kscout reads of a header."""
+    """The parts of a header that kscout uses."""
 
     encodings: list[Encoding]
     protocol: str
-    """The name of the measurement; empty where it has none."""
+    """Name of the measurement; empty if unspecified."""
 
 
 def read_header(text: str | bytes) -> Header:
-    """Read a header; raises whatever is wrong with it."""
+    """Parse a header; exceptions of the parser are not converted."""
     if len(text) > _LARGEST:
         raise ValueError(f"its header has {len(text)} characters")
     if b"<!DOCTYPE" in (text if isinstance(text, bytes) else text.encode()):

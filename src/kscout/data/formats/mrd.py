@@ -25,13 +25,13 @@ _LEFT_OUT = {
     "calibration": _CALIBRATION,
 }
 COUNTERS = ("contrast", "phase", "repetition", "set", "slice")
-"""Those that tell slices apart, the last fastest."""
+"""Counters that distinguish slices, the last fastest."""
 _AT_ONCE = 1024
-"""Lines that are read together, at most."""
+"""Largest number of lines in one read."""
 
 
 def find_measurement(file: h5py.File, key: str | None = None) -> str | None:
-    """Return the group of a file that holds lines and counters; None where there is none."""
+    """Return the group of a file that contains lines and counters; None if there is none."""
     for name in (key,) if key else sorted(file, key=lambda name: name != "dataset"):
         link = file.get(name, getlink=True)
         group = file[name] if isinstance(link, h5py.HardLink) else None
@@ -50,25 +50,25 @@ class Recording(NamedTuple):
     path: Path
     group: str
     xml: bytes
-    """The header as it stands in the file."""
+    """The header as stored in the file."""
     header: Header
     encoding: Encoding
     heads: Shaped[np.ndarray, " line"]
     numbers: Int[np.ndarray, " image_line"]
-    """Of the lines that make images."""
+    """Indices of lines for images."""
     noise: Int[np.ndarray, " noise_line"]
-    """Of those that are noise."""
+    """Indices of noise lines."""
     notes: tuple[str, ...]
-    """What was left out."""
+    """Notes on lines that were left out."""
 
     @classmethod
     def open(cls, path: Path, group: str, header: Path | None = None) -> "Recording":
-        """Read header and counters, and choose lines.
+        """Read header and counters, and select lines.
 
         Args:
             path: the file.
-            group: of the measurement.
-            header: a file with its header, XML or HDF5, where it has none of its own.
+            group: group of the measurement.
+            header: file with the header, XML or HDF5, if the measurement has none.
         """
         with h5py.File(path, "r") as file:
             xml = _header_text(file, path, group, header)
@@ -95,7 +95,7 @@ class Recording(NamedTuple):
 
     @property
     def columns(self) -> tuple[int, int] | None:
-        """First and one past the last column, where the header has limits that can be."""
+        """First and one past the last column; None if the header has no valid limits."""
         if self.encoding.lines is None:
             return None
         n_cols = self.size[2]
@@ -104,15 +104,15 @@ class Recording(NamedTuple):
         return (first, last + 1) if 0 <= first <= last < n_cols else None
 
     def readouts(self) -> Readouts:
-        """Return where the lines that make images belong."""
+        """Return the positions of the lines for images."""
         return readouts_of(self.heads, self.numbers, self.encoding, self.size[2])
 
     def lines(self, numbers: Int[np.ndarray, " some"], *, whole: bool = False) -> list[np.ndarray]:
         """Read lines, coil x sample; neighbors are read together.
 
         Args:
-            numbers: of the lines, rising.
-            whole: with the samples that their heads discard.
+            numbers: ascending indices of the lines.
+            whole: include the samples that their heads discard.
         """
         found: list[np.ndarray] = []
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
@@ -130,8 +130,8 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
 
     Args:
         path: the file.
-        group: of the measurement.
-        header: a file with its header, XML or HDF5, where it has none of its own.
+        group: group of the measurement.
+        header: file with the header, XML or HDF5, if the measurement has none.
     """
     found = Recording.open(path, group, header)
     notes, whitening = found.notes, None
@@ -155,7 +155,7 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
 def sort_lines(
     heads: Shaped[np.ndarray, " line"],
 ) -> tuple[Bool[np.ndarray, " line"], Bool[np.ndarray, " line"], str]:
-    """Return which lines are noise, which make images, and a sentence on the others."""
+    """Return the indices of noise lines and of image lines, and a sentence on the others."""
     flags = heads["flags"].astype(np.uint64)
     is_noise = (flags & np.uint64(_NOISE)) != 0
     serves_both = (flags & np.uint64(_CALIBRATION_TOO)) != 0
@@ -189,15 +189,15 @@ def _xml(data: h5py.Dataset, path: Path) -> bytes:
 def _choose_encoding(
     path: Path, header: Header, heads: np.ndarray, numbers: np.ndarray
 ) -> tuple[Encoding, np.ndarray, str]:
-    """Return the first encoding that has lines, those lines, and a sentence on the others."""
+    """Return the first encoding with lines, those lines, and a sentence on the others."""
     if not len(numbers):
         raise DataError(f"{path} has no line that makes an image; copy it again")
     space = heads["encoding_space_ref"][numbers]
     chosen = int(space.min())
     if chosen >= len(header.encodings):
         raise DataError(
-            f"{path} has lines of encoding {chosen}, and its header {len(header.encodings)} "
-            "encodings; give the right one with --header"
+            f"{path} has lines of encoding {chosen}, and its header has {len(header.encodings)} "
+            "encodings; give the matching header with --header"
         )
     encoding = header.encodings[chosen]
     check_encoding(path, encoding)
@@ -210,7 +210,7 @@ def _choose_encoding(
 
 
 def check_encoding(path: Path, encoding: Encoding) -> None:
-    """Refuse what is not encoded by Cartesian lines of two dimensions."""
+    """Raise an error for an encoding that is not two-dimensional Cartesian."""
     check_trajectory(path, encoding.trajectory, is_deep=encoding.n_depth > 1)
     if encoding.encoded is None:
         raise DataError(f"{path} has a header without an encoded space; complete it")
@@ -219,12 +219,12 @@ def check_encoding(path: Path, encoding: Encoding) -> None:
 def readouts_of(
     heads: np.ndarray, numbers: np.ndarray, encoding: Encoding, n_cols: int
 ) -> Readouts:
-    """Return where lines belong.
+    """Return the positions of lines.
 
     Args:
-        heads: of all lines.
-        numbers: of those that make images.
-        encoding: of these.
+        heads: heads of all lines.
+        numbers: indices of lines for images.
+        encoding: encoding of these lines.
         n_cols: columns of the matrix.
     """
     mine = heads[numbers]
@@ -232,7 +232,7 @@ def readouts_of(
         mine[name].astype(np.int64)
         for name in ("discard_pre", "discard_post", "number_of_samples", "center_sample")
     )
-    # Some converters do not fill the center in.
+    # Some converters leave the center unset.
     center = np.where(center == 0, samples // 2, center)
     reverses = _flagged(mine, _REVERSED)
     n_samples = samples - before - after
@@ -243,14 +243,14 @@ def readouts_of(
         - _middle(encoding, n_cols)
         + n_cols // 2,
         n_samples=n_samples,
-        # Of a line that is turned around, so that those of whole lines stay where they are.
+        # The center of a reversed line; complete lines keep their position.
         center=np.where(reverses, n_samples - center + before, center - before),
         is_reversed=reverses,
     )
 
 
 def _middle(encoding: Encoding, n_cols: int) -> int:
-    """Return the line that is the center of k-space."""
+    """Return the line at the center of k-space."""
     return n_cols // 2 if encoding.center is None else encoding.center
 
 

@@ -15,11 +15,11 @@ _UNITS_MM = {"meter": 1000.0, "micron": 0.001}
 def load_canonical(
     path: Path, dtype: type[np.floating] | None = None
 ) -> tuple[np.ndarray, tuple[float, ...]]:
-    """Return the values and voxel sizes (mm) of a volume, its axes right, front and up.
+    """Return the values and voxel sizes (mm) of a volume with axes right, front and up.
 
     Args:
         path: a `.nii` or `.nii.gz` file.
-        dtype: of the values; by default what the file's scaling gives.
+        dtype: dtype of the values; by default that of the file's scaling.
     """
     nibabel = require("nifti", path)
     image = nibabel.load(path)
@@ -39,11 +39,11 @@ def load_canonical(
 def read_nifti(path: Path, plane: Plane = "axial") -> Scan:
     """Return the slices of a volume in radiological view.
 
-    Slices go from right, back or bottom; the head's top or front is up.
+    Slices run from right, back or bottom; the top or front of the head is up.
 
     Args:
         path: a `.nii` or `.nii.gz` file.
-        plane: of the slices; means the same for every file, whatever its orientation.
+        plane: plane of the slices, independent of the orientation of the file.
     """
     data, steps_mm = load_canonical(path, np.float32)
     while data.ndim > 3 and data.shape[-1] == 1:
@@ -61,6 +61,6 @@ def read_nifti(path: Path, plane: Plane = "axial") -> Scan:
     axis = _AXES[plane]
     first, second = (other for other in range(3) if other != axis)
     images = data.transpose(axis, second, first)[:, ::-1, ::-1]
-    # The header holds 32 bit: 0.9 mm is 0.89999998 there.
+    # The header stores 32 bit, so that 0.9 mm is read as 0.89999998.
     rows_mm, cols_mm = (float(f"{steps_mm[axis]:.6g}") for axis in (second, first))
     return Scan(images, spacing_mm=(rows_mm, cols_mm))

@@ -22,9 +22,9 @@ def read_numpy(path: Path, key: str | None = None) -> Scan:
 
     Args:
         path: a `.npy` file of one image or a stack, or a `.npz` file.
-        key: name of the array in a `.npz` file that holds several.
+        key: name of the array in a `.npz` file that contains several.
     """
-    # By content: an archive may be called .npy.
+    # By content, because an archive may have the suffix .npy.
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             member = archive.getinfo(only_member(path, key, archive.namelist()))
@@ -41,7 +41,7 @@ def read_numpy(path: Path, key: str | None = None) -> Scan:
 def read_array(
     file: IO[bytes] | io.BufferedIOBase, path: Path, n_bytes: int, *, n_axes: tuple[int, ...] = ()
 ) -> np.ndarray:
-    """Read an array of real numbers, after a look at its header."""
+    """Read an array of real numbers after a check of its header."""
     shape, _, dtype = read_header(file, path, n_bytes)
     if dtype.kind == "c":
         raise DataError(
@@ -52,7 +52,7 @@ def read_array(
     if dtype.kind not in "fiub" or (n_axes and len(shape) not in n_axes):
         raise DataError(
             f"{path} holds {dtype} of shape {shape} instead of real images slice x row x column; "
-            "save it so"
+            "save it with these axes"
         )
     check_size(path, shape, dtype)
     file.seek(0)
@@ -62,12 +62,12 @@ def read_array(
 def read_header(
     file: IO[bytes] | io.BufferedIOBase, path: Path, n_bytes: int
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, order and type of an array, after a look at whether its file can hold it."""
+    """Return shape, order and dtype of an array after a check of its size."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise DataError(
-            f"{path} is of version {version[0]}.{version[1]} of NumPy's format, which is not read; "
-            "save it again"
+            f"{path} has version {version[0]}.{version[1]} of NumPy's format, which is not "
+            "supported; save it again"
         )
     shape, is_fortran, dtype = _HEADERS[version](file)
     declared, held = math.prod(shape) * dtype.itemsize, n_bytes - file.tell()
@@ -80,7 +80,7 @@ def read_header(
 
 
 def only_member(path: Path, key: str | None, members: list[str]) -> str:
-    """Return the array of an archive that is meant: the one named, or the only one."""
+    """Return the name of the selected array of an archive, or of its only one."""
     keys = {member.removesuffix(".npy"): member for member in members}
     if key is None and len(keys) == 1:
         return members[0]

@@ -1,4 +1,4 @@
-"""What readers of k-space return: a scan whose slices are read when they are asked for."""
+"""The result of k-space readers: a scan whose slices are read on request."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,35 +16,35 @@ from kscout.names import Origin
 Slices = Complex64[np.ndarray, "slice coil row col"]
 
 LARGEST_SCAN = 2**20
-"""Slices, and coils, that a file may say to hold."""
+"""Largest number of slices, and of coils, that a file may declare."""
 
 
 class RawScan(NamedTuple):
-    """The k-space of one volume, centered, its phase encoding along columns."""
+    """The k-space of one volume, centered, with phase encoding along columns."""
 
     shape: tuple[int, int, int, int]
     """Slices, coils, rows and columns."""
     read: Callable[[int, int], Slices]
-    """Reads the slices from a first one to before a last one."""
+    """Function that reads slices in [first, last)."""
     acquisition: str = ""
-    """What the file calls its contrast."""
+    """Contrast as named in the file."""
     spacing_mm: tuple[float, float] | None = None
-    """Distance of rows, and of columns, of the images that the whole k-space shows."""
+    """Distance of rows, and of columns, in the image of the full k-space."""
     n_readout: int | None = None
-    """Rows without the readout's oversampling, where the file tells it."""
+    """Number of rows without the readout's oversampling; None if unspecified."""
     encoded: tuple[int, int] | None = None
-    """First and one past the last column that the file says to hold; None: those that it does."""
+    """First and one past the last encoded column; None: the columns that the file contains."""
     measured: Bool[np.ndarray, " col"] | None = None
-    """Columns that the file says were measured."""
+    """Columns that the file marks as measured."""
     notes: tuple[str, ...] = ()
-    """What was done to the measured lines, or left out of them."""
+    """Corrections and omissions of measured lines."""
     of_images: bool = False
-    """Whether it is the transform of complex images."""
+    """Whether k-space is the transform of complex images."""
     is_turned: bool = False
-    """Whether its columns were rows, which a readout measures all at once."""
+    """Whether columns were rows, which one readout measures together."""
 
     def centered(self, origin: Origin) -> "RawScan":
-        """Return the same k-space, its center and that of its image in the middle."""
+        """Return the same k-space with its center, and that of its image, in the middle."""
         if origin == "center":
             return self
 
@@ -64,12 +64,12 @@ class RawScan(NamedTuple):
 
 @final
 class Reopened:
-    """An array in a file that is opened for every look at it: what was read is not kept."""
+    """An array whose file is opened again for each access; values are not cached."""
 
     def __init__(
         self, look: Callable[[Any], np.ndarray], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
-        """Take what opens the file and returns a copy of the values at an index."""
+        """Store a function that opens the file and returns a copy of the values at an index."""
         self.look, self.shape, self.dtype = look, shape, dtype
 
     def __getitem__(self, index: Any) -> np.ndarray:  # noqa: ANN401 - any index
@@ -77,14 +77,14 @@ class Reopened:
 
 
 def named_scan(path: Path, array: Any, axes: Sequence[str], **known: Any) -> RawScan:  # noqa: ANN401
-    """Return the slices of an array by the names of its axes.
+    """Return the slices of an array with named axes.
 
     Args:
         path: the file, for messages.
-        array: of complex numbers, or of pairs `real` and `imag`; indexed when slices are read.
+        array: complex numbers, or pairs `real` and `imag`; indexed when slices are read.
         axes: `slice` (several are counted together, the last fastest), `coil`, `row`, `col`,
-            `average` (of which the mean is taken) and `-` for axes of length 1.
-        known: more fields of the scan.
+            `average` (the mean is taken) and `-` for axes of length 1.
+        known: other fields of the scan.
     """
     check_axes(path, array.shape, array.dtype, axes)
     lengths = {
@@ -96,26 +96,25 @@ def named_scan(path: Path, array: Any, axes: Sequence[str], **known: Any) -> Raw
     check_shape(path, shape)
 
     def read(first: int, last: int) -> Slices:
-        found = np.empty((last - first, *shape[1:]), dtype=np.complex64)
+        kspace = np.empty((last - first, *shape[1:]), dtype=np.complex64)
         for number in range(first, last):
-            found[number - first] = _slice(array, axes, np.unravel_index(number, outer or [1]))
-        return found
+            kspace[number - first] = _slice(array, axes, np.unravel_index(number, outer or [1]))
+        return kspace
 
     return RawScan(shape, read, **known)
 
 
 def _ramp(n: int) -> Complex64[np.ndarray, " n"]:
-    """Return what k-space changes by where its image's center moves from the first index on.
+    """Return the phase ramp in k-space of a shift of the image's center from the first index.
 
-    A product leaves zeros as they are, and transforms would not: what was not measured is to be
-    told apart.
+    Unlike a transform, a product keeps zeros, which mark columns that were not measured.
     """
     turns = np.arange(n) * (n // 2) % n / n
     return np.exp(2j * np.pi * turns).round(15).astype(np.complex64)
 
 
 def check_axes(path: Path, shape: Sequence[int], dtype: np.dtype[Any], axes: Sequence[str]) -> None:
-    """Refuse an array whose axes do not go by the names given, or whose values are not complex."""
+    """Raise an error for an array that does not match its named axes, or is not complex."""
     if len(axes) != len(shape):
         raise DataError(
             f"{path} holds an array of shape {tuple(shape)}, and {len(axes)} axes are named "
@@ -123,37 +122,38 @@ def check_axes(path: Path, shape: Sequence[int], dtype: np.dtype[Any], axes: Seq
         )
     if dtype.kind != "c" and not {"real", "imag"} <= set(dtype.names or ()):
         raise DataError(
-            f"{path} holds {dtype} of shape {tuple(shape)} instead of complex k-space; save it "
+            f"{path} contains {dtype} of shape {tuple(shape)} instead of complex k-space; save it "
             "complex, or import images without --axes"
         )
     wrong = [length for axis, length in zip(axes, shape, strict=True) if axis == "-" and length > 1]
     if wrong:
         raise DataError(
-            f"{path} has an axis of length {wrong[0]} that --axes calls -; name it slice or average"
+            f"{path} has an axis of length {wrong[0]} that --axes marks as -; name it slice or "
+            "average"
         )
 
 
 def check_shape(path: Path, shape: Sequence[int]) -> None:
-    """Refuse a scan of no slices, coils, rows or columns, or of more than a scanner measures."""
+    """Raise an error for a scan with implausible numbers of slices, coils, rows or columns."""
     n_slices, n_coils, n_rows, n_cols = shape
     is_huge = max(n_slices, n_coils) > LARGEST_SCAN or max(n_rows, n_cols) > LARGEST_SIDE
     if min(shape) < 1 or is_huge:
         raise DataError(
             f"{path} has {n_slices} slices of {n_coils} coils, {n_rows} rows and {n_cols} columns, "
-            "which cannot be; name its axes with --axes, or save it again"
+            "which is implausible; name its axes with --axes, or save it again"
         )
     check_memory(path, n_coils * n_rows * n_cols)
 
 
 def check_declared(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-    """Refuse an array of which its file cannot hold what it declares."""
+    """Raise an error for an array that declares more values than its file can contain."""
     n_bytes = math.prod(int(length) for length in shape) * dtype.itemsize
     what = "records" if dtype.names else str(dtype)
     check_expansion(path, n_bytes, f"{what} of shape {tuple(shape)}")
 
 
 def _slice(array: Any, axes: Sequence[str], at: Sequence[Any]) -> np.ndarray:  # noqa: ANN401
-    """Read one slice, coil x row x col, of an array in any order."""
+    """Read one slice, coil x row x col, of an array with any order of axes."""
     place = iter(at)
     index = tuple(
         int(next(place)) if axis == "slice" else 0 if axis == "-" else slice(None) for axis in axes

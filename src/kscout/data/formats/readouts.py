@@ -1,4 +1,4 @@
-"""Measured lines become slices: placed by their counters, averaged, reversed, whitened."""
+"""Converts measured lines to slices: sorts by counters, averages, reverses, whitens."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from kscout.errors import DataError
 
 Line = Complex64[np.ndarray, "coil sample"]
 ReadLines = Callable[[np.ndarray], list[np.ndarray]]
-"""Reads the lines of given numbers, in rising order: each coil x sample."""
+"""Reads lines of the given ascending indices; each is coil x sample."""
 
 _NOISE_SAMPLES = 2**18
-"""Samples of noise that are looked at, at most."""
+"""Largest number of noise samples that are used."""
 
 
 @final
 @dataclass(frozen=True)
 class Readouts:
-    """The lines of a measurement that make its images, one entry each."""
+    """The lines of a measurement that contribute to images, one entry each."""
 
     number: Int[np.ndarray, " line"]
-    """Where it lies in the file."""
+    """Index in the file."""
     place: Int[np.ndarray, "line counter"]
-    """Counters that tell slices apart, such as contrast, repetition and slice."""
+    """Counters that distinguish slices, such as contrast, repetition and slice."""
     column: Int[np.ndarray, " line"]
     n_samples: Int[np.ndarray, " line"]
     center: Int[np.ndarray, " line"]
-    """The sample that is the center of k-space."""
+    """The sample at the center of k-space."""
     is_reversed: Bool[np.ndarray, " line"]
 
     def scan(
@@ -43,14 +43,14 @@ class Readouts:
         whitening: Complex64[np.ndarray, "coil coil"] | None = None,
         **known: Any,  # noqa: ANN401 - more fields of the scan
     ) -> RawScan:
-        """Return the slices that the lines make.
+        """Return the slices of the lines.
 
         Args:
             path: the file, for messages.
-            read_lines: reads some of them.
+            read_lines: reads some of the lines.
             size: coils, rows and columns.
-            whitening: multiplies coils, so that their noise is white.
-            known: more fields of the scan.
+            whitening: matrix over coils that makes their noise white.
+            known: other fields of the scan.
         """
         n_coils, n_rows, n_cols = size
         places, owner = np.unique(self.place, axis=0, return_inverse=True)
@@ -61,13 +61,13 @@ class Readouts:
         ends = np.searchsorted(owner.ravel()[order], np.arange(len(places) + 1))
 
         def read(first: int, last: int) -> Slices:
-            found = np.zeros((last - first, *shape[1:]), dtype=np.complex64)
+            data = np.zeros((last - first, *shape[1:]), dtype=np.complex64)
             for number in range(first, last):
                 mine = np.sort(order[ends[number] : ends[number + 1]])
-                self._fill(found[number - first], mine, read_lines, path)
+                self._fill(data[number - first], mine, read_lines, path)
             if whitening is not None:
-                found = np.einsum("ij,sjrc->sirc", whitening, found).astype(np.complex64)
-            return found
+                data = np.einsum("ij,sjrc->sirc", whitening, data).astype(np.complex64)
+            return data
 
         return RawScan(shape, read, **known)
 
@@ -87,34 +87,34 @@ class Readouts:
                 "correct the header's matrix size"
             )
 
-    def _fill(self, found: np.ndarray, mine: np.ndarray, read_lines: ReadLines, path: Path) -> None:
-        """Put lines into a slice, and take the mean of those of one column."""
-        n_rows, count = found.shape[-2], np.zeros(found.shape[-1], dtype=np.int64)
+    def _fill(self, data: np.ndarray, mine: np.ndarray, read_lines: ReadLines, path: Path) -> None:
+        """Copy lines into a slice; lines of one column are averaged."""
+        n_rows, count = data.shape[-2], np.zeros(data.shape[-1], dtype=np.int64)
         for line, values in zip(mine, read_lines(self.number[mine]), strict=True):
-            if values.shape != (len(found), self.n_samples[line]):
+            if values.shape != (len(data), self.n_samples[line]):
                 raise DataError(
                     f"{path} has line {int(self.number[line])} of {values.shape} coils and samples "
-                    f"among lines of {len(found)} coils; split it up"
+                    f"among lines of {len(data)} coils; split it up"
                 )
             if self.is_reversed[line]:
                 values = values[:, ::-1]
             first = n_rows // 2 - int(self.center[line])
             column = int(self.column[line])
-            found[:, first : first + values.shape[1], column] += values
+            data[:, first : first + values.shape[1], column] += values
             count[column] += 1
-        found /= np.maximum(count, 1).astype(np.float32)
+        data /= np.maximum(count, 1).astype(np.float32)
 
 
 def whiten(path: Path, lines: list[np.ndarray], n_coils: int) -> Complex64[np.ndarray, "coil coil"]:
-    """Return what makes noise white, from lines that hold nothing else; the mean level stays.
+    """Return the whitening matrix W with W N W^H = c I of noise covariance N; the mean level stays.
 
     Args:
         path: the file, for messages.
-        lines: of noise.
-        n_coils: that every one must have.
+        lines: noise lines.
+        n_coils: number of coils, which every line must have.
     """
     if any(len(line) != n_coils for line in lines):
-        raise DataError(f"{path} has noise of other coils than its {n_coils}; split it up")
+        raise DataError(f"{path} has noise of another number of coils than {n_coils}; split it up")
     noise = np.concatenate(lines, axis=1)[:, :_NOISE_SAMPLES].astype(np.complex128)
     if not np.isfinite(noise).all():
         raise DataError(
@@ -125,8 +125,8 @@ def whiten(path: Path, lines: list[np.ndarray], n_coils: int) -> Complex64[np.nd
     weakest = np.linalg.eigvalsh(covariance)[0]
     if noise.shape[1] < 2 * n_coils or not weakest > 1e-6 * level:
         raise DataError(
-            f"{path} has a noise scan of {noise.shape[1]} samples that tells not all of its "
-            f"{n_coils} coils apart; remove the noise scan, or the coils that hear nothing"
+            f"{path} has a noise scan of {noise.shape[1]} samples that does not separate its "
+            f"{n_coils} coils; remove the noise scan, or coils without signal"
         )
     return np.linalg.inv(np.linalg.cholesky(covariance / level)).astype(np.complex64)
 
@@ -134,33 +134,33 @@ def whiten(path: Path, lines: list[np.ndarray], n_coils: int) -> Complex64[np.nd
 def sort_out(
     flags: Shaped[np.ndarray, " line"], left_out: Mapping[str, int]
 ) -> tuple[Bool[np.ndarray, " line"], str]:
-    """Return the lines that make images, and a sentence on the others.
+    """Return the indices of lines for images, and a sentence on the others.
 
     Args:
-        flags: of every line, bits.
-        left_out: bits of lines of other purposes, by what a sentence calls them.
+        flags: bits of every line.
+        left_out: bits of lines for other purposes, by their names in the sentence.
     """
     is_image = np.ones(len(flags), dtype=bool)
     counts = []
     for word, bits in left_out.items():
-        found = is_image & ((flags & np.uint64(bits)) != 0)
-        is_image &= ~found
-        counts += [f"{int(found.sum())} {word}"] if found.any() else []
+        data = is_image & ((flags & np.uint64(bits)) != 0)
+        is_image &= ~data
+        counts += [f"{int(data.sum())} {word}"] if data.any() else []
     return is_image, f"left out {', '.join(counts)} lines" if counts else ""
 
 
 def check_trajectory(path: Path, trajectory: str, *, is_deep: bool) -> None:
-    """Refuse what is not encoded by Cartesian lines of two dimensions.
+    """Raise an error for an encoding that is not two-dimensional Cartesian.
 
     Args:
         path: the file, for messages.
         trajectory: `cartesian`, `epi`, or another word.
-        is_deep: whether a second direction is encoded by phase.
+        is_deep: whether a second direction is phase-encoded.
     """
     if trajectory == "epi":
         raise DataError(
             f"{path} is an echo-planar measurement, whose lines need a phase correction that "
-            "kscout does not do; correct and sort them first"
+            "kscout does not support; correct and sort them first"
         )
     if trajectory != "cartesian":
         raise DataError(

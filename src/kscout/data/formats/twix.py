@@ -1,10 +1,10 @@
 """Siemens raw data (twix, `.dat`): lines with their counters and flags.
 
-A measurement is a text, the protocol, and blocks of lines. A file of software VD and later holds
-several, the last of which makes the images; those before it adjust noise and the like. Its blocks
-are a head of 192 bytes, then for every coil a head of 32 bytes and its samples. A file of software
-VB, and of VA before it, is one measurement, whose blocks have a head of 128 bytes for every coil,
-alike but for the coil's number.
+A measurement is a text (the protocol) followed by blocks of lines. A file of software VD and later
+contains several measurements: the last one has the images, those before it are adjustments and
+noise. Each block is a head of 192 bytes, then for every coil a head of 32 bytes and its samples. A
+file of software VB or VA is one measurement, whose blocks have a head of 128 bytes for every coil;
+these differ only in the coil's number.
 """
 
 import re
@@ -19,22 +19,22 @@ from kscout.errors import DataError
 
 _COUNTERS = ("line", "average", "slice", "partition", "echo", "phase", "repetition", "set")
 _PLACES = ("before", "after", "center", "center_line")
-"""Samples that are discarded at both ends, and the centers of k-space."""
+"""Counts of discarded samples at both ends, and the centers of k-space."""
 
 
 @final
 class _Layout(NamedTuple):
-    """How a block lies in a file."""
+    """Layout of a block in a file."""
 
     head: np.dtype[np.void]
     own_bytes: int
-    """Of the head of all coils; 0 where it is the head of the first."""
+    """Size of the common head of all coils; 0 if the head of the first coil is used."""
     coil_bytes: int
-    """Of the head of each coil."""
+    """Size of the head of each coil."""
 
 
 def _head(first: int, itemsize: int) -> np.dtype[np.void]:
-    """Return a head whose counters and flags begin at a byte."""
+    """Return a head whose counters and flags start at a byte."""
     counters = range(first + 12, first + 12 + 2 * len(_COUNTERS), 2)
     places = [first + offset for offset in (40, 42, 44, 56)]
     return np.dtype(
@@ -68,14 +68,14 @@ _LEFT_OUT = {
 class _Measurement(NamedTuple):
     protocol: str
     heads: np.ndarray
-    """Of all blocks that hold lines."""
+    """Heads of all blocks with lines."""
     places: np.ndarray
-    """Where they begin in the file."""
+    """Offsets of these blocks in the file."""
     layout: _Layout
 
     def value(self, name: str) -> float | None:
-        """Return a number of the protocol."""
-        # Older software writes some in hexadecimal digits.
+        """Return a number of the protocol; None if missing."""
+        # Older software writes some numbers as hexadecimal digits.
         number = r"\s*=\s*(?:0x([\da-fA-F]+)|(-?[\d.]+(?:[eE][-+]?\d+)?))"
         found = re.search(rf"^{re.escape(name)}{number}", self.protocol, re.M)
         if found is None:
@@ -117,12 +117,12 @@ def read_twix(path: Path) -> RawScan:
 
 
 def _content(path: Path) -> np.ndarray:
-    """Map the bytes of a file, for as long as they are looked at."""
+    """Map the bytes of a file into memory."""
     return np.memmap(path, dtype=np.uint8, mode="r")
 
 
 def _offsets(path: Path, content: np.ndarray) -> tuple[_Layout, list[int]]:
-    """Return how a file lies, and where its measurements begin."""
+    """Return the layout of a file and the offsets of its measurements."""
     if len(content) < 10240:
         raise DataError(f"{path} has {len(content)} bytes, too few for raw data; copy it again")
     first, count = (int(number) for number in content[:8].view("<u4"))
@@ -132,7 +132,7 @@ def _offsets(path: Path, content: np.ndarray) -> tuple[_Layout, list[int]]:
     is_old = 10000 <= first <= min(len(content), _LARGEST_PROTOCOL)
     if not is_old or b"ASCCONV" not in content[:first].tobytes():
         raise DataError(
-            f"{path} is no raw data of Siemens' software, as it begins with {first} and {count}; "
+            f"{path} is not raw data of Siemens, because it starts with {first} and {count}; "
             "convert it to MRD first"
         )
     return _OLD, [0]
@@ -158,7 +158,7 @@ def _measurement(path: Path, content: np.ndarray, begin: int, layout: _Layout) -
             places.append(place)
         place += n_bytes
     else:
-        # Nothing but this block tells where the lines of a measurement end.
+        # Only this block marks the end of the lines of a measurement.
         raise damaged
     heads = [np.frombuffer(content, layout.head, 1, one)[0] for one in places]
     found = np.array(heads, dtype=layout.head)
@@ -174,7 +174,7 @@ def _block_bytes(head: np.void, layout: _Layout) -> int:
 
 def _check_lines(path: Path, last: _Measurement, numbers: np.ndarray) -> None:
     if not len(numbers):
-        raise DataError(f"{path} has no line that makes an image; copy it again")
+        raise DataError(f"{path} has no line for an image; copy it again")
     flags, trajectory = np.bitwise_or.reduce(last.heads["flags"]), "cartesian"
     if flags & np.uint64(_PHASE_CORRECTION) and flags & np.uint64(_REVERSED):
         trajectory = "epi"
@@ -186,7 +186,7 @@ def _check_lines(path: Path, last: _Measurement, numbers: np.ndarray) -> None:
 def _readouts(
     heads: np.ndarray, numbers: np.ndarray, last: _Measurement
 ) -> tuple[Readouts, tuple[int, int]]:
-    """Return the lines, and the rows and columns of the matrix that they fill."""
+    """Return the lines for images, and the rows and columns of their matrix."""
     fields = ("before", "after", "n_samples", "center", "line", "center_line")
     before, after, samples, center, line, middle = (heads[name].astype(np.int64) for name in fields)
     reverses = (heads["flags"] & np.uint64(_REVERSED)) != 0
@@ -194,9 +194,9 @@ def _readouts(
     center = np.where(reverses, n_samples - center + before, center - before)
     n_rows = int(2 * np.maximum(center, n_samples - center).max())
     n_lines = int(2 * np.maximum(middle, line - middle + 1).max())
-    told = last.value("sKSpace.lPhaseEncodingLines")
-    # An encoded matrix of odd length, or of more columns than were measured.
-    n_cols = int(told) if told and n_lines - 1 <= told <= 2 * n_lines else n_lines
+    declared = last.value("sKSpace.lPhaseEncodingLines")
+    # The encoded matrix may have odd length, or more columns than were measured.
+    n_cols = int(declared) if declared and n_lines - 1 <= declared <= 2 * n_lines else n_lines
     counters = ("echo", "phase", "repetition", "set", "slice")
     place = np.stack([heads[name] for name in counters], axis=1).astype(np.int64)
     column = line - middle + n_cols // 2
@@ -215,7 +215,7 @@ def _spacing(
 
 
 def _noise(content: np.ndarray, one: _Measurement, n_coils: int) -> list[np.ndarray]:
-    """Return the lines of noise of a measurement that has the same coils."""
+    """Return the noise lines of a measurement with the same coils."""
     is_noise = (one.heads["flags"] & np.uint64(_NOISE)) != 0
     is_noise &= one.heads["n_coils"] == n_coils
     return _lines(content, one, np.flatnonzero(is_noise))
@@ -226,7 +226,7 @@ def _lines(content: np.ndarray, one: _Measurement, numbers: np.ndarray) -> list[
 
 
 def _values(content: np.ndarray, one: _Measurement, number: int) -> np.ndarray:
-    """Return a line, coil x sample, without what its head discards."""
+    """Return a line, coil x sample, without the samples that its head discards."""
     head, place = one.heads[number], int(one.places[number]) + one.layout.own_bytes
     n_coils, n_samples = int(head["n_coils"]), int(head["n_samples"])
     block = content[place : place + n_coils * (one.layout.coil_bytes + 8 * n_samples)]

@@ -1,4 +1,4 @@
-"""Importing volumes of any format into a store: finding, reading, cutting, sharing into splits."""
+"""Importing volumes of any format into a store: finding, reading, cropping, assigning splits."""
 
 from typing import TYPE_CHECKING
 

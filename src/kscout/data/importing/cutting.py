@@ -1,4 +1,4 @@
-"""Cutting the images of volumes by the paper's rules (arXiv:2010.16262), and checking them."""
+"""Cropping images of volumes by the paper's rules (arXiv:2010.16262), and checking them."""
 
 from pathlib import Path
 from typing import final
@@ -15,21 +15,21 @@ Size = tuple[int, int]
 """Rows and columns."""
 
 _NEGATIVE_SHARE = 0.01
-"""Resampling leaves pixels that lie below zero by less than this share of the peak."""
+"""Resampling leaves negative pixels of less than this fraction of the peak."""
 
 
 @final
 class WrongSizeError(DataError):
-    """Images smaller than what is to be cut out of them; told without an advice."""
+    """Images smaller than the crop; the message contains no advice."""
 
 
 def middle_slices(n_slices: int) -> range:
-    """Return the middle half of a volume, where the anatomy is."""
+    """Return the middle half of a volume, which shows the anatomy."""
     return range(n_slices // 4, 3 * n_slices // 4)
 
 
 def sides(size: int | Size) -> Size:
-    """Return rows and columns of a size, which may be the side of a square."""
+    """Return rows and columns of a size, which may be one number for a square."""
     return (size, size) if isinstance(size, int) else size
 
 
@@ -42,14 +42,14 @@ def zero_pad(images: Images, size: int | Size) -> Images:
 
 
 def center_crop(images: Images, size: int | Size) -> Images:
-    """Cut the middle out of images."""
+    """Return the middle of images."""
     n_rows, n_cols = sides(size)
     top, left = (images.shape[-2] - n_rows) // 2, (images.shape[-1] - n_cols) // 2
     return images[:, top : top + n_rows, left : left + n_cols]
 
 
 def cut(images: Stack, path: Path, *, size: Size | None, pad: Size | None) -> Cut:
-    """Return the middle of images."""
+    """Return the middle of images as configured by `size` and `pad`."""
     n_rows, n_cols = images.shape[-2:]
     if not n_rows or not n_cols:
         raise DataError(f"{path} has images of {n_rows}x{n_cols}, without a pixel; save it again")
@@ -64,7 +64,7 @@ def cut(images: Stack, path: Path, *, size: Size | None, pad: Size | None) -> Cu
 
 
 def check_pixels(images: Stack, path: Path, *, may_be_negative: bool) -> None:
-    """Refuse images that are not finite magnitudes."""
+    """Raise an error for images that are not finite magnitudes."""
     n_bad = int(images.size - np.isfinite(images).sum())
     if n_bad:
         raise DataError(f"{path} has {n_bad} pixels that are NaN or infinite; repair it")
@@ -77,5 +77,5 @@ def check_pixels(images: Stack, path: Path, *, may_be_negative: bool) -> None:
         )
     if peak <= 0:
         raise DataError(
-            f"{path} holds nothing but zeros in the {len(images)} slices that are kept; repair it"
+            f"{path} contains only zeros in the {len(images)} slices to import; repair it"
         )

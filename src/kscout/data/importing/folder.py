@@ -1,4 +1,4 @@
-"""Importing volumes of any format into a store, one at a time: memory does not grow with them."""
+"""Importing volumes of any format into a store, one at a time, in constant memory."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from kscout.data.formats import printable
 from kscout.data.importing.cutting import WrongSizeError
 from kscout.data.importing.images import fitting_size, single_images, store_images
 from kscout.data.importing.kspace import caveats, is_kspace, store_kspace, virtual_coils
-from kscout.data.importing.settings import ImportSettings, told
+from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.splits import Assignment, assign_splits
 from kscout.data.importing.volumes import VolumeFile, find_stores, relative
 from kscout.data.kinds import IMAGES, TARGETS
@@ -30,7 +30,7 @@ def import_folder(
 ) -> Store:
     """Import the volumes of a folder (or one file) into a new store.
 
-    Interrupted and called again, it goes on; called on a store that it has finished, it returns it.
+    A second call resumes an interrupted import; a finished store is returned unchanged.
     """
     source, out = _named(Path(source)), Path(out)
     settings = replace(settings, raw=is_kspace(source, settings))
@@ -43,7 +43,7 @@ def import_folder(
         seed=settings.seed,
     ).sampled(settings.sample_rate)
     if assignment.left_out and not settings.skip_bad:
-        raise DataError(f"{assignment.left_out[0][1]}, or go on without with --skip-bad")
+        raise DataError(f"{assignment.left_out[0][1]}, or continue without it by --skip-bad")
     recipe = _recipe(source, settings, assignment)
     if done := finished_store(out, recipe):
         return done
@@ -64,7 +64,7 @@ def import_folder(
 
 
 def _named(source: Path) -> Path:
-    """Return the file that is meant: BART's programs name pairs of files without a suffix."""
+    """Return the actual file: BART's programs name pairs of files without suffix."""
     if source.suffix != ".hdr" and source.exists():
         return source
     pair = source.parent / f"{source.name.removesuffix('.hdr')}.cfl"
@@ -99,13 +99,13 @@ def _import_all(
 
 
 def _passed_over(source: Path) -> Iterator[str]:
-    """Tell which folders of the source hold slices that were imported or made before."""
+    """Describe folders of the source that are stores."""
     stores = find_stores(source)
     if len(stores) == 1:
-        yield f"passed over {stores[0]} in the source, a store, which holds no new volumes"
+        yield f"skipped {stores[0]} in the source, a store, which contains no new volumes"
     elif stores:
         yield (
-            f"passed over {len(stores)} stores in the source ({stores[0]} first), which hold no "
+            f"skipped {len(stores)} stores in the source ({stores[0]} first), which contain no "
             "new volumes"
         )
 
@@ -113,34 +113,34 @@ def _passed_over(source: Path) -> Iterator[str]:
 def _warnings(
     assignment: Assignment, writer: StoreWriter, settings: ImportSettings
 ) -> Iterator[str]:
-    """Tell what is odd about the slices that were imported."""
+    """Describe unusual properties of the imported slices."""
     files = {volume.path for found in assignment.volumes.values() for volume in found}
     yield from caveats(writer) if settings.raw else single_images(files)
     if len(sizes := writer.sizes) > 1:
         rows, cols = zip(*sizes, strict=True)
-        named = ", ".join(map(told, sizes[:3])) + ", ..." * (len(sizes) > 3)
+        named = ", ".join(map(size_text, sizes[:3])) + ", ..." * (len(sizes) > 3)
         pad = "resize" if settings.raw else "pad"
         yield (
-            f"images are of {len(sizes)} sizes ({named}), "
-            f"and training takes one: --size {told((min(rows), min(cols)))} keeps their middle, "
-            f"--{pad} {told((max(rows), max(cols)))} surrounds them with zeros"
+            f"images are of {len(sizes)} sizes ({named}), and training needs one: --size "
+            f"{size_text((min(rows), min(cols)))} keeps their middle, --{pad} "
+            f"{size_text((max(rows), max(cols)))} pads them with zeros"
         )
     if n_blank := writer.n_blank:
-        holding = "1 slice that holds" if n_blank == 1 else f"{n_blank} slices that hold"
-        yield f"left out {holding} nothing but zeros"
+        containing = "1 slice that contains" if n_blank == 1 else f"{n_blank} slices that contain"
+        yield f"left out {containing} only zeros"
     if writer.peak > PSNR_CEILING:
         yield (
             f"the largest data_range is {writer.peak:.4g}, and PSNR by the convention paper clamps "
             f"reconstructions to [0, {PSNR_CEILING}], which makes it meaningless here: import with "
             f"--divide {_rounded(writer.peak * (settings.divide or 1))}, the same for all data "
-            "that are compared, or read SSIM"
+            "that you compare, or use SSIM"
         )
     empty = [split for split in SPLITS if not writer.volumes(split)]
     if empty and "train" not in empty:
         yield (
-            f"no volume is in {' or '.join(empty)}: training needs train and val, and unseen "
-            f"volumes to evaluate on are in test; {WAYS_TO_SPLIT}. To evaluate trained policies on "
-            "what is there: --split train"
+            f"no volume is in {' or '.join(empty)}: training needs train and val, and evaluation "
+            f"needs unseen volumes in test; {WAYS_TO_SPLIT}. To evaluate trained policies on the "
+            "existing split: --split train"
         )
 
 
@@ -171,7 +171,7 @@ def _rounded(value: float) -> str:
 
 
 def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> dict[str, Any]:
-    """Return how to make the store again, and a hash of the names and sizes of its files."""
+    """Return the recipe of the store, with a hash of the names and sizes of its files."""
     files = [
         [split, volume.name, volume.n_bytes]
         for split, found in assignment.volumes.items()
@@ -182,7 +182,7 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         name: path and path.as_posix()
         for name, path in (("splits", settings.splits), ("header", settings.header))
     }
-    # As in existing stores, which resume.
+    # Existing stores lack it and must resume.
     for name in ("resample", "divide", "absolute"):
         if not values[name]:
             del values[name]

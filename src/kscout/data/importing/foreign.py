@@ -1,4 +1,4 @@
-"""Files that hold no volume kscout reads: what they are, and what to do with them."""
+"""Descriptions of files that kscout does not read, with advice."""
 
 import os
 from collections.abc import Iterator
@@ -37,29 +37,29 @@ _BY_CONTENT = (
     (344, b"n+1\0", "NIfTI; let its name end in .nii"),
     (4, b"n+2\0", "NIfTI; let its name end in .nii"),
 )
-"""Offset, magic bytes and what they say, whatever the name."""
+"""Offset, magic bytes and description, independent of the name."""
 
 _LOOKED_AT = 2000
-"""Files of a folder that are looked at."""
+"""Largest number of files of a folder that are examined."""
 
 
 def identify(path: Path) -> str | None:
-    """Say what a file is and what to do with it, where that is known."""
+    """Return the type of a file and advice, if known."""
     if not path.is_file():
         return "no regular file; name files and folders of volumes" if path.exists() else None
     head = b""
     with suppress(OSError), path.open("rb") as file:
         head = file.read(520)
-    for offset, magic, told in _BY_CONTENT:
+    for offset, magic, kind in _BY_CONTENT:
         if head[offset : offset + len(magic)] == magic:
-            return told
+            return kind
     return _BY_SUFFIX.get(path.suffix.lower())
 
 
 def why_no_volumes(place: Path) -> str | None:
-    """Say what the first file of a place is that kscout does not read, and what to do."""
+    """Return the type of the first unsupported file of a folder, and advice."""
     files = [place] if not place.is_dir() else islice(_files(place), _LOOKED_AT)
-    return next((f"{path} is {told}" for path in files if (told := identify(path))), None)
+    return next((f"{path} is {kind}" for path in files if (kind := identify(path))), None)
 
 
 def _files(folder: Path) -> Iterator[Path]:

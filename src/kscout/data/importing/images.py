@@ -1,4 +1,4 @@
-"""Importing images: cutting and resampling a volume before it is stored."""
+"""Importing images: cropping and resampling a volume before it is stored."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -11,14 +11,14 @@ from kscout.data.formats import LARGEST_SIDE, Scan, Stack, check_memory, printab
 from kscout.data.formats.hdf5 import TARGET_KEYS
 from kscout.data.importing.cutting import Cut, Size, check_pixels, cut, middle_slices, sides
 from kscout.data.importing.resampling import Resampled, Spacing, resample, resampled_size
-from kscout.data.importing.settings import ImportSettings, told
+from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.volumes import VolumeFile, read_volume
 from kscout.data.manifest import Geometry
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import DataError
 
 _LOOKED_AT = 20
-"""Volumes that are read to advise on a size."""
+"""Number of volumes that are read for advice on a size."""
 
 
 def store_images(
@@ -45,7 +45,7 @@ def store_images(
 
 
 def read_images(volume: VolumeFile, settings: ImportSettings) -> Scan:
-    """Read a volume, its phase encoding along columns."""
+    """Read a volume with phase encoding along columns."""
     scan = read_volume(volume, key=settings.key, plane=settings.plane)
     if settings.phase_encoding == "columns":
         return scan
@@ -57,7 +57,7 @@ def read_images(volume: VolumeFile, settings: ImportSettings) -> Scan:
 def prepare_images(
     scan: Scan, volume: VolumeFile, settings: ImportSettings
 ) -> tuple[Cut, range, Geometry]:
-    """Cut a volume to what is kept of it: the images, their slice numbers, where they lay."""
+    """Crop a volume: return the images, their slice numbers and the geometry."""
     path, images = volume.path, scan.images
     numbers = kept_slices(len(images), path, settings)
     images = images[numbers.start : numbers.stop]
@@ -69,7 +69,7 @@ def prepare_images(
         geometry = replace(geometry, stored_mm=settings.resample)
         pad = pad or size
     kept = cut(images, path, size=size, pad=pad)
-    # fastMRI's targets are magnitudes by their making.
+    # fastMRI's targets are magnitudes by construction.
     is_target = volume.format == "hdf5" and settings.key in (None, *TARGET_KEYS)
     if settings.absolute:
         kept = np.abs(kept)
@@ -81,9 +81,7 @@ def _resampled(
     images: Stack, spacing_mm: Spacing | None, path: Path, wanted_mm: Spacing
 ) -> Resampled:
     if spacing_mm is None:
-        raise DataError(
-            f"{path} does not tell its pixel spacing, or several; import it without --resample"
-        )
+        raise DataError(f"{path} has no pixel spacing, or several; import it without --resample")
     rows, cols = resampled_size(images.shape[1:], spacing_mm, wanted_mm)
     if max(rows, cols) > LARGEST_SIDE:
         raise DataError(
@@ -95,7 +93,7 @@ def _resampled(
 
 
 def kept_slices(n_slices: int, path: Path, settings: ImportSettings) -> range:
-    """Return the numbers of the slices of a volume that are kept."""
+    """Return the numbers of the slices to import."""
     numbers = middle_slices(n_slices) if settings.center_volume else range(n_slices)
     if not numbers:
         raise DataError(
@@ -106,38 +104,38 @@ def kept_slices(n_slices: int, path: Path, settings: ImportSettings) -> range:
 
 
 def fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> str:
-    """Advise on sizes that fit all volumes, as far as the first of them tell."""
-    found: list[Size] = []
+    """Recommend sizes that fit all volumes, based on the first of them."""
+    sizes: list[Size] = []
     for volume in volumes[:_LOOKED_AT]:
         with suppress(DataError):
             scan = read_images(volume, settings)
             size = scan.images.shape[1:]
             if settings.resample and scan.spacing_mm:
                 size = resampled_size(size, scan.spacing_mm, settings.resample)
-            found.append(size)
-    rows, cols = zip(*found, strict=True)
+            sizes.append(size)
+    rows, cols = zip(*sizes, strict=True)
     wanted = sides(settings.size or 0)
-    kept = told((min(rows), min(cols)))
-    padded = told((max(*rows, wanted[0]), max(*cols, wanted[1])))
-    return f"keep their middle with --size {kept}, surround them with zeros by --pad {padded}"
+    kept = size_text((min(rows), min(cols)))
+    padded = size_text((max(*rows, wanted[0]), max(*cols, wanted[1])))
+    return f"keep their middle with --size {kept}, or pad them with zeros by --pad {padded}"
 
 
 def single_images(files: set[Path]) -> Iterator[str]:
-    """Tell which arrays hold one image, not a stack."""
+    """Describe which arrays contain one image instead of a stack."""
     single = sorted(
         printable(path.name) for path in files if path.suffix == ".npy" and _is_single(path)
     )
     if len(single) == 1:
-        yield f"{single[0]} holds one image, not a stack: it became a volume of one slice"
+        yield f"{single[0]} contains one image, not a stack: it became a volume of one slice"
     elif single:
         yield (
-            f"{len(single)} .npy files hold one image each, not a stack ({single[0]} first): each "
-            "became a volume of one slice"
+            f"{len(single)} .npy files contain one image each, not a stack ({single[0]} first): "
+            "each became a volume of one slice"
         )
 
 
 def _is_single(path: Path) -> bool:
-    # What cannot be read has been left out.
+    # Unreadable files have been left out before.
     with suppress(DataError), reading(path, "an array"):
         return path.is_file() and np.lib.format.open_memmap(path, mode="r").ndim == 2
     return False

@@ -25,15 +25,15 @@ from kscout.errors import DataError
 from kscout.physics.coils import check_compression, compress
 
 Filled = Bool[np.ndarray, " col"]
-"""Columns that hold anything."""
+"""Mask of columns with nonzero values."""
 
 _LOOKED_AT = 20
-"""Volumes that are looked at to find out what a source holds."""
+"""Number of volumes that are examined to detect k-space."""
 _WHAT = "k-space"
 
 
 def is_kspace(source: Path, settings: ImportSettings) -> bool:
-    """Say whether an import is of k-space: as asked for, or where the files hold nothing else."""
+    """Return whether an import is of k-space: as requested, or if there is nothing else."""
     if settings.names_kspace:
         return True
     images = find_volumes(source)
@@ -85,7 +85,7 @@ def _geometry(scan: RawScan, cutting: Cutting, settings: ImportSettings) -> Geom
         return found
     is_compressed = n_coils > settings.compress
     if not is_compressed:
-        note = f"all {n_coils} coils kept, as --compress {settings.compress} asks for no fewer"
+        note = f"all {n_coils} coils kept, since --compress is {settings.compress}"
     else:
         note = f"{n_coils} coils compressed to {settings.compress}"
         note += f" by {settings.compress_center} central columns, which acquisitions start from"
@@ -94,25 +94,25 @@ def _geometry(scan: RawScan, cutting: Cutting, settings: ImportSettings) -> Geom
 
 
 def virtual_coils(writer: StoreWriter, settings: ImportSettings) -> tuple[int, int] | None:
-    """Return what a store tells of its coils: nothing where those of no volume were compressed."""
+    """Return virtual coils and central columns for the manifest; None without compression."""
     found = [record.geometry for record in writer.records]
-    # A journal that an earlier kscout began does not tell.
+    # A journal of an earlier version does not specify it.
     is_any = any(geometry is None or geometry.is_compressed is not False for geometry in found)
     return settings.virtual if is_any else None
 
 
 def caveats(writer: StoreWriter) -> Iterator[str]:
-    """Tell what a reader of results must know about the k-space of a store."""
+    """Describe properties of k-space that matter for the interpretation of results."""
     found = [record.geometry for record in writer.records if record.geometry is not None]
     if n_cut := sum(geometry.is_computed for geometry in found):
         yield (
-            f"{_volumes(n_cut)} cut along phase encoding, turned, or made of complex images: the "
-            "columns of this store are computed, and no scanner measured them"
+            f"{_volumes(n_cut)} cropped along phase encoding, transposed, or made of complex "
+            "images: the columns of this store are computed, not measured by a scanner"
         )
     if n_lacking := sum(record.measured is not None for record in writer.records):
         yield (
-            f"{_volumes(n_lacking)} with columns missing (prospective): such k-space can be "
-            "reconstructed, and there is no truth to train on or to score"
+            f"{_volumes(n_lacking)} with missing columns (prospective): such k-space can only be "
+            "reconstructed, since there is no ground truth for training or scoring"
         )
     notes = Counter(note for geometry in found for note in geometry.notes or ())
     for note, count in notes.items():
@@ -135,12 +135,12 @@ def _read(scan: RawScan, first: int, last: int, path: Path) -> Slices:
 
 
 def _turned(scan: RawScan, path: Path, settings: ImportSettings) -> RawScan:
-    """Return k-space whose rows are columns, without the oversampling that they had as rows."""
+    """Return k-space with rows and columns exchanged, without readout oversampling."""
     readout, (n_slices, n_coils, _, n_cols) = Cutting.of_readout(scan), scan.shape
 
     def read(first: int, last: int) -> Slices:
         values = _read(scan, first, last, path)
-        # Turned, every column would hold something of those that were measured.
+        # After the exchange, every column would mix measured columns.
         for found in _filled(values, first, path):
             if found.any():
                 _check_sampling(found, scan, readout, path, settings)
@@ -158,35 +158,33 @@ def _turned(scan: RawScan, path: Path, settings: ImportSettings) -> RawScan:
 
 
 def _filled(values: Slices, first: int, path: Path) -> Bool[np.ndarray, "slice col"]:
-    """Return the columns that slices hold, which all coils that hear anything must have."""
+    """Return the nonzero columns of slices, which all coils with signal must share."""
     held = np.asarray(values.any(axis=2))
     filled = np.asarray(held.any(axis=1))
     lacks = (held != filled[:, None]) & held.any(axis=2, keepdims=True)
     if lacks.any():
         number, coil, column = np.argwhere(lacks)[0].tolist()
         raise DataError(
-            f"{path} has nothing in column {column} of coil {coil} of slice {first + number}, "
+            f"{path} is empty in column {column} of coil {coil} of slice {first + number}, "
             "which other coils measured; repair it, or save it without that coil"
         )
     return filled
 
 
 def _filled_columns(scan: RawScan, numbers: Sequence[int], path: Path) -> Filled:
-    """Look at the slices from the middle on, until one holds anything."""
+    """Return the nonzero columns of the first nonempty slice, from the middle on."""
     half = len(numbers) // 2
     for number in (*numbers[half:], *numbers[:half]):
         (filled,) = _filled(_read(scan, number, number + 1, path), number, path)
         if filled.any():
             return filled
-    raise DataError(
-        f"{path} holds nothing but zeros in the {len(numbers)} slices that are kept; repair it"
-    )
+    raise DataError(f"{path} contains only zeros in the {len(numbers)} slices to import; repair it")
 
 
 def _check_sampling(
     filled: Filled, scan: RawScan, cutting: Cutting, path: Path, settings: ImportSettings
 ) -> None:
-    """Refuse a slice that lacks columns between the first and the last, unless that is asked."""
+    """Raise an error for gaps between measured columns, unless undersampling is allowed."""
     places = np.flatnonzero(filled)
     first, end = scan.encoded or (places[0], 0)
     n_matrix = int(max(end, places[-1] + 1) - min(first, places[0]))
@@ -194,13 +192,13 @@ def _check_sampling(
         return
     if not settings.prospective:
         raise DataError(
-            f"{path} is undersampled: {len(places)} of {n_matrix} columns were measured, and what "
-            "was not cannot be acquired; import it to be reconstructed alone with --prospective"
+            f"{path} is undersampled: {len(places)} of {n_matrix} columns were measured, and the "
+            "others cannot be acquired; import it for reconstruction only with --prospective"
         )
     if cutting.is_computed:
         raise DataError(
-            f"{path} is undersampled, and cutting its phase direction would mix columns that were "
-            f"measured with others; keep all {cutting.size[1]} columns"
+            f"{path} is undersampled, and cropping its phase direction would mix measured columns "
+            f"with others; keep all {cutting.size[1]} columns"
         )
 
 
@@ -224,7 +222,7 @@ def _parts(
                 raise DataError(
                     f"{path} measured {int(found[place].sum())} columns of slice {first + place}, "
                     f"and others, or {int(filled.sum())} columns, of another slice; split it up, "
-                    "or import it to be reconstructed alone with --prospective"
+                    "or import it for reconstruction only with --prospective"
                 )
             _check_sampling(found[place], scan, cutting, path, settings)
         slices = tuple(first + int(place) for place in shown)
@@ -242,7 +240,7 @@ def _parts(
 def _compressed(
     kspace: Slices, masks: Sequence[Filled], path: Path, settings: ImportSettings
 ) -> Complex64[np.ndarray, "slice virtual row col"]:
-    """Return k-space of few virtual coils, where that is asked for and there are more."""
+    """Return k-space compressed to virtual coils, if requested and if there are more coils."""
     if settings.compress is None or not len(kspace) or kspace.shape[1] <= settings.compress:
         return kspace
     n_coils, n_center, n_cols = settings.compress, settings.compress_center, kspace.shape[-1]

@@ -13,7 +13,7 @@ Spacing = tuple[float, float]
 Resampled = Float32[np.ndarray, "slice new_row new_col"]
 
 _LOBES = 4
-"""Zero crossings of the sinc on either side, where the window ends."""
+"""Zero crossings of the sinc on each side, up to the end of the window."""
 
 
 def resampled_size(size: tuple[int, int], old_mm: Spacing, new_mm: Spacing) -> tuple[int, int]:
@@ -26,11 +26,11 @@ def resampled_size(size: tuple[int, int], old_mm: Spacing, new_mm: Spacing) -> t
 
 
 def resample(images: Stack, old_mm: Spacing, new_mm: Spacing) -> Resampled:
-    r"""Return images at another spacing, their middle where it was.
+    r"""Return images at another spacing with unchanged center.
 
     Every new pixel at $x$ is $\sum_i w(x - x_i) f_i / \sum_i w(x - x_i)$, where $w$ is a sinc
-    under the main lobe of a wider one (Lanczos), as wide as the coarser of both grids: so what
-    the new grid cannot show is removed, not folded back. Its overshoot below zero is cut off.
+    under the main lobe of a wider one (Lanczos), as wide as the coarser of both grids, which
+    prevents aliasing. Negative overshoot is clipped.
     """
     lowest = min(float(images.min()), 0.0)
     size = resampled_size(images.shape[1:], old_mm, new_mm)
@@ -44,7 +44,7 @@ def resample(images: Stack, old_mm: Spacing, new_mm: Spacing) -> Resampled:
 
 
 def _weights(n_old: int, n_new: int, scale: float) -> Float32[np.ndarray, "{n_new} {n_old}"]:
-    """Return how much each old pixel adds to each new one; `scale` is the new spacing in old."""
+    """Return the weight of each old pixel in each new one; `scale` is new / old spacing."""
     places = (np.arange(n_new) - (n_new - 1) / 2) * scale + (n_old - 1) / 2
     distance = (places[:, None] - np.arange(n_old)) / max(scale, 1.0)
     weights = np.sinc(distance) * np.sinc(distance / _LOBES) * (np.abs(distance) < _LOBES)

@@ -1,4 +1,4 @@
-"""How volumes become slices of a store: what an import is asked for."""
+"""Settings of an import: how volumes become slices of a store."""
 
 import math
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ _SIZE = Written("PIXELS|ROWSxCOLS", parse_size)
 
 
 def parse_axes(text: str, option: str) -> tuple[str, ...]:
-    """Read the names of axes from `slice,coil,row,col` in the order of the file."""
+    """Parse names of axes, such as `slice,coil,row,col`, in the order of the file."""
     axes = tuple(part.strip() for part in text.split(","))
     known = {**dict.fromkeys(("row", "col"), 1), "coil": 1, "slice": 9, "average": 9, "-": 9}
     if bad := [axis for axis in axes if axes.count(axis) > known.get(axis, 0)]:
         raise ConfigError(
             f"{option} {text!r} names {bad[0]!r} {'twice' if bad[0] in known else ''}".rstrip()
-            + "; name row, col and coil once, slice and average as often as they come, and - "
+            + "; name row, col and coil once, slice and average any number of times, and - "
             "for an axis of length 1"
         )
     if not {"row", "col"} <= set(axes):
@@ -30,7 +30,7 @@ def parse_axes(text: str, option: str) -> tuple[str, ...]:
 
 
 def parse_spacing(text: str, option: str) -> tuple[float, float]:
-    """Read a spacing in mm from one number, or from `ROWxCOL`."""
+    """Parse a spacing in mm from one number, or from `ROWxCOL`."""
     try:
         steps = [float(part) for part in text.split("x")]
         rows, cols = steps * 2 if len(steps) == 1 else steps
@@ -51,66 +51,67 @@ class ImportSettings:
     pad: Annotated[int | Size | None, _SIZE] = None
     """Zero-pad smaller images to this first; paper: 384 for brains."""
     resample: Annotated[tuple[float, float] | None, Written("MM|ROWxCOL", parse_spacing)] = None
-    """Bring pixels to this spacing (mm) first."""
+    """Resample pixels to this spacing (mm) first."""
     divide: float | None = None
-    """Divide all pixels by this, e.g. to bring them to 0..1."""
+    """Divide all pixels by this number, e.g. to scale them to 0..1."""
     absolute: bool = False
-    """Take absolute values of pixels."""
+    """Use absolute values of pixels."""
     center_volume: bool = False
     """Keep the middle half of the slices, or all."""
     sample_rate: float = 1.0
-    """Share of each split's volumes to keep."""
+    """Fraction of each split's volumes to import."""
     acquisition: str | None = None
-    """Only this acquisition, e.g. CORPD_FBK."""
+    """Import only this acquisition, e.g. CORPD_FBK."""
     splits: Path | None = None
-    """Folder of train.txt, val.txt, test.txt: volume names."""
+    """Folder of train.txt, val.txt, test.txt with volume names."""
     held_out: float = 0.2
-    """Share drawn for test, then for val, where unnamed."""
+    """Fraction of volumes for test, then for val, if no split is given."""
     seed: int = 0
-    """Of that draw."""
+    """Seed of the random split."""
     test_from_train: bool = False
-    """Draw test volumes from train's, even if there is a test folder."""
+    """Take test volumes from train, even if there is a test folder."""
     key: str | None = None
     """Name of images or k-space in a file; known for fastMRI."""
     plane: Plane = "axial"
-    """Cut of NIfTI."""
+    """NIfTI: plane of the slices."""
     phase_encoding: PhaseEncoding = "columns"
-    """Way that is encoded by phase; rows become the columns of the store."""
+    """Phase-encoding axis of the file; rows become the columns of the store."""
     raw: bool = False
-    """Import k-space, also where there are images of it."""
+    """Import k-space, even if the files also contain images."""
     crop: Annotated[int | Size | None, _SIZE] = None
-    """k-space: pixels of its image to keep. (default: --size)"""
+    """k-space: pixels of its image to retain. (default: --size)"""
     resize: Annotated[int | Size | None, _SIZE] = None
-    """k-space: rows, columns to keep about its center, or to zero-pad to."""
+    """k-space: rows, columns to crop or zero-pad to, around its center."""
     axes: Annotated[tuple[str, ...] | None, Written("NAME,...", parse_axes)] = None
     """k-space: names of the axes of arrays, e.g. slice,coil,row,col."""
     origin: Origin = "center"
-    """k-space: where its centers are."""
+    """k-space: position of the center in the array."""
     header: Path | None = None
-    """k-space: header of ISMRMRD files without one."""
+    """k-space: header for ISMRMRD files without one."""
     target: Annotated[str, Written("|".join(TARGETS))] = "rss"
-    """k-space: rule of targets."""
+    """k-space: rule for targets."""
     compress: int | None = None
-    """k-space: virtual coils to keep, e.g. 8. (default: all coils)"""
+    """k-space: number of virtual coils, e.g. 8. (default: all coils)"""
     compress_center: int = 8
-    """k-space: central columns that virtual coils are found in; acquisitions start from them."""
+    """k-space: central columns that define virtual coils; acquisitions start from them."""
     prospective: bool = False
-    """k-space: take undersampled files, too, to be reconstructed alone."""
+    """k-space: also import undersampled files, for reconstruction only."""
     skip_bad: bool = False
-    """Leave out and record what is unusable."""
+    """Leave out and record unusable sources."""
 
     def __post_init__(self) -> None:
         for name in ("size", "pad", "crop", "resize"):
             size = getattr(self, name)
             if size is not None and not all(1 <= side <= LARGEST_SIDE for side in sides(size)):
                 raise ConfigError(
-                    f"--{name} {told(size)} is no image size; give 1 to {LARGEST_SIDE}"
+                    f"--{name} {size_text(size)} is no image size; give 1 to {LARGEST_SIDE}"
                 )
         if self.pad is not None and self.size is not None:
             less = zip(sides(self.pad), sides(self.size), strict=True)
             if any(pad < size for pad, size in less):
                 raise ConfigError(
-                    f"--pad {told(self.pad)} is less than --size {told(self.size)}; raise --pad"
+                    f"--pad {size_text(self.pad)} is less than --size {size_text(self.size)}; "
+                    "raise --pad"
                 )
         if self.resample and not all(0.01 <= step <= 100 for step in self.resample):
             raise ConfigError(
@@ -119,47 +120,47 @@ class ImportSettings:
         if self.divide is not None and not 0 < self.divide < math.inf:
             raise ConfigError(f"--divide is {self.divide}; give a number above 0")
         if not 0 < self.sample_rate <= 1:
-            raise ConfigError(f"--sample-rate is {self.sample_rate}; give a share above 0, up to 1")
+            raise ConfigError(f"--sample-rate is {self.sample_rate}; give one above 0, up to 1")
         if not 0 <= self.held_out < 1:
-            raise ConfigError(f"--held-out is {self.held_out}; give a share from 0 to below 1")
+            raise ConfigError(f"--held-out is {self.held_out}; give one from 0 to below 1")
         if self.splits is not None and self.test_from_train:
             raise ConfigError("--splits names the test volumes; drop it or --test-from-train")
         self._check_kind()
 
     @property
     def virtual(self) -> tuple[int, int] | None:
-        """Virtual coils, and the central columns that they are found in; None keeps all coils."""
+        """Numbers of virtual coils and of central columns that define them; None keeps all."""
         return None if self.compress is None else (self.compress, self.compress_center)
 
     @property
     def names_kspace(self) -> list[str]:
-        """Settings that only k-space has, as far as they are given."""
+        """Names of the given settings that only apply to k-space."""
         names = ("raw", "crop", "resize", "axes", "header", "compress", "prospective")
-        found = [name for name in names if getattr(self, name) not in (None, False)]
-        found += ["target"] if self.target != "rss" else []
-        return found + (["origin"] if self.origin != "center" else [])
+        given = [name for name in names if getattr(self, name) not in (None, False)]
+        given += ["target"] if self.target != "rss" else []
+        return given + (["origin"] if self.origin != "center" else [])
 
     def _check_kind(self) -> None:
         check_target(self.target)
         of_images = [name for name in ("pad", "resample") if getattr(self, name) is not None]
         if self.names_kspace and of_images:
             raise ConfigError(
-                f"--{of_images[0]} is of images, and --{self.names_kspace[0]} of k-space, which "
-                "--crop and --resize cut; drop one of them"
+                f"--{of_images[0]} applies to images, and --{self.names_kspace[0]} to k-space, "
+                "which --crop and --resize crop; remove one of them"
             )
         if self.prospective and self.phase_encoding == "rows":
             raise ConfigError(
-                "--prospective keeps the columns that were measured, and --phase-encoding rows "
-                "makes columns of a readout; drop one of them"
+                "--prospective keeps the measured columns, and --phase-encoding rows "
+                "computes columns from readouts; remove one of them"
             )
         for name, count in (("compress", self.compress), ("compress-center", self.compress_center)):
             if count is not None and count < 1:
                 raise ConfigError(f"--{name} is {count}; it must be 1 or more")
         if self.crop is not None and self.size is not None:
-            raise ConfigError("--size and --crop say the same of k-space; drop one of them")
+            raise ConfigError("--size and --crop are the same for k-space; remove one of them")
 
 
-def told(size: int | Size) -> str:
-    """Return a size as an option takes it."""
+def size_text(size: int | Size) -> str:
+    """Return a size in the format of an option."""
     rows, cols = sides(size)
     return str(rows) if rows == cols else f"{rows}x{cols}"

@@ -1,4 +1,4 @@
-"""Which volume belongs to training, validation and test: by folder, by text file or by draw."""
+"""Assignment of volumes to training, validation and test: by folder, text file or at random."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _NO_KSPACE = (
     "--axes"
 )
 
-_STORE = "a store already, which commands take as it is (--data)"
+_STORE = "a store already, which commands accept directly (--data)"
 
 T = TypeVar("T")
 
@@ -40,33 +40,33 @@ T = TypeVar("T")
 @final
 @dataclass(frozen=True)
 class Assignment:
-    """Volumes by split, and the volumes that nothing assigns."""
+    """Volumes by split, and the volumes without a split."""
 
     volumes: Mapping[str, list[VolumeFile]]
     left_out: tuple[tuple[str, str], ...] = ()
     """Names and reasons."""
 
     def sampled(self, rate: float) -> "Assignment":
-        """Keep a share of the volumes of every split."""
+        """Return a fraction of the volumes of every split."""
         kept = {split: sample_volumes(found, rate) for split, found in self.volumes.items()}
         if empty := [split for split, found in kept.items() if not found]:
             presets = [name for name, one in IMPORT_PRESETS.items() if one["sample_rate"] == rate]
             source = f" (as --preset {presets[0]} has it)" if presets else ""
             raise DataError(
-                f"a sample rate of {rate}{source} leaves none of the volumes of {empty[0]}, of "
-                f"which there are {len(self.volumes[empty[0]])}; keep all with --sample-rate 1"
+                f"a sample rate of {rate}{source} leaves none of the volumes of {empty[0]}, which "
+                f"has {len(self.volumes[empty[0]])}; keep all with --sample-rate 1"
             )
         return replace(self, volumes=kept)
 
     def doubles(self) -> list[str]:
-        """Name each volume that is in several splits."""
+        """Return a message on each volume that is in several splits."""
         splits: dict[str, list[str]] = {}
         for split, volumes in self.volumes.items():
             for volume in volumes:
                 splits.setdefault(volume.name, []).append(split)
         return [
-            f"volume {name} is in two splits, {' and '.join(where)}: scores on it tell nothing "
-            "about unseen volumes"
+            f"volume {name} is in two splits, {' and '.join(where)}: scores on it do not measure "
+            "performance on unseen volumes"
             for name, where in splits.items()
             if len(where) > 1
         ]
@@ -81,15 +81,15 @@ def assign_splits(
     seed: int,
     raw: bool = False,
 ) -> Assignment:
-    """Decide which volumes of a source belong to which split, reading none of them.
+    """Assign the volumes of a source to splits, without reading them.
 
     Args:
         source: a folder of volumes, a layout of one folder per split, or a file.
-        lists: folder of text files that name the volumes of each split.
-        test_from_train: pass over a folder of test volumes.
-        held_out: share of the training volumes that is drawn for a split without a folder.
-        seed: of that draw.
-        raw: the volumes are k-space; a single one is for test, as it is too little to train on.
+        lists: folder of text files with the volume names of each split.
+        test_from_train: skip a folder of test volumes.
+        held_out: fraction of the training volumes for a split without a folder.
+        seed: seed of the random split.
+        raw: the volumes are k-space; a single one is for test, since it is too little for training.
     """
     if not source.exists():
         raise DataError(f"{source} does not exist; give the folder that holds the volumes")
@@ -109,7 +109,7 @@ def assign_splits(
             place = folders.get(split, source)
             usual = _EMPTY_FOLDER if folders else _NO_KSPACE if raw else _NO_FOLDERS
             stores = find_stores(place)
-            held = f"but {place / stores[0]}, which is {_STORE}; {usual}" if stores else ""
+            held = f"except {place / stores[0]}, which is {_STORE}; {usual}" if stores else ""
             advice = held or f"that kscout reads; {why_no_volumes(place) or usual}"
             raise DataError(printable(f"{place} holds no volumes {advice}"))
     if raw and not folders and len(volumes["train"]) == 1:
@@ -133,7 +133,7 @@ def _split_folders(source: Path) -> dict[str, Path]:
 def _split_by_lists(
     volumes: list[VolumeFile], lists: Mapping[str, list[str]], folder: Path
 ) -> Assignment:
-    """Assign volumes as text files name them, with or without the files' suffixes."""
+    """Assign volumes by text files that name them, with or without the files' suffixes."""
     by_name = {volume.name: volume for volume in volumes}
     by_name.update({_stem(volume.name): volume for volume in volumes})
     assigned = {
@@ -173,9 +173,9 @@ def _read_lists(folder: Path) -> dict[str, list[str]]:
 
 
 def _unique_volumes(source: Path, raw: bool) -> list[VolumeFile]:
-    """Return the volumes of a whole source, each by its own name whatever its folder.
+    """Return the volumes of a source, each name once in all folders.
 
-    Text files name volumes without folders; where two folders hold one name, the first serves.
+    Text files name volumes without folders; of equal names, the first is used.
     """
     by_name: dict[str, VolumeFile] = {}
     for volume in find_volumes(source, raw=raw):
@@ -187,7 +187,7 @@ def _unique_volumes(source: Path, raw: bool) -> list[VolumeFile]:
 def _draw(
     volumes: list[VolumeFile], share: float, seed: int
 ) -> tuple[list[VolumeFile], list[VolumeFile]]:
-    """Return the rest and a random share of volumes in their order, one each where possible."""
+    """Return the rest and a random fraction of volumes in their order, one each if possible."""
     order = list(range(len(volumes)))
     random.Random(seed).shuffle(order)
     n_drawn = round(len(volumes) * share)
@@ -199,7 +199,7 @@ def _draw(
 
 
 def sample_volumes(volumes: Sequence[T], rate: float) -> list[T]:
-    """Return a random share of a sorted list, the same as the authors' code draws, still sorted."""
+    """Return a sorted random fraction of a sorted list, equal to that of the authors' code."""
     if rate >= 1:
         return list(volumes)
     order = list(range(len(volumes)))

@@ -1,4 +1,4 @@
-"""Finding volumes in a folder and reading them, whatever their format."""
+"""Finding and reading volumes of any format in a folder."""
 
 import math
 from collections import Counter
@@ -28,22 +28,22 @@ SUFFIXES, RAW_SUFFIXES = (
     }
     for formats in (FORMATS, RAW_FORMATS)
 )
-"""Formats of which one file is a volume, of images and of k-space, by the end of its name."""
+"""Formats in which one file is a volume, of images and of k-space, by suffix."""
 
 _HEAD_BYTES = 4096
-"""Of a manifest, which begins with what tells it from others."""
+"""First bytes of a store's manifest."""
 
 
 @final
 @dataclass(frozen=True)
 class VolumeFile:
-    """One volume on disk, not read yet."""
+    """One volume on disk that has not been read."""
 
     name: str
     path: Path
     """The file; for a DICOM series its folder."""
     format: str
-    """Its name in `kscout.names.FORMATS`, or in `RAW_FORMATS`."""
+    """Name in `kscout.names.FORMATS`, or in `RAW_FORMATS`."""
 
     @property
     def n_bytes(self) -> int:
@@ -52,10 +52,10 @@ class VolumeFile:
 
 
 def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
-    """Return the volumes in a folder and the folders below, sorted by name; or the one file.
+    """Return the volumes in a folder and its subfolders, sorted by name; or the single file.
 
-    A volume is called by its file's name, and by its path where two files share a name. Stores are
-    passed over: their slices are prepared already.
+    A volume has the name of its file, or its path if two files share a name. Stores are skipped,
+    because their slices are already prepared.
     """
     format_of = _raw_format_of if raw else _format_of
     if not source.is_dir():
@@ -73,13 +73,13 @@ def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
 
 
 def find_stores(source: Path) -> list[str]:
-    """Return the stores in a folder and the folders below, by their paths inside of it."""
+    """Return the relative paths of stores in a folder and its subfolders."""
     folders = _folders(source) if source.is_dir() else ()
     return sorted(relative(folder, source) for folder, holds_store in folders if holds_store)
 
 
 def is_store(folder: Path) -> bool:
-    """Say whether a folder holds a store, whole or unfinished; others write manifests, too."""
+    """Return whether a folder is a store; other folders may also have a manifest.json."""
     if not any(folder.glob("*_*x*.npy")):
         return False
     if (folder / JOURNAL).is_file():
@@ -103,22 +103,22 @@ def read_raw(
     axes: tuple[str, ...] | None = None,
     header: Path | None = None,
 ) -> RawScan:
-    """Return the k-space of a volume, whose slices are read when they are asked for.
+    """Return the k-space of a volume, whose slices are read on request.
 
     Args:
-        volume: what `find_volumes` found.
+        volume: a result of `find_volumes`.
         key: name of the k-space inside its file.
-        axes: names of its axes, where its format does not know them.
-        header: of an ISMRMRD file without one.
+        axes: names of its axes, if its format does not specify them.
+        header: header for an ISMRMRD file without one.
     """
     given = {"key": key, "axes": axes, "header": header}
     return _read(RawScan, RAW_FORMATS[volume.format], volume.path, given)
 
 
 def _read(kind: type[S], entry: FormatEntry, path: Path, given: Mapping[str, object]) -> S:
-    """Return what a reader found, given the options that it takes, without what makes no sense."""
+    """Return the result of a reader, which receives the applicable options."""
     with reading(path, entry.summary):
-        # Opening a pipe would wait for whoever writes to it.
+        # Opening a pipe would block until something writes to it.
         if not path.is_file() and not (path.is_dir() and entry.is_series):
             raise DataError(f"{path} is no regular file; leave it out of the source")
         read: Callable[..., S] = import_target(entry.target, of="reader")
@@ -130,7 +130,7 @@ def _read(kind: type[S], entry: FormatEntry, path: Path, given: Mapping[str, obj
 
 
 def relative(path: Path, source: Path) -> str:
-    """Return the path of a volume inside its source, or its name where it is the source."""
+    """Return the path of a volume relative to the source, or its name if it is the source."""
     return printable(path.relative_to(source).as_posix() if path != source else path.name)
 
 
@@ -149,7 +149,7 @@ def _raw_format_of(path: Path) -> str | None:
 
 
 def _walk(source: Path, format_of: Callable[[Path], str | None]) -> Iterator[tuple[Path, str]]:
-    """Yield volumes and their formats, passing over stores."""
+    """Yield volumes and their formats, without those in stores."""
     for folder, holds_store in _folders(source):
         for path in () if holds_store else folder.iterdir():
             if not path.is_dir() and (kind := format_of(path)):
@@ -157,9 +157,9 @@ def _walk(source: Path, format_of: Callable[[Path], str | None]) -> Iterator[tup
 
 
 def _folders(source: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield a folder and those below, and which of them hold a store, where it goes no deeper.
+    """Yield a folder and its subfolders, and whether each is a store, which is not entered.
 
-    Links that lead around in circles are followed once.
+    Cyclic links are followed once.
     """
     folders, seen = [source], set()
     while folders:

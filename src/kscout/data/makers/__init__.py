@@ -1,6 +1,6 @@
-"""Images that need no license, drawn volume by volume; `kscout.names.SOURCES` is the table.
+"""Procedural and freely available images, generated volume by volume (table: `names.SOURCES`).
 
-The numbers of an anatomy lie in TOML files beside the code that draws it.
+The parameters of an anatomy are in a TOML file next to its code.
 """
 
 import tomllib

@@ -42,8 +42,8 @@ def _draw_textures(
 
 
 def _slice_grid(brain: Brain, height_mm: float, level: float, n_points: int) -> Grid:
-    """Return where an axial slice lies in the body."""
-    # Depth runs up: columns to the side, rows to the back.
+    """Return the body coordinates of an axial slice."""
+    # Depth is upward; columns run to the side, rows to the back.
     axes = rotation(brain.pose) / np.array([brain.width, brain.length, 1.0])[:, None]
     offset = np.array([*brain.shift, height_mm])
     grid = plane_grid(n_points, brain.field_of_view, axes, axes @ offset)

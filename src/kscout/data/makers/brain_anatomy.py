@@ -1,8 +1,8 @@
 """The anatomy of one procedural head: hulls of the brain's parts and the folds of its cortex.
 
 Body axes in millimeters from the middle of the brain: x to the side, y to the back, z up. Sulci
-are the zero set of band-pass noise that is read at the place where the normal of the brain's
-surface comes out: sheets that dive from the surface, bend a little, and end at a varying depth.
+are the zero set of band-pass noise, evaluated at the surface point along the surface normal:
+sheets that start at the surface, bend a little, and end at a random depth.
 """
 
 from dataclasses import dataclass, replace
@@ -24,9 +24,9 @@ Spot = tuple[Point, float]
 
 _LATTICE_MM = 4.0
 _LATTICE_SHAPE = (56, 48, 56)
-"""Knots along y, z and x of the lattice that holds the folds."""
+"""Knots of the lattice of folds along y, z and x."""
 _AXIS_HALF_LENGTH, _AXIS_X, _AXIS_Z = 46.0, 27.0, 6.0
-"""The line inside each hemisphere from which its surface is seen."""
+"""The line inside each hemisphere that is the origin of surface normals."""
 
 
 def draw_folds(
@@ -57,7 +57,7 @@ def _draw_findings(rng: np.random.Generator, _: object) -> tuple[tuple[Spot, ...
 @final
 @dataclass(frozen=True)
 class Brain:
-    """One subject: everything that all its slices share. Lengths in millimeters."""
+    """Parameters of one subject, shared by all its slices. Lengths in millimeters."""
 
     contrast: str = choice(_NUMBERS["contrasts"])
     findings: tuple[tuple[Spot, ...], Spot | None] = drawn(_draw_findings)
@@ -87,7 +87,7 @@ class Brain:
 
 
 def mirrored(grid: Grid) -> Grid:
-    """Fold the two sides onto each other: one shape then stands for left and right."""
+    """Mirror one side onto the other, so that one shape describes left and right."""
     return replace(grid, x=np.abs(grid.x))
 
 
@@ -119,19 +119,19 @@ def _cerebrum(grid: Grid) -> Field:
 def find_hulls(grid: Grid, brain: Brain) -> Hulls:
     """Return the large shapes over a slice."""
     side = mirrored(grid)
-    whole = _cerebrum(grid)
+    both = _cerebrum(grid)
     core = ellipsoid(grid, (0.0, 4.0, 8.0), (31.0, 41.0, 23.0))
-    parted = meet(whole, np.float32(0.5 + 0.4 * brain.csf) - side.x, 4.0)
+    parted = meet(both, np.float32(0.5 + 0.4 * brain.csf) - side.x, 4.0)
     cerebellum = join_all(PARTS["cerebellum"], side, 5.0)
     stem = join_all(PARTS["stem"], side, 6.0)
-    # The outline goes on downward as a cylinder: scalp, jaw muscles and neck.
+    # The outline continues downward as a cylinder: scalp, jaw muscles and neck.
     height = np.where(grid.z < 5.0, 5.0 + 0.3 * (grid.z - 5.0), grid.z).astype(np.float32)
     down = replace(grid, z=height)
     extra = brain.csf + brain.skull + brain.scalp
     head = ellipsoid(down, (0.0, 0.0, 6.0), (66.0 + extra, 84.0 + extra, 62.0 + extra))
     head = join(head, ellipsoid(grid, (0.0, -50.0, -64.0), (60.0, 56.0, 58.0)), 8.0)
-    cavity = join(join(whole, cerebellum, 12.0), join(stem, core, 12.0), 12.0)
-    # The frontal lobes lie on the floor of the skull with hardly any fluid below them.
+    cavity = join(join(both, cerebellum, 12.0), join(stem, core, 12.0), 12.0)
+    # The frontal lobes touch the floor of the skull with hardly any fluid below them.
     low = np.clip((-8.0 - grid.z) * np.float32(1.0 / 8.0), 0.0, 1.0)
     frontal_base = low * np.clip((10.0 - grid.y) * np.float32(1.0 / 20.0), 0.0, 1.0)
     return Hulls(
@@ -145,7 +145,7 @@ def find_hulls(grid: Grid, brain: Brain) -> Hulls:
 
 
 def _bent(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> Grid:
-    """Move points by smooth noise that grows with depth, so that sulci curve on their way in."""
+    """Displace points by smooth noise that grows with depth, so that sulci are curved."""
     n_points = grid.x.shape[0]
     gain = 1.0 + 0.22 * np.clip(depth_mm, 0.0, 25.0)
     x, y, z = (gain * noise.plane(n_points, level) for noise in brain.bends)
@@ -153,7 +153,7 @@ def _bent(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> Grid:
 
 
 def fold_field(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> tuple[Field, Field]:
-    """Return the noise that is zero in the middle of sulci, and the distance from the axis."""
+    """Return the noise whose zero set is the middle of sulci, and the distance from the axis."""
     bent = _bent(grid, brain, depth_mm, level)
     # A soft sign keeps the field continuous across the midline inside the core.
     flank = bent.x / np.sqrt(bent.x * bent.x + 9.0)
@@ -175,7 +175,7 @@ def fold_field(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> tuple
 
 
 def sulcus_distance(field: Field, pixel_mm: float) -> Field:
-    """Turn the noise into a distance from its zero set: value over steepness, with a floor."""
+    """Convert the noise to a distance from its zero set: value / steepness, with a lower bound."""
     down, across = np.gradient(field, np.float32(pixel_mm))
     steep = np.sqrt(down * down + across * across + np.float32(0.13**2))
     return (np.abs(field) / steep).astype(np.float32)

@@ -1,11 +1,11 @@
 """Receive coils around a subject: sensitivities by Biot and Savart's law, phase, complex noise.
 
-Lengths are in halves of the field of view. Loops lie on a cylinder whose axis is that of the
-magnet, and a coil sees the part of its field that is transverse to it, B_1 - i B_2.
+Lengths are in halves of the field of view. Loops are on a cylinder along the axis of the magnet,
+and a coil measures the transverse part of its field, B_1 - i B_2.
 
-Or sensitivities that were measured: 13 virtual coils around a brain, of low resolution, those of
-most energy first. `lab/brain13_maps.py` made their file from k-space that comes with pyqmri 1.3.0;
-NOTICE beside it has its license.
+Alternatively, measured sensitivities: 13 virtual coils around a brain, of low resolution, sorted
+by energy. `lab/brain13_maps.py` made their file from k-space of pyqmri 1.3.0; NOTICE in this
+folder has its license.
 """
 
 import math
@@ -24,14 +24,14 @@ from kscout.errors import ConfigError, unknown_name
 from kscout.names import COIL_MAPS
 
 Axis = Literal["slices", "rows"]
-"""Along which the cylinder lies: across the slices, as for axial ones, or down their rows."""
+"""Axis of the cylinder: across the slices, as for axial ones, or along their rows."""
 Maps = Complex64[np.ndarray, "coil row col"]
 
 MOST_COILS = 64
 _PER_RING = 8
 _RADIUS = 1.4
 _OVERLAP = 1.25
-"""How much wider loops are than their share of the ring."""
+"""Ratio of the diameter of loops to their spacing in the ring."""
 _WIRE = 0.12
 """Thickness of the wire, which keeps fields finite in the corners of an image."""
 _DEPTH = 0.35
@@ -40,22 +40,22 @@ _N_SEGMENTS = 24
 FILE = Path(__file__).with_name("brain13_maps.npz")
 N_MEASURED = 13
 _MOST_ZOOM, _MOST_SHIFT = 1.15, 0.1
-"""How much larger or smaller, and how far in halves of the field of view, a head may lie."""
+"""Range of the scale of a head, and of its offset in halves of the field of view."""
 
 
 @final
 @dataclass(frozen=True)
 class Receiver:
-    """What hears a subject: a number of coils, its smooth phase and its noise."""
+    """Simulated reception: a number of coils, the subject's smooth phase, and noise."""
 
     n_coils: int
-    """One coil hears every place alike."""
+    """A single coil has uniform sensitivity."""
     has_phase: bool = False
-    """Whether the subject has a smooth phase of its own, besides that of the coils."""
+    """Whether the subject has a smooth phase in addition to that of the coils."""
     maps: str = "loops"
-    """What the coils are, a name in `kscout.names.COIL_MAPS`."""
+    """Coil sensitivities, a name in `kscout.names.COIL_MAPS`."""
     snr: float | None = None
-    """Bright tissue over the deviation of the noise, in the middle; None draws it per volume."""
+    """Ratio of bright tissue to the standard deviation of noise, in the middle; None: random."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_coils <= MOST_COILS:
@@ -66,7 +66,7 @@ class Receiver:
             raise unknown_name("maps of coils", self.maps, list(COIL_MAPS))
         if self.maps == "measured" and self.n_coils > N_MEASURED:
             raise ConfigError(
-                f"--coils is {self.n_coils}, and {N_MEASURED} were measured; lower it, or take "
+                f"--coils is {self.n_coils}, and {N_MEASURED} were measured; lower it, or use "
                 "--maps loops"
             )
         if self.snr is not None and not 0.1 <= self.snr <= 1e6:
@@ -75,21 +75,21 @@ class Receiver:
     def receive(
         self, rng: np.random.Generator, clean: Stack, noise: float, axis: Axis
     ) -> Complex64[np.ndarray, "slice coil row col"]:
-        """Return noisy k-space, its combined images scaled to a 99.8th percentile of one."""
+        """Return noisy k-space; the 99.8th percentile of its combined images is one."""
         size = clean.shape[-1]
         array = self._array(rng, axis)
         phase = _Phase.draw(rng) if self.has_phase else None
-        heard = np.empty((len(clean), self.n_coils, size, size), dtype=np.complex64)
+        coil_images = np.empty((len(clean), self.n_coils, size, size), dtype=np.complex64)
         for index, image in enumerate(clean):
             place = (index + 0.5) / len(clean)
             turned = image * phase.factor(size, place) if phase else image
-            heard[index] = turned * array.maps(size, place)
+            coil_images[index] = turned * array.maps(size, place)
         # Maps are one in the middle, so this is bright tissue there.
         level = np.percentile(clean, 99.5) * (noise if self.snr is None else 1 / self.snr)
-        drawn = rng.standard_normal((2, *heard.shape), dtype=np.float32) * np.float32(level)
-        heard += drawn[0] + 1j * drawn[1]
-        scale = np.percentile(root_sum_of_squares(heard), 99.8)
-        return to_kspace(heard / np.float32(scale))
+        drawn = rng.standard_normal((2, *coil_images.shape), dtype=np.float32) * np.float32(level)
+        coil_images += drawn[0] + 1j * drawn[1]
+        scale = np.percentile(root_sum_of_squares(coil_images), 99.8)
+        return to_kspace(coil_images / np.float32(scale))
 
     def _array(self, rng: np.random.Generator, axis: Axis) -> "CoilArray | MeasuredArray":
         if self.maps == "measured" and self.n_coils > 1:
@@ -104,16 +104,16 @@ class CoilArray:
 
     angles: Float32[np.ndarray, " coil"]
     heights: Float32[np.ndarray, " coil"]
-    """Along the axis."""
+    """Position along the axis."""
     width: float
     """Radius of a loop."""
     radius: float
-    """Of the cylinder."""
+    """Radius of the cylinder."""
     axis: Axis
 
     @classmethod
     def draw(cls, rng: np.random.Generator, n_coils: int, axis: Axis) -> "CoilArray":
-        """Turn and size the array at random, as no two subjects lie alike."""
+        """Rotate and scale the array at random."""
         radius = _RADIUS * math.exp(0.05 * rng.standard_normal())
         turn = rng.uniform(0, 2 * math.pi)
         n_rings = math.ceil(n_coils / _PER_RING)
@@ -158,7 +158,7 @@ class CoilArray:
     def _loop(
         self, coil: int
     ) -> tuple[Float32[np.ndarray, "3 segment"], Float32[np.ndarray, "3 segment"]]:
-        """Return where the segments of a loop lie, and their directions, along the three axes."""
+        """Return positions and directions of the segments of a loop, along the three axes."""
         cos, sin = math.cos(self.angles[coil]), math.sin(self.angles[coil])
         turn = 2 * math.pi * np.arange(_N_SEGMENTS) / _N_SEGMENTS
         around, along = self.width * np.cos(turn), self.width * np.sin(turn)
@@ -193,7 +193,7 @@ class _Phase:
 
 @cache
 def measured_cells() -> Complex64[np.ndarray, "coil cell cell"]:
-    """Return the maps as they are stored."""
+    """Return the maps at stored resolution."""
     with np.load(FILE) as file:
         parts = file["maps"].astype(np.float32)
     return np.asarray(parts[..., 0] + 1j * parts[..., 1], dtype=np.complex64)
@@ -202,7 +202,7 @@ def measured_cells() -> Complex64[np.ndarray, "coil cell cell"]:
 @final
 @dataclass(frozen=True)
 class MeasuredArray:
-    """The first of the measured coils, turned, magnified and moved."""
+    """The first of the measured coils, rotated, scaled and shifted."""
 
     n_coils: int
     turn: float
@@ -211,7 +211,7 @@ class MeasuredArray:
 
     @classmethod
     def draw(cls, rng: np.random.Generator, n_coils: int) -> "MeasuredArray":
-        """Lay a head into the coils at random."""
+        """Draw a random position of the head in the coils."""
         down, across = rng.uniform(-_MOST_SHIFT, _MOST_SHIFT, 2).tolist()
         zoom = _MOST_ZOOM ** rng.uniform(-1, 1)
         return cls(n_coils, rng.uniform(0, 2 * math.pi), zoom, (down, across))
@@ -221,9 +221,9 @@ class MeasuredArray:
 
         Args:
             size: rows and columns.
-            place: of the slice, which was measured at one place alone.
+            place: position of the slice; ignored, as only one was measured.
         """
-        # Late: workers that draw knees without coils need not load it.
+        # Imported here: workers that generate knees without coils do not need it.
         from scipy import ndimage
 
         cells = measured_cells()[: self.n_coils]

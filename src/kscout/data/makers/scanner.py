@@ -20,7 +20,7 @@ MAX_SLICES = 1000
 
 
 def check_request(n_slices: int, size: int) -> None:
-    """Refuse sizes that the image makers were not made for."""
+    """Raise an error for unsupported sizes."""
     if not MIN_SIZE <= size <= MAX_SIZE:
         raise ConfigError(
             f"found size {size}, expected {MIN_SIZE} to {MAX_SIZE} pixels; change --size"
@@ -32,7 +32,7 @@ def check_request(n_slices: int, size: int) -> None:
 
 
 def fine_size(size: int) -> int:
-    """Return the number of points per side on which a slice is drawn before the k-space crop."""
+    """Return the points per side on which a slice is drawn before the crop in k-space."""
     return 2 * size if size <= 160 else 2 * (3 * size // 4)
 
 
@@ -51,7 +51,7 @@ def rotation(turns: tuple[float, float, float]) -> Float64[np.ndarray, "3 3"]:
 @final
 @dataclass(frozen=True)
 class Warp:
-    """Smooth random bending of space, coarse and fine, so that no two subjects are alike."""
+    """Smooth random warp of space, coarse and fine, which differs between subjects."""
 
     layers: tuple[tuple[float, list[SmoothNoise]], ...]
 
@@ -66,7 +66,7 @@ class Warp:
         )
 
     def apply(self, grid: Grid, depth: float) -> Grid:
-        """Bend a slice plane; `depth` in [0, 1] is its place in the slab."""
+        """Warp a slice plane; `depth` in [0, 1] is its position in the slab."""
         n_points = grid.x.shape[0]
         for amplitude, fields in self.layers:
             x, y, z = (np.float32(amplitude) * field.plane(n_points, depth) for field in fields)
@@ -99,7 +99,7 @@ def plane_grid(
 @final
 @dataclass(frozen=True)
 class Scanner:
-    """What one examination does to all its slices: coil shading and noise level."""
+    """Properties of one examination, shared by its slices: coil shading and noise level."""
 
     shading: tuple[float, ...]
     noise: float
@@ -112,7 +112,7 @@ class Scanner:
         return cls(tuple((scales * rng.standard_normal(5)).tolist()), level)
 
     def bias(self, n_points: int) -> Field:
-        """Return the factor by which coils brighten each place."""
+        """Return the factor of coil shading at each position."""
         line = ((np.arange(n_points) + 0.5) / n_points * 2.0 - 1.0).astype(np.float32)
         x, y = line[None, :], line[:, None]
         a, b, c, d, e = (np.float32(value) for value in self.shading)
@@ -136,8 +136,8 @@ class Scanner:
             rng: the volume's random numbers.
             n_slices: how many slices.
             size: rows and columns of the images.
-            draw_slice: draws the slice at a place in [0, 1] on a grid of so many points per side.
-            receiver: returns the k-space that its coils hear instead of images.
+            draw_slice: draws the slice at a position in [0, 1] on a grid of given points per side.
+            receiver: simulated coils, whose k-space is returned instead of images.
             axis: along which the coils' cylinder lies.
         """
         check_request(n_slices, size)
@@ -160,12 +160,12 @@ class Scanner:
 
 
 def crop_resolution(image: Field, size: int) -> Float32[np.ndarray, "{size} {size}"]:
-    """Keep only the k-space that a scan of `size` by `size` measures: true blur and ringing."""
+    """Crop k-space to `size` by `size` samples, with the blur and ringing of such a scan."""
     n_points = image.shape[0]
     if n_points == size:
         return image
     kspace = fft.rfft2(image, norm="forward")
     above, below = (size + 1) // 2, size // 2
     rows = np.concatenate([kspace[:above], kspace[n_points - below :]])
-    kept = fft.irfft2(rows[:, : size // 2 + 1], s=(size, size), norm="forward")
-    return np.asarray(kept, dtype=np.float32)
+    cropped = fft.irfft2(rows[:, : size // 2 + 1], s=(size, size), norm="forward")
+    return np.asarray(cropped, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Subjects: dataclasses whose fields say how they are drawn, one after the other."""
+"""Subjects: dataclasses whose fields define their random distributions, in order."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,32 +13,32 @@ S = TypeVar("S")
 
 
 def drawn(how: Callable[[np.random.Generator, Mapping[str, Any]], Any]) -> Any:  # noqa: ANN401
-    """Declare a field that is drawn from random numbers and the fields drawn before it."""
+    """Declare a field that is drawn from random numbers and the previous fields."""
     return field(metadata={"how": how})
 
 
 def uniform(low: float, high: float) -> Any:  # noqa: ANN401 - a field
-    """Declare a number that is drawn evenly."""
+    """Declare a uniformly distributed number."""
     return drawn(lambda rng, _: rng.uniform(low, high))
 
 
 def normal(mean: float, deviation: float) -> Any:  # noqa: ANN401 - a field
-    """Declare a number that is drawn from a normal distribution."""
+    """Declare a normally distributed number."""
     return drawn(lambda rng, _: rng.normal(mean, deviation))
 
 
 def normals(*moments: tuple[float, float]) -> Any:  # noqa: ANN401 - a field
-    """Declare several numbers, each with its mean and deviation."""
+    """Declare several normally distributed numbers, each with its mean and standard deviation."""
     return drawn(lambda rng, _: tuple(rng.normal(mean, spread) for mean, spread in moments))
 
 
 def factor(spread: float, usual: float = 1.0) -> Any:  # noqa: ANN401 - a field
-    """Declare a number that varies about its usual value by a factor."""
+    """Declare a number `usual * f` with a random factor f."""
     return drawn(lambda rng, _: math.exp(rng.normal(0.0, spread)) * usual)
 
 
 def choice(shares: Mapping[str, float]) -> Any:  # noqa: ANN401 - a field
-    """Declare a word, each drawn with its share."""
+    """Declare a word with the given probabilities."""
     return drawn(lambda rng, _: str(rng.choice(list(shares), p=list(shares.values()))))
 
 
@@ -48,7 +48,7 @@ def smooth(cells: int, depth_cells: int) -> Any:  # noqa: ANN401 - a field
 
 
 def draw_subject(kind: type[S], rng: np.random.Generator, **given: object) -> S:
-    """Draw a dataclass field by field, except for those that are given."""
+    """Draw a dataclass field by field, except for the given ones."""
     values = dict(given)
     for item in fields(kind):  # type: ignore[arg-type]
         if item.name not in values:

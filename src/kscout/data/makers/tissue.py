@@ -18,7 +18,7 @@ class Tissue:
     t1_ms: float
     t2_ms: float
     is_fat: bool = False
-    """Fat is dimmed by sequences with fat suppression."""
+    """Whether fat suppression reduces the signal."""
 
 
 @final
@@ -29,7 +29,7 @@ class Sequence:
     repetition_ms: float
     echo_ms: float
     fat_gain: float = 1.0
-    """What is left of the signal of fat."""
+    """Fraction of the signal of fat that remains."""
     inversion_ms: float | None = None
 
 
@@ -57,7 +57,7 @@ def signal(tissue: Tissue, sequence: Sequence) -> float:
 def draw_signals(
     rng: np.random.Generator, sequence: str, *, spread: float = 0.07
 ) -> dict[str, float]:
-    """Draw every tissue's signal for one subject, who differs a little from the table."""
+    """Draw every tissue's signal for one subject, with small deviations from the table."""
     factors = np.exp(spread * rng.standard_normal((len(TISSUES), 3)))
     return {
         name: signal(
