@@ -316,7 +316,7 @@ def test_an_out_that_cannot_be_is_told_with_what_to_name_instead(
         (["report", work / "evaluation", "-o", work / "empty"], "directory; name a file instead"),
         ([*evaluating(work, "/sys/foo"), *random], "; choose "),
         (["data", "import", work / "volumes", "--out", "/proc/foo"], "/proc/foo: No such file"),
-        (["data", "make", "knee", "--out", "/proc/foo"], "/proc is of the system, and holds no"),
+        (["data", "make", "knee", "--out", "/proc/foo"], "/proc is a system folder"),
     ):
         assert run(*command) == 1
         assert words in capsys.readouterr().err, command

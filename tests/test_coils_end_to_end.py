@@ -85,7 +85,7 @@ def test_the_protocol_follows_from_the_store_and_runs_record_why(place: Path) ->
     for run in ("varnet", "dense-seed0", "greedy-seed0"):
         assert 'protocol = "blind"' in (place / run / "config.toml").read_text()
         told = json.loads((place / run / "provenance.json").read_text())["protocol"]
-        assert told.startswith("blind: ") and "k-space of coils does not tell" in told
+        assert told.startswith("blind: ") and "unknown for measured k-space of coils" in told
 
 
 @pytest.mark.slow

@@ -314,7 +314,7 @@ def test_a_description_that_is_wrong_is_one_sentence(
 def test_a_checkpoint_of_odd_shapes_is_one_sentence(tmp_path: Path, value: Any) -> None:
     policy = dict.fromkeys(["channel_layer.layers.0.weight", "fc_out.0.weight", "fc_out.4.weight"])
     torch.save({"model": dict.fromkeys(policy, value)}, tmp_path / "policy.pt")
-    with pytest.raises(WeightsError, match=r"shapes that no policy|does not fit|no parameters"):
+    with pytest.raises(WeightsError, match=r"shapes of no policy|does not fit|no parameters"):
         kscout.policies.load(tmp_path / "policy.pt")
     names = ["down_sample_layers.0.layers.0.weight", "up_sample_layers.0.layers.0.weight"]
     torch.save({"model": dict.fromkeys(names, value)}, tmp_path / "unet.pt")

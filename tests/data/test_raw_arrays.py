@@ -270,7 +270,7 @@ def test_bad_bart_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="three-dimensional k-space of 18 x 20 x 3"):
         imported(path)
     write_bart(path, KSPACE, maps=0, coil=0, read=0, phs1=0)
-    with pytest.raises(DataError, match="has 3 along MAPS, which k-space has not"):
+    with pytest.raises(DataError, match="has 3 along MAPS, which k-space does not have"):
         imported(path)
 
 

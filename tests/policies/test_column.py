@@ -127,7 +127,7 @@ def test_gradients_are_finite_where_a_frequency_is_exactly_zero() -> None:
 
 def test_an_observation_without_a_measurement_is_refused() -> None:
     seen = replace(observation(), zero_filled=None)
-    with pytest.raises(ConfigError, match="reads measured k-space"):
+    with pytest.raises(ConfigError, match="needs measured k-space"):
         trained()(seen)
 
 
@@ -190,7 +190,7 @@ def test_it_may_start_from_the_gains_of_several_starts() -> None:
     mask = torch.arange(32).expand(2, -1) < torch.tensor([[10], [14]])
     found = policy(replace(seen, mask=mask, step=torch.tensor([1, 2])))
     torch.testing.assert_close(found, torch.stack([gains[32, 8][2], gains[32, 12][2]]))
-    with pytest.raises(ConfigError, match=r"of known_starts \[3\] some are not among the 7"):
+    with pytest.raises(ConfigError, match=r"some of known_starts \[3\] are not among the 7"):
         ColumnPolicy(n_cols=32, horizon=8, n_initial=4, known_starts=[3], **SMALL)
 
 

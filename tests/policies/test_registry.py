@@ -176,7 +176,7 @@ def test_impossible_orders_are_refused(order: list[int], sentence: str) -> None:
 @pytest.mark.parametrize("name", ["oracle", "spectral-oracle"])
 def test_an_oracle_without_truth_says_so(name: str, generator: torch.Generator) -> None:
     seen = replace(observation(name, generator), truth=None)
-    with pytest.raises(ConfigError, match="was shown no truth"):
+    with pytest.raises(ConfigError, match="was given no ground truth"):
         tiny_policy(name)(seen)
 
 

@@ -181,7 +181,7 @@ def test_what_goes_wrong_is_told_on_the_page(browser: Any, address: str, tmp_pat
     page, told = other.page, other.page.locator("#status.bad")
     assert "lower the number of steps" in told.inner_text()
     for content, name, words in (
-        (b"\x93NUMPY garbage", "x.npy", "x.npy is of version 32.103"),
+        (b"\x93NUMPY garbage", "x.npy", "x.npy has version 32.103"),
         (bytes(2**22 + 1), "long.npy", "long.npy has 5 MiB, and 4 MiB are taken; drop a smaller"),
     ):
         (tmp_path / name).write_bytes(content)

@@ -121,7 +121,7 @@ def test_slices_at_other_steps_are_scored_each_by_what_decides_there(
     policies.save(tmp_path / "ensemble.safetensors", policy)
     torch.testing.assert_close(policies.load(tmp_path / "ensemble.safetensors")(mixed), scores)
     for wrong in ([5, 16], [5, 5]):
-        with pytest.raises(ConfigError, match="columns twice, or such that a matrix of 16 has not"):
+        with pytest.raises(ConfigError, match="duplicate columns, or columns that are not in a"):
             EnsemblePolicy(**{**how, "order": wrong})
 
 

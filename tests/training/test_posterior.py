@@ -165,7 +165,7 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
         ConfigError, match=r"ConvPolicy samples none; use policy\.name = 'posterior'"
     ):
         train_policy(config_of(conv), store, "zero-filled", tmp_path / "run", device="cpu")
-    with pytest.raises(ConfigError, match="no more than 64 draws"):
+    with pytest.raises(ConfigError, match="n_draws at most 64"):
         PosteriorPolicy(n_draws=65)
     with pytest.raises(ConfigError, match="n_first is 3; use 1 to n_draws, which is 2"):
         PosteriorPolicy(n_draws=2, n_first=3)

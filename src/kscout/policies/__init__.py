@@ -1,4 +1,4 @@
-"""Policies: from what is seen to a score per column. A new one is a file, and a line in `names`."""
+"""Policies: from an observation to column scores. A new one is a file, and a line in `names`."""
 
 import inspect
 from pathlib import Path
@@ -16,21 +16,21 @@ from kscout.zoo import zoo_path
 POLICIES: dict[str, type[Policy]] = {
     name: names.POLICIES.resolve(name) for name in names.POLICIES.entries
 }
-"""The policies of kscout by name; those from outside are found by `kscout.names.POLICIES`."""
+"""The policies of kscout by name; `kscout.names.POLICIES` also finds those of other packages."""
 
 _ORIGINS = {
-    "fit": "its order is chosen on data, as `kscout evaluate` does; give one that was, such as "
-    "knee-base-fixed of the zoo, or in Python call kscout.training.fit_fixed_order",
+    "fit": "its order is fitted to data, as `kscout evaluate` does; give a fitted order, such as "
+    "knee-base-fixed of the zoo, or call kscout.training.fit_fixed_order in Python",
     "training": "it has weights to train with `kscout train policy`; give the run folder instead",
 }
-"""Where policies come from that a name and sizes do not determine."""
+"""Sources of policies that are not determined by a name and sizes."""
 
 
 def build(name: str, *, n_cols: int, n_initial: int, horizon: int) -> Policy:
     """Build a policy that needs no data, from its name and the sizes of the acquisition.
 
     Args:
-        name: its name in `POLICIES`, that of an installed package, or `module:Class`.
+        name: a name in `POLICIES` or of an installed package, or `module:Class`.
         n_cols: number of columns of the image.
         n_initial: central columns measured at the start.
         horizon: columns to acquire.
@@ -48,9 +48,9 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Policy:
     """Load a policy, ready for use.
 
     Args:
-        path: a run folder, a .safetensors file of kscout, a checkpoint of the paper's code, or a
-            name of the zoo ("knee-base-greedy") where no file or folder is called so.
-        device: where the policy shall live.
+        path: a run folder, a .safetensors file of kscout, a checkpoint of the paper's code, or, if
+            no such file or folder exists, the name of a zoo entry ("knee-base-greedy").
+        device: device of the policy.
     """
     return read_policy(zoo_path(path) or Path(path)).to(device).eval()
 
@@ -59,11 +59,11 @@ def save(path: Path | str, policy: Policy, *, extra: dict[str, Any] | None = Non
     """Write a policy to a .safetensors file that `load` reads.
 
     Args:
-        path: the file, replaced whole.
-        policy: of a class in `POLICIES`, or of one of your own at the top of a module.
-        extra: JSON values that say where it comes from.
+        path: the file, replaced atomically.
+        policy: of a class in `POLICIES`, or of your own class at the top level of a module.
+        extra: JSON values that describe its origin.
     """
-    # An estimator may have made a policy deterministic whose class is not, and given it units.
+    # An estimator may have set `is_stochastic` and gain units on the instance, not on the class.
     kept = {
         "is_stochastic": policy.is_stochastic,
         "gain_units": list(policy.gain_units),

@@ -1,9 +1,9 @@
-"""The policy network of Jin, Unser and Yi, arXiv 1901.04547, as arXiv 2010.16262 runs it.
+"""The policy network of Jin, Unser and Yi, arXiv 1901.04547, as configured in arXiv 2010.16262.
 
-Five times a 3x3 convolution, leaky ReLU and 2x2 max pooling, then two dense layers. The papers tell
-the channels (64 to 1024 in the first, 32 to 512 in the second), not the width of the dense layer.
-The second counts 27,558,849 parameters at 128 columns, which no plain choice of that width gives;
-with the defaults here there are 10,088,832.
+Five blocks of 3x3 convolution, leaky ReLU and 2x2 max pooling, then two dense layers. The papers
+report the channels (64 to 1024 in the first, 32 to 512 in the second), not the width of the dense
+layer. The second reports 27,558,849 parameters at 128 columns, which no plain choice of that width
+gives; the defaults here give 10,088,832.
 """
 
 import itertools
@@ -21,14 +21,14 @@ _N_BLOCKS = 5
 
 @final
 class AlphaZeroPolicy(Policy):
-    """Scores columns from the reconstruction alone, without normalizing features.
+    """Scores columns from the reconstruction only, without normalization of features.
 
     Args:
         n_cols: number of columns of the image.
-        n_rows: number of rows; None for as many.
+        n_rows: number of rows; None for `n_cols`.
         n_channels: features of the first block, doubled by each further one (arXiv 2010.16262: 32).
-        n_blocks: number of blocks, each of which halves the image; None for 5, or as many as the
-            image can be halved (papers: 5).
+        n_blocks: number of blocks, each of which halves the image; None for 5, or the largest
+            possible number for smaller images (papers: 5).
         n_hidden: width of the dense layer.
     """
 

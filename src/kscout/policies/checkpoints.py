@@ -21,7 +21,7 @@ from kscout.zoo import zoo_names
 
 
 def read_policy(path: Path) -> Policy:
-    """Read a run folder, a .safetensors file of ours or a reference .pt file."""
+    """Read a run folder, a .safetensors file of kscout or a reference .pt file."""
     given, path = path, policy_file(path)
     if not path.is_file():
         check_one_run(given)
@@ -42,11 +42,11 @@ def read_policy(path: Path) -> Policy:
 
 
 def _missing(given: Path, file: Path) -> str:
-    """Say what a folder without weights holds in their place."""
+    """Describe the training state of a folder without weights."""
     best = given / "best.safetensors"
     if best.is_file():
         return (
-            f"the training in {given} has not ended; type its command again, or give {best}, the "
+            f"the training in {given} has not ended; repeat its command, or give {best}, the "
             "best epoch so far"
         )
     return (
@@ -56,16 +56,16 @@ def _missing(given: Path, file: Path) -> str:
 
 
 def checked_units(source: object, units: object) -> tuple[float, ...]:
-    """Return units of gain; refuse what are no finite numbers.
+    """Return units of gain; raise an error for values that are not finite numbers.
 
     Args:
-        source: what tells them, for the message.
-        units: whatever it says.
+        source: origin of the units, for the message.
+        units: any JSON value.
     """
     numbers: list[Any] = list(units) if isinstance(units, list | tuple) else [units]
     if not all(isinstance(one, int | float) and math.isfinite(one) for one in numbers):
         raise WeightsError(
-            f"{source} tells units of gain that are not numbers ({str(units)[:40]}); copy it "
+            f"{source} contains units of gain that are not numbers ({str(units)[:40]}); copy it "
             "again, or save the policy again"
         )
     return tuple(float(one) for one in numbers)
@@ -83,19 +83,19 @@ def _from_pickle(path: Path) -> Weights:
         sizes = reference_sizes(state)
     except (IndexError, KeyError, ValueError, ZeroDivisionError) as error:
         raise WeightsError(
-            f"{path} has parameters of shapes that no policy of the paper has ({error}); "
+            f"{path} has parameters with shapes of no policy of the paper ({error}); "
             "copy or save it again"
         ) from error
     return Weights("policy", "conv", sizes, state, {"source": path.name})
 
 
 def reference_sizes(state: dict[str, Tensor]) -> dict[str, int]:
-    """Return the arguments of `ConvPolicy` that the shapes of its parameters tell."""
+    """Return the arguments of `ConvPolicy` that match the shapes of its parameters."""
     n_channels = state["channel_layer.layers.0.weight"].shape[0]
     n_blocks = sum(name.endswith("layers.0.weight") for name in state) - 1
     n_hidden, n_flat = state["fc_out.0.weight"].shape
     n_cols = state["fc_out.4.weight"].shape[0]
-    # The parameters tell the rows after all halvings only; images are square unless that says no.
+    # Parameters only determine the rows after all halvings; images are square if that is possible.
     n_coarse = n_flat // (n_channels * 2**n_blocks * max(1, n_cols >> n_blocks))
     n_rows = n_cols if n_cols >> n_blocks == n_coarse else n_coarse << n_blocks
     sizes = {"n_cols": n_cols, "n_rows": n_rows, "n_channels": n_channels}

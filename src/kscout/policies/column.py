@@ -1,11 +1,11 @@
-"""A network that sees k-space: one token per column, for any matrix size.
+"""A network on k-space with one token per column, for any matrix size.
 
-A token tells what was measured in its column, what the reconstruction expects there and how far
-the two are apart; and the same against the conjugate mirror column, which for a real image is the
-truth of the unmeasured one. Convolutions along the rows turn each column of these maps into a
-token; the image adds a context that all tokens share; attention lets columns speak of each other.
-Columns are known by their frequency, in cycles per field of view and per pixel, and by how many may
-still be acquired, so that one network serves any number of rows and columns, any start and budget.
+Inputs per column are log magnitudes of measured k-space, of the reconstruction's k-space and of
+their difference, and the same for the conjugate-symmetric column, which for a real image equals the
+unmeasured one. Convolutions along the rows reduce each column to a token; the image adds a context
+that all tokens share; self-attention exchanges information between columns. Columns are identified
+by frequency (in cycles per field of view and per pixel) and remaining budget, so that one network
+supports any matrix size, start and budget.
 """
 
 import itertools
@@ -29,38 +29,38 @@ _N_WAVES = 7
 _N_PLACE = 2 * _N_WAVES + 11
 _N_GROUPS = 8
 _FAINTEST = 1e-2
-"""Added to magnitudes before the logarithm, in deviations of the zero-filled image."""
+"""Added to magnitudes before the logarithm, in standard deviations of the zero-filled image."""
 _LEAST_SQUARE = 1e-20
-"""Added to squares before their root, whose slope at zero is infinite; `_FAINTEST` hides it."""
+"""Added to squares before the root, whose slope at zero is infinite; negligible in `_FAINTEST`."""
 _LEAST_STD = 1e-11
-"""Keeps a constant image from dividing by zero."""
+"""Prevents a division by zero for a constant image."""
 _PERIOD = 256.0
-"""Longest period, in cycles per field of view, of the waves that tell frequencies apart."""
+"""Longest period, in cycles per field of view, of the sinusoidal frequency encoding."""
 
 
 @final
 class ColumnPolicy(Policy):
-    """Scores columns by the gain in the metric that it expects of each.
+    """Scores columns by the predicted gain in the metric.
 
-    It may start from the mean gains of a fixed order (`start_from`): as its last layer is zero
-    before training, it then chooses that order.
+    Baseline gains of a fixed order can be added (`start_from`): since the last layer is zero
+    before training, the initial policy is that order.
 
     Args:
         width: features of a token.
-        n_layers: layers of attention.
-        n_heads: heads of each.
-        channels: features of the convolutions along the rows, each of which halves their number.
+        n_layers: number of attention layers.
+        n_heads: heads per attention layer.
+        channels: features of the convolutions along the rows, each of which halves the rows.
         image_channels: features of the convolutions over the image, each of which halves it.
-        n_bins: rows that remain for a token, whatever their number was.
-        n_cols: columns of the matrix whose mean gains it may start from; those of another matrix
-            are read at the same frequencies, in cycles per pixel. What it expects is for such
-            columns: those of a matrix with twice as many bring half of it.
-        known_cols: columns of further matrices whose mean gains it may start from; those of the
-            nearest matrix are read.
-        known_starts: columns of `n_cols` at later starts, whose mean gains it may start from.
-        horizon: steps of those gains.
-        n_initial: columns that were measured before the first of these steps; gains are looked up
-            by the number of measured columns.
+        n_bins: rows that remain per token, for any number of rows.
+        n_cols: columns of the matrix of the baseline gains; other matrices read them at the same
+            frequencies, in cycles per pixel. Predicted gains refer to these columns: a column of a
+            matrix with twice as many columns gains half as much.
+        known_cols: columns of further matrices with baseline gains; the gains of the nearest matrix
+            are used.
+        known_starts: further starts, in columns of `n_cols`, with baseline gains.
+        horizon: steps of the baseline gains.
+        n_initial: measured columns before the first of these steps; gains are looked up by the
+            number of measured columns.
     """
 
     needs_measurement = True
@@ -106,15 +106,15 @@ class ColumnPolicy(Policy):
             self.register_buffer(one.name, torch.zeros(one.n_rows, one.n_cols))
 
     def start_from(self, gains: Float[Tensor, "step col"], table: Table | None = None) -> None:
-        """Take mean gains, in the units of its scores, as what it expects before it has learned.
+        """Set baseline gains, in the units of the scores, which are the prediction before training.
 
-        They are those of one of `tables`, of its own matrix and earliest start if not given.
+        They belong to one of `tables`; by default to that of its own matrix and earliest start.
         """
         table = table or self.tables[0]
         self.get_buffer(table.name).copy_(gains * (table.n_cols / self.n_cols))
 
     def take_weights(self, start: Policy) -> None:
-        """Copy the weights of one for other sizes, mean gains by shares of columns measured."""
+        """Copy the weights of a policy for other sizes, with gains at equal column fractions."""
         state = start.state_dict()
         if isinstance(start, ColumnPolicy):
             state = {key: value for key, value in state.items() if not key.startswith("prior")}
@@ -127,7 +127,7 @@ class ColumnPolicy(Policy):
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if seen.zero_filled is None or seen.mean is None or seen.std is None:
             raise ConfigError(
-                "a column network reads measured k-space, and the observation has none; give it "
+                "a column network needs measured k-space, and the observation has none; give it "
                 "zero_filled, mean and std, as the simulator does"
             )
         step = seen.for_each(seen.step)
@@ -143,21 +143,21 @@ class ColumnPolicy(Policy):
         expected = self.head(self.norm(self.blocks(tokens))).float()[..., 0]
         n_cols = seen.mask.shape[1]
         expected = expected + self._before_learning(seen.mask, step)
-        # The same share of a finer matrix is more columns, of which each brings less. What columns
-        # are drawn by is no gain.
+        # A column of a finer matrix covers a smaller part of k-space, and gains less. Logits that
+        # columns are sampled from are not gains.
         return expected if self.is_stochastic else expected * (self.n_cols / n_cols)
 
     def _before_learning(
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch col"]:
-        """Return the mean gains that belong to each image."""
+        """Return the baseline gains of each image."""
         where = (mask.sum(dim=1), step, mask.shape[1])
         return read_nearest(self.tables, self.get_buffer, *where)
 
     def units_at(self, mask: Bool[Tensor, "n col"], step: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return units by the share of columns that are measured, not by how many were acquired.
+        """Return units by the fraction of measured columns, not the number of acquired ones.
 
-        Units begin where acquisitions of its training do, mean gains where the earliest does.
+        Units start at the start of training, baseline gains at the earliest start.
         """
         share = self.n_cols / mask.shape[1]
         row = row_of(mask.sum(dim=1), self.n_initial, self.horizon, share=share)
@@ -167,7 +167,7 @@ class ColumnPolicy(Policy):
     def _place(
         self, seen: Observation, step: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch col feature"]:
-        """Return what a column is, whatever was measured, and how many may still follow."""
+        """Return the encoding of each column, independent of measurements, and of the budget."""
         place = _place(seen.mask, step)
         left = (self.horizon - step).clamp(min=1)
         if seen.n_left is not None:
@@ -178,7 +178,7 @@ class ColumnPolicy(Policy):
 
 @final
 class _Attention(nn.Module):
-    """Attention among all columns, then two dense layers for each; both add to the tokens."""
+    """Self-attention over all columns, then two dense layers per column; both are residual."""
 
     def __init__(self, width: int, n_heads: int) -> None:
         super().__init__()
@@ -192,8 +192,8 @@ class _Attention(nn.Module):
     def forward(self, tokens: Float[Tensor, "batch col feature"]) -> Tensor:
         parts = self.ask(self.norms[0](tokens)).unflatten(2, (3, self.n_heads, -1))
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        found = F.scaled_dot_product_attention(query, key, value)
-        tokens = tokens + self.answer(found.transpose(1, 2).flatten(2))
+        attended = F.scaled_dot_product_attention(query, key, value)
+        tokens = tokens + self.answer(attended.transpose(1, 2).flatten(2))
         return tokens + self.dense(self.norms[1](tokens))
 
 
@@ -209,19 +209,19 @@ def _convolutions(widths: Sequence[int], *, stride: tuple[int, int]) -> nn.Seque
 
 
 def _signals(seen: Observation, mean: Tensor, std: Tensor) -> list[Float[Tensor, "batch row col"]]:
-    """Return maps over k-space: logarithms of magnitudes and of differences, masks, frequencies.
+    """Return maps over k-space: log magnitudes, log differences, masks and frequencies.
 
-    The reconstruction and what was measured are both in units of the measurement's statistics.
+    Reconstruction and measurement are both in units of the statistics of the measurement.
     With several coils magnitudes are combined by their root sum of squares, and differences are
     those of magnitudes.
     """
     assert seen.zero_filled is not None
     n_images, n_rows, n_cols = seen.image.shape
     device = seen.image.device
-    expected, *found = _log_magnitudes(seen.image, seen.zero_filled, mean, std)
-    # Taken after the transform, so that not even the sign of a zero tells of other columns.
-    known = [torch.where(seen.mask[:, None, :], x, 0.0) for x in found]
-    # The image is real: what was measured is as far from it as its mirror image is.
+    expected, *attended = _log_magnitudes(seen.image, seen.zero_filled, mean, std)
+    # Masked after the transform, so that not even the sign of a zero depends on other columns.
+    known = [torch.where(seen.mask[:, None, :], x, 0.0) for x in attended]
+    # The image is real, so the difference of a measured column equals that of its mirror image.
     mirrored = [at_opposite(x) for x in known]
     is_mirrored = seen.mask[:, opposite(n_cols, device)]
     masks = [x[:, None, :].expand(-1, n_rows, -1).float() for x in (seen.mask, is_mirrored)]
@@ -237,13 +237,13 @@ def _log_magnitudes(
     mean: Float[Tensor, "batch 1 1"],
     std: Float[Tensor, "batch 1 1"],
 ) -> list[Float[Tensor, "batch row col"]]:
-    """Return logarithms of what is expected, of what was measured and of their difference.
+    """Return log magnitudes of the reconstruction, of the measurement and of their difference.
 
-    In real arithmetic, which torch.compile joins to few kernels; on a CPU squares take a third of
-    the time of abs(), which guards against overflow.
+    In real arithmetic, which torch.compile fuses into few kernels; on a CPU squares take a
+    third of the time of abs(), which guards against overflow.
     """
     expected, kspace = _spectrum(image), _spectrum(zero_filled)
-    # The mean of an image is its value at zero frequency, and nothing elsewhere.
+    # The mean of an image is its coefficient at zero frequency.
     rows, cols = (frequencies(n, image.device) == 0 for n in image.shape[-2:])
     constant = (rows[:, None] & cols) * (mean / std * math.sqrt(image[0].numel()))
     real, imag = kspace.real / std[:, None] - constant[:, None], kspace.imag / std[:, None]
@@ -258,21 +258,21 @@ def _log_magnitudes(
 
 
 def _root(squares: Float[Tensor, "batch row col"]) -> Float[Tensor, "batch row col"]:
-    """Return magnitudes through which gradients stay finite, those of zero too."""
+    """Return magnitudes with finite gradients, also at zero."""
     return (squares + _LEAST_SQUARE).sqrt()
 
 
 def _spectrum(image: Inexact[Tensor, "*lead row col"]) -> Complex[Tensor, "*lead row col"]:
-    """Return k-space up to a phase that is the same for all images."""
+    """Return k-space up to a phase that is equal for all images."""
     return torch.fft.fftshift(torch.fft.fft2(image, norm="ortho"), dim=(-2, -1))
 
 
 def _side_by_side(
     maps: Sequence[Float[Tensor, "batch row col"]],
 ) -> Float[Tensor, "batch channel row col"]:
-    """Return maps as channels that lie side by side, as convolutions read them fastest.
+    """Return maps as channels in channels-last layout, the fastest one for convolutions.
 
-    On CUDA zeros fill them up to a multiple of eight, which tensor cores work on.
+    On CUDA they are padded with zeros to a multiple of eight for tensor cores.
     """
     if not maps[0].is_cuda:
         return torch.stack([*maps], dim=-1).permute(0, 3, 1, 2)
@@ -297,7 +297,7 @@ def _convolved(layers: nn.Sequential, maps: Sequence[Float[Tensor, "batch row co
 def _place(
     mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
 ) -> Float[Tensor, "batch col feature"]:
-    """Return what a column is, whatever was measured: frequency, neighborhood, progress."""
+    """Return the encoding of each column: frequency, measured neighbors, progress."""
     n_cols = mask.shape[1]
     cycles = frequencies(n_cols, mask.device)
     angle = (
@@ -331,12 +331,13 @@ def _check_sizes(
 ) -> None:
     if n_layers < 0 or n_bins < 1:
         raise ConfigError(
-            f"n_layers is {n_layers} and n_bins {n_bins}; use no less than 0 and 1 of them"
+            f"n_layers is {n_layers} and n_bins {n_bins}; use at least 0 layers and 1 bin"
         )
     if width < 1 or n_heads < 1 or width % n_heads:
-        raise ConfigError(f"width {width} cannot be shared by {n_heads} heads; use a multiple")
+        raise ConfigError(f"width {width} is not a multiple of n_heads {n_heads}; use a multiple")
     wrong = [n for n in itertools.chain(*channels) if n < _N_GROUPS or n % _N_GROUPS]
     if wrong or not all(channels):
         raise ConfigError(
-            f"channels {wrong} are not normalized in {_N_GROUPS} groups; use multiples of it"
+            f"channels {wrong} are not multiples of the {_N_GROUPS} groups of the norm; use "
+            "multiples"
         )

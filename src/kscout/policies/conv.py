@@ -1,7 +1,7 @@
 """The paper's policy network: convolutions over the reconstruction, then dense layers.
 
-arXiv 2010.16262, appendix A.2. Parameter names are those of the authors' checkpoints, which
-therefore load as they are; the last layer is `fc_out.4`.
+arXiv 2010.16262, appendix A.2. Parameter names equal those of the authors' checkpoints, which
+can be loaded directly; the last layer is `fc_out.4`.
 """
 
 import itertools
@@ -24,7 +24,7 @@ _N_FEATURES = 256
 
 @final
 class ConvolutionBlock(nn.Module):
-    """3x3 convolution, instance norm without parameters, ReLU and, where asked, 2x2 max pooling."""
+    """3x3 convolution, instance norm without parameters, ReLU and optional 2x2 max pooling."""
 
     def __init__(self, n_in: int, n_out: int, *, pools: bool) -> None:
         super().__init__()
@@ -39,14 +39,14 @@ class ConvolutionBlock(nn.Module):
 
 @final
 class ConvPolicy(Policy):
-    """Scores columns from the reconstruction alone.
+    """Scores columns from the reconstruction only.
 
     With the defaults 128 columns give the paper's knee network (4,685,568 parameters) and 256 its
     brain network (4,719,552).
 
     Args:
         n_cols: number of columns of the image.
-        n_rows: number of rows; None for as many.
+        n_rows: number of rows; None for `n_cols`.
         n_channels: features of the first layer, doubled by each block; None for
             `256 / 2**n_blocks` (paper: 16 at 128 columns, 8 at 256).
         n_blocks: number of blocks, each of which halves the image; None for
@@ -71,7 +71,7 @@ class ConvPolicy(Policy):
         self.n_channels = max(1, _N_FEATURES >> self.n_blocks) if n_channels is None else n_channels
         self.n_hidden = n_hidden
         widths = [self.n_channels * 2**level for level in range(self.n_blocks + 1)]
-        # Paper: a 1x1 convolution; the reference's is 3x3, and only that gives the paper's count.
+        # Paper: a 1x1 convolution. The reference has 3x3, which gives the paper's parameter count.
         self.channel_layer = ConvolutionBlock(1, widths[0], pools=False)
         self.down_sample_layers = nn.ModuleList(
             ConvolutionBlock(n_in, n_out, pools=True) for n_in, n_out in itertools.pairwise(widths)
@@ -102,12 +102,12 @@ class ConvPolicy(Policy):
 
 
 def check_image(seen: Observation, n_rows: int, n_cols: int) -> None:
-    """Refuse images of another size than a network was made for."""
-    found = tuple(seen.image.shape[1:])
-    if found != (n_rows, n_cols):
+    """Raise an error for images of another size than that of the network."""
+    size = tuple(seen.image.shape[1:])
+    if size != (n_rows, n_cols):
         raise ConfigError(
             f"a network for images of {n_rows}x{n_cols} was given images of "
-            f"{found[0]}x{found[1]}; train one with n_rows = {found[0]} and n_cols = {found[1]}"
+            f"{size[0]}x{size[1]}; train one with n_rows = {size[0]} and n_cols = {size[1]}"
         )
 
 
@@ -125,7 +125,7 @@ def policy_request(policy: ConvPolicy) -> Request:
 
 
 def default_n_blocks(n_cols: int) -> int:
-    """Return how many halvings bring the columns nearest to eight."""
+    """Return the number of halvings after which the number of columns is nearest to eight."""
     return max(0, round(math.log2(max(1, n_cols) / 8)))
 
 

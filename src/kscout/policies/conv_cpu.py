@@ -1,9 +1,9 @@
 """The convolutions of the paper's policy on a CPU: the same function and gradients, faster.
 
-Features are stored channels last, which suits oneDNN and pooling. The first convolution, of one
-channel, is a matrix product of shifted images; ReLU comes after pooling, with which it commutes;
-and instance norm has a backward pass of few passes over memory, where torch's takes as long as the
-convolution's. Where compiled kernels serve, layers run forward and backward in
+Features are stored channels last, which is fast in oneDNN and pooling. The first convolution has
+one channel and is a matrix product of shifted images. ReLU follows pooling, with which it commutes.
+The backward pass of instance norm reads memory few times; torch's takes as long as that of the
+convolution. If compiled kernels are available, layers run forward and backward in
 `kernels/convolution_cpu.c`.
 """
 
@@ -45,29 +45,29 @@ class InstanceNormLast(torch.autograd.Function):
         gradient = gradients[0].permute(0, 2, 3, 1)
         along = _mean(gradient * normalized)
         centered = gradient - _mean(gradient)
-        found = centered.addcmul_(normalized, along, value=-1).mul_(scale)
-        return found.permute(0, 3, 1, 2)
+        grads = centered.addcmul_(normalized, along, value=-1).mul_(scale)
+        return grads.permute(0, 3, 1, 2)
 
 
 def _mean(pixels: Float[Tensor, "batch row col channel"]) -> Float[Tensor, "batch 1 1 channel"]:
-    # In two stages: one long sum in float32 moves maxima, and with them gradients.
+    # In two stages, as one long float32 sum is inaccurate, which changes maxima and gradients.
     return pixels.mean(dim=2, keepdim=True).mean(dim=1, keepdim=True)
 
 
 class Passed(NamedTuple):
-    """What a compiled layer computed: convolved, then normalized, and pooled but for the first."""
+    """Results of a compiled layer: convolved, normalized, and pooled except in the first."""
 
     convolved: Float[Tensor, "batch row col channel"]
     normalized: compiled.Normalized
 
     @classmethod
     def empty(cls, n: int, n_rows: int, n_cols: int, n_channels: int, *, pools: bool) -> "Passed":
-        """Reserve the memory for n images."""
+        """Allocate memory for n images."""
         convolved = torch.empty(n, n_rows, n_cols, n_channels)
         return cls(convolved, compiled.Normalized.empty(convolved, pools=pools))
 
     def part(self, begin: int, end: int) -> "Passed":
-        """Return what belongs to some of the images."""
+        """Return the part for some of the images."""
         normalized = compiled.Normalized(*(x[begin:end] for x in self.normalized))
         return Passed(self.convolved[begin:end], normalized)
 
@@ -77,18 +77,18 @@ def pass_forward(
     weights: Float[Tensor, "..."],
     to: Passed | None = None,
 ) -> Passed:
-    """Run one layer: a 3x3 convolution, instance norm and ReLU, and all but the first then pool.
+    """Run one layer: 3x3 convolution, instance norm, ReLU, and pooling in all but the first.
 
     Args:
-        features: images for the first layer, else features with channels last.
-        weights: the first layer's as they are, else packed.
-        to: where to write.
+        features: images for the first layer, otherwise features with channels last.
+        weights: unpacked for the first layer, otherwise packed.
+        to: memory for the result.
     """
     is_first = features.ndim == 3
     convolve = compiled.convolve_first if is_first else compiled.convolve
     convolved = convolve(features, weights, None if to is None else to.convolved)
-    own = None if to is None else to.normalized
-    return Passed(convolved, compiled.normalize(convolved, pools=not is_first, to=own))
+    output = None if to is None else to.normalized
+    return Passed(convolved, compiled.normalize(convolved, pools=not is_first, to=output))
 
 
 def pass_backward(
@@ -99,16 +99,16 @@ def pass_backward(
     *,
     in_place: bool = False,
 ) -> tuple[Float[Tensor, "batch row col channel"] | None, Tensor]:
-    """Return the gradients of a layer's input (of an image none) and of its weights.
+    """Return the gradients of a layer's input (None for images) and of its weights.
 
-    Where `in_place`, what was convolved is overwritten: new memory costs as much as the norm.
+    If `in_place`, `convolved` is overwritten: new memory costs as much as the norm.
     """
     is_first = features.ndim == 3
     gradient = compiled.normalize_backward(gradient, *passed, pools=not is_first, in_place=in_place)
     if is_first:
         return None, compiled.first_weight_gradient(features, gradient)
     weights = compiled.weight_gradient(features, gradient)
-    # Backwards a convolution is one with mirrored weights, inputs and outputs exchanged.
+    # The adjoint is a convolution with mirrored weights, inputs and outputs exchanged.
     mirrored = compiled.transform_weights(weight.flip(2, 3).transpose(0, 1))
     return compiled.convolve(gradient, mirrored), weights
 
@@ -116,7 +116,7 @@ def pass_backward(
 class CompiledLayer(torch.autograd.Function):
     """One layer of compiled kernels.
 
-    A bias is taken away by the norm, so it neither counts nor gets a gradient but zero.
+    The norm removes a bias, so that it has no effect and a gradient of zero.
     """
 
     @staticmethod
@@ -137,19 +137,19 @@ class CompiledLayer(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         features, weight, bias, convolved, *normalized = ctx.saved_tensors
         passed = Passed(convolved, compiled.Normalized(*normalized))
-        found = pass_backward(features, weight, passed, gradients[0])
-        return *found, torch.zeros_like(bias)
+        grads = pass_backward(features, weight, passed, gradients[0])
+        return *grads, torch.zeros_like(bias)
 
 
 def packed(weight: Float[Tensor, "out_channel channel 3 3"]) -> Float[Tensor, "..."]:
-    """Return weights as `pass_forward` takes them."""
+    """Return weights in the layout of `pass_forward`."""
     return weight.detach() if weight.shape[1] == 1 else compiled.transform_weights(weight)
 
 
 def _run_compiled(
     image: Float[Tensor, "batch row col"], layers: Sequence[nn.Module]
 ) -> Float[Tensor, "batch channel out_row out_col"] | None:
-    """Run all layers by compiled kernels, where they serve."""
+    """Run all layers by compiled kernels; return None if there are none."""
     request = Request(
         image.device,
         frozenset({image.dtype}),
@@ -173,9 +173,9 @@ def convolve_on_cpu(
     image: Float[Tensor, "batch row col"], layers: Sequence[nn.Module]
 ) -> Float[Tensor, "batch channel out_row out_col"]:
     """Apply 3x3 convolutions, each with instance norm and ReLU; all but the first then pool."""
-    found = _run_compiled(image, layers)
-    if found is not None:
-        return found
+    grads = _run_compiled(image, layers)
+    if grads is not None:
+        return grads
     features = F.relu(_normalize(_convolve_one_channel(image, layers[0])))
     for layer in layers[1:]:
         convolved = layer(features)

@@ -1,7 +1,7 @@
 """The policy network in 16 bit on CUDA, forward and backward.
 
-Convolutions go through the fused kernels, the large dense layer after them through 16-bit products
-with 32-bit sums; the small dense layers stay in 32 bit. Gradients reach the network's parameters.
+Convolutions use the fused kernels, the large dense layer after them 16-bit products with 32-bit
+sums; small dense layers stay in 32 bit. Gradients reach the network's parameters.
 """
 
 from collections.abc import Sequence
@@ -28,26 +28,26 @@ from kscout.policies.conv import ConvPolicy
 _N_FLATTEN_BLOCKS = 4
 
 _LARGEST = 256.0
-"""To about this the largest gradient by the first dense layer's output is scaled. Its products with
-weights of a hundredth then lie far from both ends of 16-bit floats."""
+"""Scale of the largest gradient of the output of the first dense layer. Its products with weights
+of a hundredth are then in the middle of the range of 16-bit floats."""
 
 
 @final
 @dataclass(frozen=True)
 class Room:
-    """What a pass over images writes, and constants that it reads."""
+    """Buffers and constants of a pass over images."""
 
     features: list[Features]
-    """Of each convolution."""
+    """Output of each convolution."""
     flat: Tensor
-    """What the first dense layer reads, channels last."""
+    """Input of the first dense layer, channels last."""
     count: Tensor
     mean: Tensor
     std: Tensor
 
     @classmethod
     def of(cls, layers: Sequence[Convolution], n_images: int, device: torch.device) -> "Room":
-        """Reserve it; policies see normalized images, which are read as they are."""
+        """Allocate the buffers; images are normalized already."""
         n_rows, n_cols = (size // 2 for size in layers[-1].shape)
         n_flat = layers[-1].n_out * n_rows * n_cols
         return cls(
@@ -59,16 +59,16 @@ class Room:
         )
 
     def part(self, begin: int, end: int) -> "Room":
-        """Return the room of some of the images."""
+        """Return the part for some of the images."""
         own = slice(begin, end)
         features = [x.part(own) for x in self.features]
-        # The count of all is no less than the part's, and a pass runs over no more images.
+        # The count of all images is at least that of the part, and a pass covers no more images.
         return Room(features, self.flat[own], self.count, self.mean[own], self.std[own])
 
 
 @final
 class HalfPrecisionConvPolicy(Policy):
-    """A view of a `ConvPolicy` on CUDA; call `refresh` when its weights have changed."""
+    """A view of a `ConvPolicy` on CUDA; `refresh` must follow each change of its weights."""
 
     def __init__(self, policy: ConvPolicy) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class HalfPrecisionConvPolicy(Policy):
         self.layers: list[Convolution] = []
         self.backwards: list[ConvolutionBackward] = []
         for number, weight in enumerate(self.weights):
-            # The first layer does not pool, so the second reads at its size.
+            # The first layer does not pool, so the input of the second has the same size.
             level = max(0, number - 1)
             mode = "pooled" if number > 1 else "same"
             shape = (policy.n_rows >> level, policy.n_cols >> level)
@@ -105,12 +105,12 @@ class HalfPrecisionConvPolicy(Policy):
         self._share_weights()
 
     def _widths(self, weight: Float[Tensor, "out in 3 3"]) -> tuple[int, int]:
-        """Return a convolution's output and input channels, those that stay zero among them."""
+        """Return a convolution's output and input channels, including those of zeros."""
         n_out, n_in = weight.shape[:2]
         return n_out * self.widening, n_in * self.widening if n_in > 1 else 1
 
     def _share_weights(self) -> None:
-        """Keep all packed weights, forward and backward, in one tensor, made by one gather."""
+        """Store all packed weights, forward and backward, in one tensor, computed by one gather."""
         orders, begin = [], 1
         for weight in self.weights:
             n_out, n_in = self._widths(weight)
@@ -135,7 +135,7 @@ class HalfPrecisionConvPolicy(Policy):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take the network's present weights, and forget what was kept."""
+        """Load the present weights of the network, and discard cached features."""
         flat = torch.cat([self.zero, *(weight.reshape(-1) for weight in self.weights)])
         self.packed.copy_(flat[self.order])
         n_wide, n_own = self.layers[-1].n_out, self.layers[-1].n_out // self.widening
@@ -149,14 +149,14 @@ class HalfPrecisionConvPolicy(Policy):
         return self
 
     def keep(self, n_images: int, n_bytes: int) -> int:
-        """Keep the features of the images that are scored next, as many as memory allows.
+        """Cache the features of the images that are scored next, within the memory limit.
 
         Returns:
-            Of how many features will be kept: the first ones.
+            Number of cached images: the first ones.
         """
         per_image = sum(5 * x.n_out * x.shape[0] * x.shape[1] // 2 for x in self.layers)
         n_fit = n_bytes // (per_image + 2 * self.packed_dense.shape[1])
-        # Rooms hold powers of two.
+        # Buffers are allocated for powers of two.
         n_kept = min(n_images, 1 << n_fit.bit_length() >> 1)
         self.kept, self.n_scored = self._room(n_kept, keeps=True) if n_kept else None, 0
         return n_kept
@@ -173,18 +173,18 @@ class HalfPrecisionConvPolicy(Policy):
         return self._score(image, room)
 
     def recall(self, seen: Observation, begin: int) -> Float[Tensor, "batch col"]:
-        """Score images again, with gradients; the first of them was scored as number `begin`."""
+        """Score images again with gradients; the first of them was scored as number `begin`."""
         room = self._kept_room(begin, len(seen.image))
         return self(seen) if room is None else self._score(seen.image.contiguous(), room)
 
     def _kept_room(self, begin: int, n_images: int) -> Room | None:
-        """Return the room in which features of some images are kept; None where not of all."""
+        """Return the cached features of some images; None if any of them are missing."""
         if self.kept is None or begin + n_images > len(self.kept.flat):
             return None
         return self.kept.part(begin, begin + n_images)
 
     def _room(self, n_images: int, *, keeps: bool = False) -> Room:
-        """Return room for so many images; none is given back, because a CUDA graph may use it."""
+        """Return buffers for `n_images`; they are never freed, as a CUDA graph may use them."""
         key = (_room_size(n_images), keeps)
         if key not in self.rooms:
             self.rooms[key] = Room.of(self.layers, key[0], self.zero.device)
@@ -210,26 +210,26 @@ class HalfPrecisionConvPolicy(Policy):
     def weight_gradients(
         self, image: Float[Tensor, "batch row col"], room: Room, gradient: Tensor
     ) -> list[Float[Tensor, "out in 3 3"]]:
-        """Take a gradient by `room.flat`, scaled, back to the convolutions' weights."""
+        """Propagate a gradient of `room.flat`, scaled, to the convolutions' weights."""
         features = room.features
         steps = [self.first_backward.norm, *(layer.norm for layer in self.backwards)]
         norms = [step.norms(out) for step, out in zip(steps, features, strict=True)]
-        flow, found = self.last_sums(features[-1], norms[-1], gradient), []
+        flow, results = self.last_sums(features[-1], norms[-1], gradient), []
         for number in range(len(self.layers) - 1, 0, -1):
             before = Before(features[number - 1].read, norms[number - 1])
             weight, flow = self.backwards[number - 1](
                 features[number], norms[number], flow, before, self.backward_weights[number]
             )
-            found.append(weight)
-        found.append(self.first_backward(image, features[0], norms[0], flow))
+            results.append(weight)
+        results.append(self.first_backward(image, features[0], norms[0], flow))
         own = (weight.shape for weight in self.weights)
-        return [x[: size[0], : size[1]] for x, size in zip(found[::-1], own, strict=True)]
+        return [x[: size[0], : size[1]] for x, size in zip(results[::-1], own, strict=True)]
 
 
 class _FirstDense(torch.autograd.Function):
-    """From features in a room to the first dense layer's output, and back to all weights before.
+    """From cached features to the output of the first dense layer, and back to all earlier weights.
 
-    Biases before an instance norm change nothing: their gradients are zero.
+    Biases before an instance norm have no effect: their gradients are zero.
     """
 
     @staticmethod
@@ -255,27 +255,27 @@ class _FirstDense(torch.autograd.Function):
         dense = torch.mm(small.T, room.flat, out_dtype=torch.float32)
         n_wide = view.layers[-1].n_out
         own = dense.unflatten(1, (-1, n_wide))[..., : n_wide // view.widening]
-        found = view.weight_gradients(image, room, small @ view.packed_dense)
+        results = view.weight_gradients(image, room, small @ view.packed_dense)
         return (
             *(None, None, None),
             (own.transpose(1, 2) / scale).reshape(view.dense.weight.shape),
             gradient.sum(dim=0),
-            *((weight / scale).contiguous() for weight in found),
+            *((weight / scale).contiguous() for weight in results),
             *(torch.zeros_like(bias) for bias in view.biases),
         )
 
 
 def _room_size(n_images: int) -> int:
-    """Return a power of two: many batch sizes share few rooms."""
+    """Return the next power of two, so that many batch sizes share few buffers."""
     return 1 << (n_images - 1).bit_length()
 
 
 def _wide_places(
     weight: Float[Tensor, "out in 3 3"], n_out: int, n_in: int, begin: int
 ) -> Int[Tensor, " place"]:
-    """Return where each weight of a wider convolution lies; its weights count from 1, 0 is none.
+    """Return the source of each weight of a wider convolution, counted from 1; 0 means none.
 
-    Those that the narrower one has count from `begin`; the others are none.
+    The weights of the narrower one count from `begin`; all others are zero.
     """
     places = torch.zeros(n_out, n_in, 3, 3, dtype=torch.int64)
     own = torch.arange(begin, begin + weight.numel()).view(weight.shape)

@@ -1,6 +1,6 @@
-"""The policy network on a CPU, whose features are kept from the choice until the gradients.
+"""The policy network on a CPU, with features cached from the choice until the gradients.
 
-The images of several steps then go back through the network together: the dense layers' gradients,
+The images of several steps are then propagated back together: the gradients of the dense layers,
 as large as all other weights together, are written once, and weights are transformed once.
 """
 
@@ -20,18 +20,18 @@ from kscout.policies.conv_cpu import Passed, packed, pass_backward, pass_forward
 @final
 @dataclass(frozen=True)
 class Kept:
-    """What the network computed for some images, and the weights that it computed with."""
+    """Activations of the network for some images, with the weights that computed them."""
 
     weights: list[Tensor]
-    """Of the convolutions, packed."""
+    """Packed weights of the convolutions."""
     layers: list[Passed]
     flat: Float[Tensor, "image feature"]
-    """What the first dense layer reads."""
+    """Input of the first dense layer."""
     hidden: Float[Tensor, "image hidden"]
-    """What it gives."""
+    """Output of the first dense layer."""
 
     def part(self, begin: int, end: int) -> "Kept":
-        """Return what belongs to some of the images."""
+        """Return the part for some of the images."""
         layers = [layer.part(begin, end) for layer in self.layers]
         rest = self.flat[begin:end], self.hidden[begin:end]
         return Kept(self.weights, layers, *rest)
@@ -39,7 +39,7 @@ class Kept:
 
 @final
 class Room:
-    """Memory for what is kept. It stays: the system would zero new one page by page."""
+    """Memory for activations, which is reused: the system would zero new memory page by page."""
 
     def __init__(self) -> None:
         self.taken: tuple[list[Passed], Tensor, Tensor] | None = None
@@ -47,11 +47,11 @@ class Room:
 
 @final
 class KeptConvPolicy(Policy):
-    """A view of a `ConvPolicy` on a CPU; without compiled kernels it is the policy itself.
+    """A view of a `ConvPolicy` on a CPU; without compiled kernels it behaves like the policy.
 
     Args:
         policy: the network.
-        room: shared by policies of one shape that keep features one after the other, not at once.
+        room: shared by policies of one shape that cache features in turn, not at the same time.
     """
 
     def __init__(self, policy: ConvPolicy, room: Room | None = None) -> None:
@@ -72,15 +72,15 @@ class KeptConvPolicy(Policy):
         return self.policy
 
     def refresh(self) -> None:
-        """Forget what was kept; weights are read anew by the next `keep`."""
+        """Discard cached features; the next `keep` reads the weights."""
         self.kept = None
 
     @torch.no_grad()
     def keep(self, n_images: int, n_bytes: int) -> int:
-        """Keep the features of all images that are scored next, or of none where memory is short.
+        """Cache the features of all images that are scored next, or of none if memory is short.
 
         Returns:
-            Of how many features will be kept.
+            Number of cached images.
         """
         self.kept, self.n_kept = None, 0
         is_short = not 0 < self.n_bytes_kept(n_images) <= n_bytes
@@ -94,10 +94,10 @@ class KeptConvPolicy(Policy):
         return n_images
 
     def n_bytes_kept(self, n_images: int) -> int:
-        """Return how much memory `keep` takes."""
+        """Return the number of bytes that `keep` allocates."""
         n_floats = self.dense.in_features + self.dense.out_features
         for number, (n_rows, n_cols, n_channels) in enumerate(self._shapes()):
-            # Pooled to a quarter, but for the first.
+            # Pooled to a quarter, except for the first.
             n_floats += n_rows * n_cols * n_channels * (5 if number else 8) // 4
         return 4 * n_images * n_floats
 
@@ -116,9 +116,9 @@ class KeptConvPolicy(Policy):
         return self._score(own.hidden)
 
     def recall(self, seen: Observation, begin: int) -> Float[Tensor, "batch col"]:
-        """Score images again, with gradients; the first of them was scored as number `begin`.
+        """Score images again with gradients; the first of them was scored as number `begin`.
 
-        Going back overwrites what was kept, so each image can be recalled once.
+        The backward pass overwrites cached features, so it can run once per image.
         """
         if self.kept is None:
             return self.policy(seen)
@@ -133,8 +133,8 @@ class KeptConvPolicy(Policy):
         return hidden
 
     def _shapes(self) -> list[tuple[int, int, int]]:
-        """Return rows, columns and channels of every convolution's output."""
-        # The first layer does not pool, so the second has its size.
+        """Return rows, columns and channels of the output of each convolution."""
+        # The first layer does not pool, so the second has the same size.
         levels = [max(0, number - 1) for number in range(len(self.weights))]
         size = self.policy.n_rows, self.policy.n_cols
         pairs = zip(levels, self.weights, strict=True)
@@ -153,7 +153,7 @@ class KeptConvPolicy(Policy):
     def weight_gradients(
         self, image: Float[Tensor, "batch row col"], kept: Kept, gradient: Tensor
     ) -> list[Float[Tensor, "out in 3 3"]]:
-        """Take a gradient by `kept.flat` back to the convolutions' weights."""
+        """Propagate a gradient of `kept.flat` to the convolutions' weights."""
         inputs = [image, *(layer.normalized.output for layer in kept.layers)]
         n_rows, n_cols, n_channels = inputs[-1].shape[1:]
         flow = gradient.unflatten(1, (n_channels, n_rows, n_cols)).permute(0, 2, 3, 1)
@@ -167,9 +167,9 @@ class KeptConvPolicy(Policy):
 
 
 class _FirstDense(torch.autograd.Function):
-    """From what was kept to the first dense layer's output, and back to all weights before.
+    """From cached features to the output of the first dense layer, and back to all earlier weights.
 
-    Biases before an instance norm change nothing: their gradients are zero.
+    Biases before an instance norm have no effect: their gradients are zero.
     """
 
     @staticmethod

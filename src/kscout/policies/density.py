@@ -1,4 +1,4 @@
-"""Acquire columns at random with learned chances: the same for every image, and never adaptive."""
+"""Sample columns from a learned density, which is the same for every image: not adaptive."""
 
 from typing import final
 
@@ -12,9 +12,9 @@ from kscout.errors import ConfigError
 
 @final
 class LearnedDensity(Policy):
-    """Draws the next column with chances proportional to `exp(logits)` of those that are left.
+    """Samples an unmeasured column with probability proportional to `exp(logits)`.
 
-    So a budget is always met exactly, and the order of the draws is a Plackett-Luce order.
+    The budget is thus met exactly, and the sequence of samples has a Plackett-Luce distribution.
 
     Args:
         n_cols: number of columns of the image.
@@ -29,8 +29,8 @@ class LearnedDensity(Policy):
         n_found = seen.mask.shape[1]
         if self.n_cols != n_found:
             raise ConfigError(
-                f"a density of {self.n_cols} columns was given images of {n_found}; train one for "
+                f"a density of {self.n_cols} columns was given images of {n_found}; train one with "
                 f"{n_found}"
             )
-        # A copy: without gradients, a view of a parameter would still be one.
+        # A copy, because a view of a parameter would be a parameter for torch.
         return self.logits.repeat(len(seen.mask), 1)

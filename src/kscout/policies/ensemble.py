@@ -1,15 +1,15 @@
-"""A linear ensemble: the gains that several policies predict, added with fitted weights.
+"""A linear ensemble: the weighted sum of the gains that several policies predict.
 
-The errors of policies differ: a posterior sampler knows how one slice may look, a network that
-regressed gains knows the mean gains of columns. Their weighted sum predicts gains better than each
-of them. The weights depend on the number of columns acquired, and are fitted by
-`kscout.training.estimators.ensemble`.
+The errors of policies differ: a posterior sampler models the present slice, gain regression the
+baseline gains of columns. With members' gains S_m the ensemble predicts G = sum_m w_m S_m + c. The
+weights w and the constant c depend on the number of acquired columns, and
+`kscout.training.estimators.ensemble` fits them.
 
-From few columns the largest immediate gain is a poor choice. With an `order` the first columns are
-those of that order, the same for all slices; then the sum decides.
+From few columns the largest immediate gain is a poor choice. With an `order` the first columns
+are those of that order, the same for all slices; the sum decides all later ones.
 
-A file contains all members. Files of the zoo may name other entries as members, which are then
-read from there.
+A file contains all members. Files of the zoo may name other entries as members, whose weights
+are then read from those entries.
 """
 
 import hashlib
@@ -48,13 +48,12 @@ class EnsemblePolicy(Policy):
     """Scores columns by a weighted sum of the gains that its members predict.
 
     Args:
-        members: two policies or more, each as `kscout.policies.load` takes it, or as a file of
-            such a policy describes it: `component`, `arguments` and `gain_units`; or `zoo` and
-            `sha256`, the name of an entry and the digest of its file, whose weights are then
-            nowhere else.
-        horizon: steps that have weights of their own; the last are those of all that follow.
-        order: columns of the first steps; none: the sum decides from the start.
-        order_cols: columns of the matrix that the order is for.
+        members: two policies or more, each as in `kscout.policies.load`, or as described in a file
+            of such a policy: `component`, `arguments` and `gain_units`; or `zoo` and `sha256`, the
+            name of an entry and the digest of its file, whose weights are then not stored here.
+        horizon: steps with separate weights; later steps use the last ones.
+        order: columns of the first steps; empty: the sum decides from the start.
+        order_cols: columns of the matrix of the order.
     """
 
     is_stochastic = False
@@ -85,7 +84,7 @@ class EnsemblePolicy(Policy):
             else _described(policy)
             for one, policy in zip(members, policies, strict=True)
         ]
-        # As text it is a plain setting, by which fingerprints tell policies apart.
+        # A string is a plain setting, which is part of the fingerprint; its name is, too.
         self.told = json.dumps([*map(_in_0_2, self.members)], sort_keys=True)
         self.policies = nn.ModuleList(policies)
         self.needs_judge = any(policy.needs_judge for policy in policies)
@@ -98,26 +97,26 @@ class EnsemblePolicy(Policy):
         self.register_load_state_dict_pre_hook(_fill_in_entries)  # type: ignore[no-untyped-call]
 
     def begin_with(self, order: Sequence[int], order_cols: int) -> None:
-        """Take columns of an order in the first steps; none: let the sum decide from the start."""
+        """Set the columns of the first steps; empty: the sum decides from the start."""
         self.order, self.order_cols = tuple(int(column) for column in order), order_cols
         known = set(self.order) & set(range(order_cols))
         if len(known) < len(self.order):
             raise ConfigError(
-                f"the order {list(self.order)} has columns twice, or such that a matrix of "
-                f"{order_cols} has not; give each once, counted from 0"
+                f"the order {list(self.order)} has duplicate columns, or columns that are not in a "
+                f"matrix of {order_cols}; give each once, counted from 0"
             )
         bound = [policy for policy in self._policies() if not policy.serves_any_size]
         self.n_rows = _size_of(bound, "n_rows")
         self.n_cols = order_cols if self.order else _size_of(bound, "n_cols")
         self.serves_any_size = self.n_rows is None and self.n_cols is None
-        # A column of the order is taken for no gain that a rule to stop could ask for.
+        # A column of the order has no gain that a stopping rule could use.
         self.gain_units = () if self.order else (1.0,)
 
     def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
         if self.order and self.order_cols != n_cols:
             return f"{self.order_cols} columns", n_cols
-        found = (policy.misfit(n_rows, n_cols) for policy in self._policies())
-        return next((one for one in found if one is not None), None)
+        misfits = (policy.misfit(n_rows, n_cols) for policy in self._policies())
+        return next((one for one in misfits if one is not None), None)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if not self.order:
@@ -125,7 +124,7 @@ class EnsemblePolicy(Policy):
         order = torch.tensor(self.order, device=seen.mask.device)
         is_left = ~seen.mask[:, order].all(dim=1)
         is_first = is_left & (seen.for_each(seen.step) < len(self.order))
-        # Members that try columns are asked only where that decides; others cost less than to know.
+        # Members that try columns run only if they matter; others cost less than the test for it.
         if self.needs_judge and bool(is_first.all()):
             return self.along_order(seen)
         if self.needs_judge and not bool(is_first.any()):
@@ -133,18 +132,18 @@ class EnsemblePolicy(Policy):
         return torch.where(is_first[:, None], self.along_order(seen), self.weighted_sum(seen))
 
     def along_order(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        """Score columns by the order, those that it lacks after it, from the center outwards."""
+        """Score columns by the order, then missing ones from the center outwards."""
         scores = scores_of_order(seen.mask.shape[1], self.order)
         return scores.to(seen.mask.device).expand(seen.mask.shape)
 
     def weighted_sum(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        """Return the weighted sum of the gains that the members predict, and the constant."""
+        """Return the weighted sum of the gains that the members predict, plus the constant."""
         step = seen.for_each(seen.step).clamp(max=self.horizon - 1)
         weights = self.weights[step].T[:, :, None]
         return (weights * self.expected(seen)).sum(dim=0) + self.constants[step][:, None]
 
     def expected(self, seen: Observation) -> Float[Tensor, "member batch col"]:
-        """Return the gains that each member predicts, or its scores where they have no unit."""
+        """Return the gains that each member predicts, or its scores if they have no unit."""
         found = []
         for policy in self._policies():
             shown = _as_trained(policy, seen)
@@ -169,7 +168,7 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
         remember_retired(policy, arguments)
         policy.gain_units = checked_units("a member", given["gain_units"])
     else:
-        # Where a network is only looked at, on a device without numbers, files cannot be read.
+        # On the device meta, for networks that are only examined, files cannot be read.
         with torch.device("cpu"):
             policy = read_policy(zoo_path(given) or Path(given))
     if policy.needs_target or policy.needs_coils or isinstance(policy, EnsemblePolicy):
@@ -186,7 +185,7 @@ def _is_entry(given: str | Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _of_entries(policy: EnsemblePolicy, prefix: str) -> tuple[str, ...]:
-    """Return how the names of weights begin that the zoo has."""
+    """Return the prefixes of weights that are stored in the zoo."""
     return tuple(
         f"{prefix}policies.{number}." for number, one in enumerate(policy.members) if _is_entry(one)
     )
@@ -213,25 +212,25 @@ def _entry(name: str, digest: str) -> Policy:
     name = current("zoo entry", name)
     if ZOO.get(name) != "policy":
         raise ConfigError(
-            f"a member is {name!r}, which is no policy of this zoo; another version may have it"
+            f"a member is {name!r}, which is no policy of this zoo; another version may contain it"
         )
-    found = entry(name)["sha256"]
-    if found != digest:
+    stored = entry(name)["sha256"]
+    if stored != digest:
         raise ConfigError(
-            f"a member is {name} with the digest {digest[:12]}, and here it has {found[:12]}; "
-            "another version may have that one"
+            f"a member is {name} with the digest {digest[:12]}, and here it has {stored[:12]}; "
+            "another version may have that digest"
         )
     with torch.device("cpu"):
         return read_policy(zoo_file(name))
 
 
 def entry(name: str) -> dict[str, str]:
-    """Return how a file tells that an entry of the zoo is a member."""
+    """Return the description of a zoo entry as a member, for files."""
     return {"zoo": name, "sha256": hashlib.sha256(zoo_file(name).read_bytes()).hexdigest()}
 
 
 def _as_trained(policy: Policy, seen: Observation) -> Observation:
-    """Show a network that knows starts the step at which so many columns were measured."""
+    """Return the observation with the step of the policy's start for its measured columns."""
     if not isinstance(policy, ColumnPolicy):
         return seen
     measured, n_cols = seen.mask.sum(dim=1), seen.mask.shape[1]
@@ -240,12 +239,12 @@ def _as_trained(policy: Policy, seen: Observation) -> Observation:
 
 
 def _size_of(policies: Sequence[Policy], name: str) -> int | None:
-    """Return the size that the first of some policies is made for; None where none is."""
+    """Return the size of the first policy that has one; None without any."""
     return next((n for one in policies if (n := getattr(one, name, None)) is not None), None)
 
 
 def _in_0_2(member: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a member under its name in version 0.2, which fingerprints count."""
+    """Return a member under its name in version 0.2, on which fingerprints depend."""
     if _is_entry(member):
         return {**member, "zoo": in_0_2("zoo entry", member["zoo"])}
     name = member["component"]

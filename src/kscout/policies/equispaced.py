@@ -1,8 +1,8 @@
 """Acquire every r-th column, on one side of k-space or on both: the paper's fixed masks.
 
-The steps are spread evenly over the columns that are free at the start, from the edge to the
-center; both-sided ones go left first, then right. The exact columns are those of the paper's
-reference, which rounds down on either side, so that the two sides are not mirror images.
+Columns are spread evenly over the columns that are free at the start, from the edge to the
+center; two-sided orders acquire the left side first. Columns equal those of the paper's
+reference, which rounds down on either side, so that the sides are not mirror images.
 """
 
 from typing import final
@@ -16,12 +16,12 @@ def one_sided_columns(*, n_cols: int, n_initial: int, horizon: int) -> list[int]
     """Return the columns left of the center, in the order of acquisition."""
     n_left = center_columns(n_cols, n_initial).start
     _check_room("one", n_left, horizon)
-    # Whole numbers throughout: floating point would drop a column where the last step is exact.
+    # Integers only: floating point would drop a column if the last step is exact.
     return [i * n_left // horizon - 1 for i in range(1, horizon + 1)]
 
 
 def two_sided_columns(*, n_cols: int, n_initial: int, horizon: int) -> list[int]:
-    """Return the columns on both sides, left ones first; the left has the odd one."""
+    """Return the columns on both sides, left ones first; the left side has the odd one."""
     center = center_columns(n_cols, n_initial)
     n_right, n_right_steps = n_cols - center.stop, horizon // 2
     _check_room("two", center.start, horizon - n_right_steps)
@@ -34,14 +34,14 @@ def two_sided_columns(*, n_cols: int, n_initial: int, horizon: int) -> list[int]
 def _check_room(name: str, n_free: int, horizon: int) -> None:
     if horizon > n_free:
         raise ConfigError(
-            f"equispaced-{name} cannot place {horizon} columns on one side of k-space, where "
-            f"{n_free} are free; lower the number of steps or take another policy"
+            f"equispaced-{name} cannot place {horizon} columns on one side of k-space, which has "
+            f"{n_free} free columns; lower the number of steps or use another policy"
         )
 
 
 @final
 class EquispacedOne(Ranking):
-    """Spreads its columns over the left side of k-space (paper: Equi (one)).
+    """Spreads columns over the left side of k-space (paper: Equi (one)).
 
     Args:
         n_cols: number of columns of the image.
@@ -57,7 +57,7 @@ class EquispacedOne(Ranking):
 
 @final
 class EquispacedTwo(Ranking):
-    """Spreads its columns over both sides of k-space (paper: Equi (two)); takes the same."""
+    """Spreads columns over both sides of k-space (paper: Equi (two)); same arguments."""
 
     def __init__(self, *, n_cols: int, n_initial: int, horizon: int) -> None:
         order = two_sided_columns(n_cols=n_cols, n_initial=n_initial, horizon=horizon)

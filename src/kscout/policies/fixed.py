@@ -1,7 +1,7 @@
 """Acquire columns in an order that was chosen beforehand, or from the center outwards.
 
-`kscout.training.fixed_order` chooses it: on training data it is the bar that an adaptive policy
-must clear, on the evaluated data themselves it is the paper's NA oracle.
+`kscout.training.fixed_order` fits it: on training data it is the baseline for adaptive
+policies, on the evaluated data it is the paper's NA oracle.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from kscout.policies.ranking import Ranking, scores_of_order
 
 @final
 class FixedOrder(Ranking):
-    """Takes the first unmeasured column of its order.
+    """Acquires the first unmeasured column of its order.
 
     Args:
         n_cols: number of columns of the image.
@@ -27,9 +27,9 @@ class FixedOrder(Ranking):
 
 @final
 class NaOracle(Ranking):
-    """A fixed order chosen on the very data that it is evaluated on: an oracle.
+    """A fixed order fitted to the data that it is evaluated on: an oracle.
 
-    No fixed order chosen greedily does better on these data, which is why the paper shows it.
+    It is an upper bound for greedily fitted fixed orders on these data, as in the paper.
 
     Args:
         n_cols: number of columns of the image.
@@ -46,7 +46,7 @@ class NaOracle(Ranking):
 
 @final
 class CenterOut(Ranking):
-    """Takes the unmeasured column nearest to DC; of two, the one on the left.
+    """Acquires the unmeasured column nearest to DC; of two, the left one.
 
     Args:
         n_cols: number of columns of the image.

@@ -1,4 +1,4 @@
-"""Mean gains of a fixed order, read for matrices that they were not measured on."""
+"""Baseline gains of a fixed order, and their transfer to other matrices."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from kscout.physics.fourier import frequencies
 
 
 class Table(NamedTuple):
-    """Mean gains along a fixed order, before each of its columns."""
+    """Baseline gains along a fixed order, before each of its columns."""
 
     name: str
     n_cols: int
-    """Columns of the matrix that they were measured on."""
+    """Columns of the matrix of the measurement."""
     n_initial: int
-    """Columns of the policy's own matrix of which its start is the same share."""
+    """Columns of the policy's own matrix that are the same fraction as the start."""
     n_first: int
-    """Columns that are measured at the first row."""
+    """Number of measured columns at the first row."""
     n_rows: int
 
 
@@ -33,21 +33,21 @@ def tables_of(
     known_cols: Sequence[int] = (),
     known_starts: Sequence[int] = (),
 ) -> list[Table]:
-    """Return the tables of a policy, that of its own matrix and earliest start first.
+    """Return the tables of a policy; the first is that of its own matrix and earliest start.
 
     Args:
         n_cols: columns of its own matrix.
-        n_initial: columns of it that are measured at the earliest start.
+        n_initial: measured columns at the earliest start.
         horizon: rows from there on; tables of later starts end with the same column.
-        known_cols: columns of other matrices, of which the same shares are measured.
-        known_starts: columns of its own matrix at later starts.
+        known_cols: columns of other matrices, which start with the same fraction of columns.
+        known_starts: later starts in columns of its own matrix.
     """
     if not all(n_initial < start < n_initial + horizon for start in known_starts):
         raise ConfigError(
-            f"of known_starts {[*known_starts]} some are not among the {horizon - 1} columns that "
-            f"come after n_initial {n_initial}; give later ones"
+            f"some of known_starts {[*known_starts]} are not among the {horizon - 1} columns after "
+            f"n_initial {n_initial}; give later ones"
         )
-    found = []
+    results = []
     for size in (n_cols, *known_cols):
         for start in (n_initial, *known_starts):
             span = (start, horizon + n_initial - start)
@@ -55,8 +55,8 @@ def tables_of(
                 span = span_of(*span, size, n_cols)
             of_size = "" if size == n_cols else f"_{size}"
             of_start = "" if start == n_initial else f"_from_{start}"
-            found.append(Table(f"prior{of_size}{of_start}", size, start, *span))
-    return found
+            results.append(Table(f"prior{of_size}{of_start}", size, start, *span))
+    return results
 
 
 def read_nearest(
@@ -66,34 +66,34 @@ def read_nearest(
     step: Int[Tensor, " n"],
     n_cols: int,
 ) -> Float[Tensor, "n col"]:
-    """Return mean gains of the nearest matrix, and of the start of it that is nearest.
+    """Return baseline gains of the nearest matrix and its nearest start.
 
     Args:
-        tables: which are known.
-        gains: returns those of a table, by its name.
-        measured: columns of a matrix, at each state.
+        tables: the available tables.
+        gains: returns the gains of a table by its name.
+        measured: number of measured columns of each state.
         step: columns acquired since the start.
-        n_cols: columns of that matrix.
+        n_cols: columns of the state's matrix.
     """
     tables, share = _of_nearest_size(tables, n_cols)
     rows = [row_of(measured, one.n_first, one.n_rows, share=share) for one in tables]
-    found = [
+    results = [
         at_frequencies(gains(one.name), n_cols)[row] for one, row in zip(tables, rows, strict=True)
     ]
     nearest = _nearest_start(tables, (measured - step) * share)
-    return torch.stack(found).gather(0, nearest[None, :, None].expand(-1, -1, n_cols))[0]
+    return torch.stack(results).gather(0, nearest[None, :, None].expand(-1, -1, n_cols))[0]
 
 
 def steps_since(
     tables: Sequence[Table], measured: Int[Tensor, " n"], step: Int[Tensor, " n"], n_cols: int
 ) -> Int[Tensor, " n"]:
-    """Return how many columns are measured beyond the nearest start that is known.
+    """Return the number of columns measured after the nearest available start.
 
     Args:
-        tables: as in `read_nearest`, and so are the others.
-        measured: columns of a matrix.
+        tables: as in `read_nearest`, like the other arguments.
+        measured: number of measured columns of each state.
         step: columns acquired since the start.
-        n_cols: columns of that matrix.
+        n_cols: columns of the state's matrix.
     """
     tables, share = _of_nearest_size(tables, n_cols)
     since = torch.stack([measured - round(one.n_first / share) for one in tables])
@@ -102,15 +102,15 @@ def steps_since(
 
 
 def _of_nearest_size(tables: Sequence[Table], n_cols: int) -> tuple[list[Table], float]:
-    """Return the tables of the nearest matrix, and how many columns it has for one of that."""
+    """Return the tables of the nearest matrix, and its columns per column of `n_cols`."""
     size = nearest_size(n_cols, [one.n_cols for one in tables])
     return [one for one in tables if one.n_cols == size], size / n_cols
 
 
 def _nearest_start(tables: Sequence[Table], start: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Return which table begins nearest to so many columns.
+    """Return the index of the table with the nearest start.
 
-    No tensor is made of numbers, which would wait for a GPU.
+    Without tensors made from Python numbers, which would synchronize with a GPU.
     """
     return torch.stack([(start - one.n_first).abs() for one in tables]).argmin(dim=0)
 
@@ -129,19 +129,19 @@ def at_frequencies(
 
 
 def nearest_size(n_cols: int, known: Sequence[int]) -> int:
-    """Return which of some matrices has its columns nearest to so many, by their ratio."""
+    """Return the known number of columns with the ratio to `n_cols` nearest to one."""
     return min(known, key=lambda size: abs(math.log(size / n_cols)))
 
 
 def row_of(
     measured: Int[Tensor, " n"], n_first: int, n_rows: int, *, share: float
 ) -> Int[Tensor, " n"]:
-    """Return which row of a table belongs to so many measured columns.
+    """Return the row of a table for given numbers of measured columns.
 
     Args:
         measured: columns of some matrix.
-        n_first: columns that are measured at the first row.
-        n_rows: of the table.
-        share: columns of the table's matrix for one of that matrix.
+        n_first: measured columns at the first row.
+        n_rows: rows of the table.
+        share: columns of the table's matrix per column of the other matrix.
     """
     return ((measured * share).round().long() - n_first).clamp(min=0, max=n_rows - 1)

@@ -1,4 +1,4 @@
-"""A policy's gradients in bf16 on CUDA: weights, sums and the softmax stay in 32 bit."""
+"""Policy gradients in bf16 on CUDA: weights, sums and the softmax stay in 32 bit."""
 
 from typing import final
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from kscout.core import Observation, Policy
 
 _N_SIZES = 2
-"""Of each matrix: a batch's, and that of steps on remembered states."""
+"""Compiled batch sizes per matrix size: that of a batch, and that of replay steps."""
 
 
 @final
@@ -18,20 +18,20 @@ class MixedPrecision(Policy):
 
     Args:
         policy: the policy; its parameters get the gradients.
-        compiles: whether torch.compile builds the passes for the first batch sizes that are met
-            with gradients; others, such as an epoch's last batch, run as they are.
+        compiles: whether torch.compile builds the passes for the first batch sizes with gradients;
+            other sizes, such as an epoch's last batch, run uncompiled.
     """
 
     def __init__(self, policy: Policy, *, compiles: bool) -> None:
         super().__init__()
-        # The stubs know no memory format here.
+        # The stubs of torch lack memory formats.
         self.policy = policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.compiled = torch.compile(self._score, dynamic=False) if compiles else None
         self.sizes: list[torch.Size] = []
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         size = seen.image.shape
-        # Counts are tensors: a number would be compiled in.
+        # Counts are tensors, because a number would be compiled as a constant.
         step = seen.for_each(seen.step)
         n_left = None if seen.n_left is None else seen.for_each(seen.n_left)
         n_alike = sum(one[1:] == size[1:] for one in self.sizes)
@@ -41,7 +41,7 @@ class MixedPrecision(Policy):
         with torch.autocast("cuda", torch.bfloat16):
             if self.compiled is None or size not in self.sizes:
                 return self._score(*given)
-            # Of many matrices more than torch.compile would build for one function.
+            # The limit of torch.compile for one function is too small for many matrices.
             least = torch._dynamo.config.recompile_limit
             with torch._dynamo.config.patch(recompile_limit=max(least, 2 * len(self.sizes))):
                 return self.compiled(*given)

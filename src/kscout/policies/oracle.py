@@ -1,4 +1,4 @@
-"""Choose by the ground truth: upper bounds, never methods."""
+"""Oracles, which use the ground truth: upper bounds, not methods."""
 
 from typing import final
 
@@ -10,28 +10,28 @@ from kscout.core import Observation, Policy, Truth
 from kscout.errors import ConfigError
 
 TIE = 1e-6
-"""SSIM this close to the best counts as equal, and the lowest column is taken.
+"""SSIM this close to the best counts as equal, and the lowest column is acquired.
 
-Images are real, so that two columns mirrored at DC are worth exactly the same whenever the measured
-ones are symmetric. Rounding (some 1e-7) would let batch size and device choose between them.
+Images are real, so two columns mirrored at DC have equal gains whenever the measured columns are
+symmetric. Rounding errors (about 1e-7) would let batch size and device choose between them.
 """
 
 RELATIVE_TIE = 1e-5
-"""The same for the spectral oracle's squared errors, which mirrored columns share likewise."""
+"""The same for the squared errors of the spectral oracle, which are equal for mirrored columns."""
 
 
 def _truth(seen: Observation, name: str) -> Truth:
     if seen.truth is None:
         raise ConfigError(
-            f"the {name} was shown no truth; run it through kscout's acquisition, which hands the "
-            "truth to policies that set needs_target"
+            f"the {name} was given no ground truth; run it through kscout's acquisition, which "
+            "passes it to policies that set needs_target"
         )
     return seen.truth
 
 
 @final
 class Oracle(Policy):
-    """Takes the column after which SSIM is highest; its scores are the gains."""
+    """Acquires the column with the highest resulting SSIM; its scores are the gains."""
 
     is_stochastic = False
     needs_target = True
@@ -43,7 +43,7 @@ class Oracle(Policy):
         scores, now = truth.candidate_scores, truth.score
         if scores is None or now is None:
             raise ConfigError(
-                "the oracle was shown no candidate scores; run it through kscout's acquisition, "
+                "the oracle was given no candidate scores; run it through kscout's acquisition, "
                 "which tries every column for policies that set needs_candidate_scores"
             )
         best = scores.amax(dim=-1, keepdim=True)
@@ -52,10 +52,10 @@ class Oracle(Policy):
 
 @final
 class SpectralOracle(Policy):
-    """Takes the column in which the reconstruction's k-space is most wrong.
+    """Acquires the column with the largest k-space error of the reconstruction.
 
-    The paper's proxy for the evaluator of Zhang et al. (arXiv 1902.03051), with the true error in
-    place of a predicted one.
+    The paper's proxy for the evaluator of Zhang et al. (arXiv 1902.03051), with the true error
+    instead of a predicted one.
     """
 
     is_stochastic = False

@@ -2,14 +2,14 @@
 
 A network computes an image from the measurement and noise: each noise gives another sample. All
 samples agree with the measurement, and differ as much as the ground truth may differ from them.
-On each sample every column can be measured, reconstructed and scored, as the oracle does on the
-ground truth; the column with the highest mean gain is acquired. With exact samples that is the
-best policy with a look-ahead of one column.
+For each sample x_i every column c is measured, reconstructed and scored, as the oracle does with
+the ground truth; the column with the highest mean gain (1/n) sum_i gain(c; x_i) is acquired. With
+exact samples this is the best policy with a look-ahead of one column.
 
-The network knows nothing of reconstruction and metric: these come with what is observed
-(`Observation.judge`), so that one network serves all of them. Images are real, as those of stores
-of images are: their k-space has y[-k] = conj(y[k]), so that each measured column tells its
-opposite, too.
+The sampler does not depend on reconstruction and metric, which are supplied at run time
+(`Observation.judge`), so the same weights work with all of them. Images are real, as in stores
+of images: their k-space satisfies y[-k] = conj(y[k]), so each measured column also determines the
+opposite one.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,13 +29,13 @@ from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import apply_mask
 
 N_NOISES = 64
-"""Noises that images are drawn with."""
+"""Number of noise images."""
 _LEAST_STD = 1e-11
-"""Keeps a constant image from dividing by zero."""
+"""Prevents a division by zero for a constant image."""
 _N_INPUTS = 3
 """Two images of the measurement, and noise."""
 _MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
-"""Bytes that images drawn at once may take, by kind of device."""
+"""Memory in bytes for images sampled at once, by kind of device."""
 
 Network = Callable[[Float[Tensor, "image input row col"]], Float[Tensor, "image 1 row col"]]
 
@@ -47,7 +47,7 @@ class PosteriorPolicy(Policy):
     Args:
         n_channels: features of the finest level of the U-Net, doubled at each coarser level.
         n_pools: number of poolings.
-        slope: of its ReLUs below zero.
+        slope: negative slope of its leaky ReLUs.
         n_draws: number of samples.
         n_first: number of samples on which every column is tried.
         n_best: number of columns tried on the other samples: those with the highest mean gain on
@@ -62,7 +62,7 @@ class PosteriorPolicy(Policy):
     gain_units: Sequence[float] = (1.0,)
 
     range_per_std: Float[Tensor, ""]
-    """Data range over the deviation of an image: a slice cannot tell its volume's."""
+    """Data range over standard deviation; one slice does not determine its volume's."""
 
     def __init__(
         self,
@@ -78,8 +78,7 @@ class PosteriorPolicy(Policy):
         if n_channels < 2 or n_pools < 1 or n_best < 1 or not 1 <= n_draws <= N_NOISES:
             raise ConfigError(
                 f"n_channels is {n_channels}, n_pools {n_pools}, n_best {n_best} and n_draws "
-                f"{n_draws}; they start at 2, 1, 1 and 1, and there are no more than {N_NOISES} "
-                "draws"
+                f"{n_draws}; they must be at least 2, 1, 1 and 1, and n_draws at most {N_NOISES}"
             )
         if not 1 <= n_first <= n_draws:
             raise ConfigError(f"n_first is {n_first}; use 1 to n_draws, which is {n_draws}")
@@ -105,7 +104,7 @@ class PosteriorPolicy(Policy):
         kspace = apply_mask(fft2c(seen.zero_filled), seen.mask)
         noise = noises(*kspace.shape[-2:], kspace.device)[: self.n_draws]
         images = self.draw(kspace, seen.mask, noise.expand(len(kspace), -1, -1, -1))
-        # Those left to measure come first; where an image has fewer of them, others stand in.
+        # Unmeasured columns come first; measured ones fill up rows of images with fewer.
         columns = seen.mask.to(torch.int8).argsort(dim=-1, stable=True)[:, :n_left]
         is_measured = seen.mask.gather(-1, columns)
         every = self._gains(images[:, : self.n_first], columns, seen)
@@ -115,7 +114,7 @@ class PosteriorPolicy(Policy):
             more = self._gains(images[:, self.n_first :], columns.gather(-1, best), seen)
             total = every.sum(dim=1).gather(-1, best) + more.sum(dim=1)
             mean = (total / self.n_draws).masked_fill(is_measured.gather(-1, best), torch.inf)
-            # The others are no better than the last of these, whatever few draws let hope.
+            # Other columns score no better than the last of these, despite noise of few samples.
             lowest = mean.amin(dim=-1, keepdim=True)
             gains = gains.clamp(max=lowest).scatter(-1, best, mean)
         return scores.scatter(-1, columns, gains.masked_fill(is_measured, 0.0))
@@ -126,7 +125,7 @@ class PosteriorPolicy(Policy):
         columns: Int[Tensor, "batch candidate"],
         seen: Observation,
     ) -> Float[Tensor, "batch draw candidate"]:
-        """Return what columns gain on drawn images."""
+        """Return the gains of columns on posterior samples."""
         assert seen.judge is not None
         n_draws = images.shape[1]
         mask, columns = (x.repeat_interleave(n_draws, dim=0) for x in (seen.mask, columns))
@@ -142,14 +141,14 @@ class PosteriorPolicy(Policy):
         network: Network | None = None,
         is_half: bool = True,
     ) -> Float[Tensor, "batch draw row col"]:
-        """Return images that agree with what was measured, one for each noise.
+        """Return samples that agree with the measurement, one for each noise.
 
         Args:
-            kspace: zero where it was not measured.
-            mask: of what was measured.
-            noise: of the deviation one.
-            network: the same network in a faster form; by default some images at a time.
-            is_half: whether the network passes images in 16 bit on CUDA.
+            kspace: measured k-space, zero in unmeasured columns.
+            mask: measured columns.
+            noise: noise with standard deviation one.
+            network: the same network in a faster form; by default it runs in parts that fit memory.
+            is_half: whether the network runs in 16 bit on CUDA.
         """
         known, is_known = completed(kspace, mask)
         image = ifft2c(known)[:, 0].real
@@ -161,26 +160,26 @@ class PosteriorPolicy(Policy):
         inputs = torch.cat([shown, noise.flatten(0, 1)[:, None]], dim=1)
         with torch.autocast("cuda", torch.bfloat16, enabled=inputs.is_cuda and is_half):
             passed = self._passed if network is None else network
-            found = passed(inputs.contiguous(memory_format=torch.channels_last))
-        drawn = fft2c(found[:, 0].float().unflatten(0, (-1, n_draws)) * std[:, None])
+            output = passed(inputs.contiguous(memory_format=torch.channels_last))
+        drawn = fft2c(output[:, 0].float().unflatten(0, (-1, n_draws)) * std[:, None])
         return ifft2c(torch.where(is_known[:, None, None], known, drawn)).real
 
     def _passed(
         self, inputs: Float[Tensor, "image input row col"]
     ) -> Float[Tensor, "image 1 row col"]:
-        """Pass images through the network, as many at once as memory allows."""
+        """Run the network, with as many images at once as memory allows."""
         limit = at_most_a_quarter(_MEMORY_LIMIT[inputs.device.type], inputs.device)
         most = max(1, limit // peak_bytes(self.n_channels, _N_INPUTS, *inputs.shape[-2:]))
         return torch.cat([self.network(part) for part in inputs.split(most)])
 
     def as_slices(self, images: Float[Tensor, "image row col"]) -> SliceBatch:
-        """Return images as if they were the truth, no pixel below zero."""
+        """Return images as ground truth of simulated slices, with negative pixels set to zero."""
         return SliceBatch.of_images(images.clamp(min=0), self.range_per_std)
 
 
 @lru_cache(maxsize=8)
 def noises(n_rows: int, n_cols: int, device: torch.device) -> Float[Tensor, "noise row col"]:
-    """Return the noises that images of a size are drawn with; shared between calls."""
+    """Return the noise images of a size; shared between calls."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(N_NOISES, n_rows, n_cols, generator=generator).to(device)
 
@@ -188,12 +187,12 @@ def noises(n_rows: int, n_cols: int, device: torch.device) -> Float[Tensor, "noi
 def moved_noises(
     n_rows: int, n_cols: int, numbers: Float[Tensor, "batch draw 3"]
 ) -> Float[Tensor, "batch draw row col"]:
-    """Return noises that were drawn anew by moving known ones around.
+    """Return new noise images by cyclic shifts of the stored ones.
 
     Args:
-        n_rows: of the images.
-        n_cols: of the images.
-        numbers: in [0, 1): which noise, and how far down and across it is moved.
+        n_rows: rows of the images.
+        n_cols: columns of the images.
+        numbers: in [0, 1): which noise, and its shift along rows and columns.
     """
     known = noises(n_rows, n_cols, numbers.device)
     which, down, across = _chosen(numbers, N_NOISES, n_rows, n_cols)

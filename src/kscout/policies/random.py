@@ -1,4 +1,4 @@
-"""Acquire columns at random, evenly or low frequencies more often: baselines to beat."""
+"""Sample columns uniformly or with a preference for low frequencies: baselines."""
 
 from typing import final
 
@@ -12,7 +12,7 @@ from kscout.policies.ranking import Ranking, distance_from_center
 
 @final
 class Random(Policy):
-    """Draws uniformly among the unmeasured columns."""
+    """Samples uniformly among the unmeasured columns."""
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         return seen.image.new_zeros(seen.mask.shape)
@@ -20,7 +20,7 @@ class Random(Policy):
 
 @final
 class VariableDensity(Ranking):
-    """Draws among the unmeasured columns with a polynomial density.
+    """Samples among the unmeasured columns with a polynomial density.
 
     Column k columns from the center has probability proportional to
     `(1 - k / (n_cols // 2 + 1)) ** power`, so that the outermost column is rare but not excluded

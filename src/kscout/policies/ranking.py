@@ -1,4 +1,4 @@
-"""Scores that are the same for every image: what all non-adaptive policies share."""
+"""Scores that are equal for every image, the common part of non-adaptive policies."""
 
 from collections.abc import Sequence
 
@@ -12,24 +12,24 @@ from kscout.errors import ConfigError
 
 
 def distance_from_center(n_cols: int) -> Float[Tensor, " col"]:
-    """Return how many columns each column lies from DC, which is column `n_cols // 2`."""
+    """Return the distance of each column from DC, which is column `n_cols // 2`."""
     return (torch.arange(n_cols) - n_cols // 2).abs().float()
 
 
 def scores_of_order(n_cols: int, order: Sequence[int]) -> Float[Tensor, " col"]:
-    """Return scores by which columns are taken in the given order, then from the center outwards.
+    """Return scores that rank columns in the given order, then from the center outwards.
 
     Args:
         n_cols: number of columns of the image.
-        order: columns, the first to acquire first; those that are missing come after them all.
+        order: columns in the order of acquisition; missing ones follow after them.
     """
-    # Not by a tensor: on the device meta, where weights are checked, torch would load its compiler.
+    # Without a tensor: on the device meta, which checks weights, torch would load its compiler.
     places = {column: place for place, column in enumerate(whole_order(n_cols, order))}
     return torch.tensor([-float(places[column]) for column in range(n_cols)])
 
 
 class Ranking(Policy):
-    """A policy that gives every image the same scores.
+    """A policy with equal scores for every image.
 
     Args:
         scores: one per column.
@@ -43,7 +43,7 @@ class Ranking(Policy):
         self.register_buffer("scores", scores, persistent=False)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch image_col"]:
-        """Return the scores once for every image, refusing images of another width."""
+        """Return the scores for every image; raise an error for images of another width."""
         n_cols, n_found = len(self.scores), seen.mask.shape[1]
         if n_cols != n_found:
             raise ConfigError(

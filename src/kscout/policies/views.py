@@ -1,8 +1,8 @@
-"""How a policy is run: while it learns it scores columns first, and gives gradients later.
+"""Views of a policy in training: columns are scored first, and gradients computed later.
 
-This file knows which policies have kernels. A view may keep the features that it computed when
-columns were chosen, so that the gradients need no second forward pass; the plain one keeps nothing
-and works for every policy.
+This file lists which policies have kernels. A view may cache the features of the choice of
+columns, so that gradients need no second forward pass; the plain one caches nothing and supports
+every policy.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,45 +22,45 @@ from kscout.policies.mixed_precision import MixedPrecision
 
 @runtime_checkable
 class View(Protocol):
-    """A policy as an estimator runs it; its gradients go to the policy's parameters."""
+    """A policy in the form that an estimator runs; gradients go to the policy's parameters."""
 
     @property
     def chooser(self) -> Policy:
-        """The policy in the arithmetic in which it chooses columns."""
+        """The policy in the arithmetic of the choice of columns."""
 
     def refresh(self) -> None:
-        """Take the policy's present weights, and forget what was kept."""
+        """Load the policy's present weights, and discard cached features."""
 
     def keep(self, n_states: int, n_bytes: int) -> int:
         """Reserve memory for the features of the states that are scored next.
 
         Args:
-            n_states: how many will be scored.
-            n_bytes: the most memory that may be reserved.
+            n_states: number of states that will be scored.
+            n_bytes: upper limit of the memory.
 
         Returns:
-            For how many there is room: features of the first so many are kept.
+            Number of cached states: the first ones.
         """
 
     def __call__(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        """Score columns; without gradients, features are kept where there is room for all."""
+        """Score columns; without gradients, features are cached if there is memory for all."""
 
     def recall(self, seen: Observation, begin: int) -> Float[Tensor, "batch col"]:
         """Score states again, with gradients.
 
         Args:
             seen: the same observations.
-            begin: how many states were scored before the first of these; all or none are kept.
+            begin: number of states that were scored before; all of these states are cached or none.
         """
 
 
 @final
 class Recomputed:
-    """The plain view: it keeps nothing, and looks at the images again.
+    """The plain view, which runs the forward pass again.
 
     Args:
-        policy: what learns.
-        passes: the same policy in other arithmetic, where gradients shall be computed in it.
+        policy: the trained policy.
+        passes: the same policy in other arithmetic for gradients.
     """
 
     def __init__(self, policy: Policy, passes: Policy | None = None) -> None:
@@ -71,7 +71,7 @@ class Recomputed:
         return self.policy
 
     def refresh(self) -> None:
-        """Do nothing: there is one set of weights."""
+        """Do nothing, as there is one set of weights."""
 
     def keep(self, n_states: int, n_bytes: int) -> int:
         """Reserve nothing."""
@@ -81,16 +81,16 @@ class Recomputed:
         return self.passes(seen)
 
     def recall(self, seen: Observation, begin: int) -> Float[Tensor, "batch col"]:
-        """Look at the images again."""
+        """Run the forward pass with gradients."""
         return self.passes(seen)
 
 
 def in_precision(policy: Policy, precision: str) -> Policy:
-    """Return a policy that looks at 16-bit images through 16-bit kernels, as in its training.
+    """Return a policy that uses 16-bit kernels for 16-bit images, as in its training.
 
     Args:
-        policy: on the device where it will run.
-        precision: that of the reconstructor whose images it will see.
+        policy: on its device.
+        precision: precision of the reconstructor of its images.
     """
     if precision != "fp16" or not isinstance(policy, ConvPolicy):
         return policy
@@ -108,8 +108,8 @@ def views_of(
 
     Args:
         policies: of one class and shape.
-        device: where they learn.
-        precision: `fp32`, or on CUDA anything else for 16-bit passes.
+        device: device of the training.
+        precision: `fp32`, or on CUDA another value for 16-bit passes.
         compiles: whether torch.compile builds 16-bit passes that have no kernels.
     """
     room = Room()
