@@ -109,6 +109,16 @@ def test_a_policy_for_another_reconstruction_or_acquisition_is_noted(
     assert note in policy_notes(loaded, reconstruction.load(network), use)
 
 
+def test_a_reconstruction_under_the_other_protocol_is_noted() -> None:
+    unet = reconstruction.load("knee-unet")
+    (note,) = network_notes(unet, Use((1, 128, 128), 16, 16, "blind"))
+    words = "was trained for protocol paper and is used here under protocol blind, which lowers"
+    assert words in note and note.endswith(" for protocol blind, or use it under paper")
+    assert network_notes(unet, Use((1, 128, 128), 16, 16, "paper")) == []
+    (note,) = network_notes(unet, Use((1, 64, 128), protocol="blind"))[:1]
+    assert "train one with kscout train reconstructor --protocol blind" in note
+
+
 def test_a_policy_as_in_its_training_is_not_noted() -> None:
     loaded = [(name, policies.load(name)) for name in ("knee-base-ensemble", "knee-base-fixed")]
     frozen = reconstruction.load("knee-unet").frozen(

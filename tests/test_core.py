@@ -69,10 +69,10 @@ def test_a_frozen_reconstructor_has_no_gradients_and_no_unknown_precision() -> N
             reconstructor.frozen(precision="fp8", **size)
 
 
-def test_a_reconstructor_warns_of_the_other_protocol() -> None:
-    assert ZeroFilled().protocol_note("paper") is None
-    note = UNet(n_channels=2, n_pools=2, protocol="blind").protocol_note("paper")
-    assert note is not None and "trained for protocol blind" in note
+def test_scores_follow_the_training_of_a_reconstructor() -> None:
+    unet = UNet(n_channels=2, n_pools=2, protocol="paper")
+    assert (unet.protocol_for(), unet.protocol_for("blind")) == ("paper", "blind")
+    assert (ZeroFilled().protocol_for(), ZeroFilled().protocol_for("paper")) == ("blind", "paper")
 
 
 class Measuring(Policy):

@@ -72,12 +72,13 @@ def check_matrix(
 
 
 def network_notes(network: Reconstructor, use: Use) -> list[str]:
-    """Return a sentence if the images are others than in training, and one for the acquisition.
+    """Return a sentence each if protocol, images or acquisition are others than in training.
 
     Only a reconstruction that was trained together with a policy belongs to an acquisition.
     """
     recorded, entries = network.original.recorded, zoo_names("reconstructor")
-    notes, shapes, trained = [], _shapes(recorded), _acquisition(recorded)
+    other = protocol_note(network, use)
+    notes, shapes, trained = [other] if other else [], _shapes(recorded), _acquisition(recorded)
     entries = [x for x in entries if _is_shape(_recorded(x), use.shape)]
     if shapes and not _is_shape(recorded, use.shape):
         fits = [
@@ -103,6 +104,27 @@ def network_notes(network: Reconstructor, use: Use) -> list[str]:
             + _advice(fits, "these", "train one for these with kscout train joint")
         )
     return notes
+
+
+def protocol_note(network: Reconstructor, use: Use) -> str | None:
+    """Return a sentence if a reconstruction is used under the other protocol than in training."""
+    if use.protocol is None or network.protocol in (None, use.protocol):
+        return None
+    here = (use.n_initial, use.horizon, use.start)
+    found = {x: _recorded(x) for x in zoo_names("reconstructor")}
+    fits = [
+        x
+        for x, recorded in found.items()
+        if _is_shape(recorded, use.shape)
+        and recorded.get("protocol") == use.protocol
+        and (not recorded.get("joint") or (_acquisition(recorded) or ())[:3] == here)
+    ]
+    train = f"train one with kscout train reconstructor --protocol {use.protocol}"
+    return (
+        f"the reconstruction was trained for protocol {network.protocol} and is used here under "
+        f"protocol {use.protocol}, which lowers its scores; "
+        f"{_advice(fits, f'protocol {use.protocol}', train)}, or use it under {network.protocol}"
+    )
 
 
 def policy_notes(

@@ -185,15 +185,12 @@ class Reconstructor(nn.Module, ABC):
         target = normalize_with(batch.target, *batch.units(found, self.protocol))
         return (found.image.float() - target).abs().mean()
 
-    def protocol_note(self, protocol: Protocol) -> str | None:
-        """Return what to tell a user who scores by another protocol than it was trained for."""
-        if self.protocol in (None, protocol):
-            return None
-        return (
-            f"the {type(self).__name__} was trained for protocol {self.protocol}, and protocol "
-            f"{protocol} un-normalizes its images otherwise: expect poor scores, or train one with "
-            f"--protocol {protocol}"
-        )
+    def protocol_for(self, chosen: Protocol | None = None) -> Protocol:
+        """Return the protocol of scores: the chosen one, else that of its training, else `blind`.
+
+        Trainings, evaluations and analyses all follow this rule.
+        """
+        return chosen or self.protocol or "blind"
 
     def target_note(self, rule: str, n_coils: int) -> str | None:
         """Return what to tell a user whose targets combine coils otherwise than its images do.

@@ -33,7 +33,9 @@ def batch(generator: torch.Generator) -> SliceBatch:
 
 
 def run(batch: SliceBatch, policy: Policy, **settings: Any) -> Trajectory:
-    return rollout(policy, Simulator(batch, ZeroFilled()), **{"n_initial": 3, **settings})
+    return rollout(
+        policy, Simulator(batch, ZeroFilled(), protocol="paper"), **{"n_initial": 3, **settings}
+    )
 
 
 def score(batch: SliceBatch, row: int, columns: list[int]) -> float:

@@ -56,7 +56,7 @@ def test_every_policy_runs_with_classical_reconstructions(
         json.dumps(found.summary)
     )
     assert found.summary["reference"] == "fixed"
-    assert found.summary["protocol"] == "paper"
+    assert found.summary["protocol"] == "blind"
 
 
 @pytest.mark.slow

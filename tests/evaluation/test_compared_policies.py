@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kscout.compatibility import Use, acquisition_note
-from kscout.core import Observation, Policy
+from kscout.core import Observation, Policy, Protocol
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
@@ -184,10 +184,23 @@ def test_a_reconstructor_of_the_other_protocol_is_warned_of(
     test_slices: SliceSet, caplog: pytest.LogCaptureFixture
 ) -> None:
     unet = UNet(n_channels=2, n_pools=1, protocol="blind")
-    found = evaluate(("random",), test_slices, unet, _setting())
+    paper = _setting(plan=replace(PLAN, protocol="paper"))
+    found = evaluate(("random",), test_slices, unet, paper)
     assert "trained for protocol blind" in caplog.text
     assert "trained for protocol blind" in found.summary["note"]
-    assert evaluate(("random",), test_slices, ZeroFilled(), _setting()).summary["note"] is None
+    assert evaluate(("random",), test_slices, ZeroFilled(), paper).summary["note"] is None
+
+
+@pytest.mark.parametrize("protocol", ["paper", "blind"])
+def test_scores_follow_the_protocol_of_the_reconstruction(
+    test_slices: SliceSet, tmp_path: Path, protocol: Protocol
+) -> None:
+    unet = UNet(n_channels=2, n_pools=1, protocol=protocol)
+    found = evaluate(("random",), test_slices, unet, _setting(), out=tmp_path)
+    asked = _setting(plan=replace(PLAN, protocol=protocol))
+    again = evaluate(("random",), test_slices, unet, asked, out=tmp_path)
+    assert again.summary == found.summary
+    assert (found.summary["protocol"], found.summary["note"]) == (protocol, None)
 
 
 def test_a_built_in_policy_may_have_a_label_of_its_own(test_slices: SliceSet) -> None:

@@ -53,7 +53,8 @@ class Simulator:
     Args:
         batch: fully sampled slices, on the device where all work is done.
         reconstructor: frozen, on the same device.
-        protocol: how images are un-normalized before they are scored.
+        protocol: how images are un-normalized before they are scored; None for the one of the
+            reconstructor.
         metric: what scores are: a name of `kscout.names.METRICS`, or `module:function`.
         memory_limit: bytes that candidates reconstructed at once may take; `MEMORY_LIMIT` where
             not given.
@@ -64,12 +65,13 @@ class Simulator:
         batch: SliceBatch,
         reconstructor: Reconstructor,
         *,
-        protocol: Protocol = "paper",
+        protocol: Protocol | None = None,
         metric: str = "ssim",
         memory_limit: int | None = None,
     ) -> None:
-        check_protocol(protocol)
-        self.batch, self.reconstructor, self.protocol = batch, reconstructor, protocol
+        self.protocol = reconstructor.protocol_for(protocol)
+        check_protocol(self.protocol)
+        self.batch, self.reconstructor = batch, reconstructor
         device = batch.kspace.device
         self.column_images = ifft_rows(batch.kspace).transpose(-2, -1).contiguous()
         self.ramps = column_ramps(batch.n_cols, device)
@@ -297,7 +299,8 @@ class Trial(Judge):
 
     reconstructor: Reconstructor
     """Frozen."""
-    protocol: Protocol
+    protocol: Protocol | None = None
+    """That of the reconstructor if None."""
     metric: str = "ssim"
     """A name of `kscout.names.METRICS`, or `module:function`."""
 

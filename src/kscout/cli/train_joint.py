@@ -19,7 +19,7 @@ from kscout.config import (
     settle,
 )
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import ESTIMATORS, SAMPLERS, Protocol, trainable_reconstructions
+from kscout.names import ESTIMATORS, SAMPLERS, trainable_reconstructions
 
 
 @options.with_fields(
@@ -71,7 +71,7 @@ def train_joint(
     flags |= {"reconstructor.name": model, "reconstructor.n_channels": channels}
     flags |= {"policy.name": policy, "training.method": method}
     store = Store.open(data)
-    base = resolve_joint(*(preset, config, settings or [], flags), protocol=store.kind.protocol)
+    base = resolve_joint(preset, config, settings or [], flags)
     first = base.training.seed
     configs = [
         replace(base, training=replace(base.training, seed=one))
@@ -86,12 +86,7 @@ def train_joint(
 
 
 def resolve_joint(
-    preset: str,
-    file: Path | None,
-    settings: list[str],
-    flags: dict[str, Any],
-    *,
-    protocol: Protocol = "paper",
+    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
 ) -> JointConfig:
     """Lay file, assignments and flags over the presets; `resolve_policy` names the arguments."""
     wanted = given(file, settings, flags)
@@ -104,9 +99,7 @@ def resolve_joint(
         )
     if method not in SAMPLERS:
         raise unknown_name("sampler", str(method), list(SAMPLERS))
-    base = JointConfig.of(method)
-    base = replace(base, acquisition=acquisition)
-    base = replace(base, training=replace(base.training, protocol=protocol))
+    base = replace(JointConfig.of(method), acquisition=acquisition)
     if section(wanted, "reconstructor"):
         # Arguments without a name are the U-Net's.
         base = replace(base, reconstructor=ReconstructorConfig.reconstructor)

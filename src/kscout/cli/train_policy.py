@@ -22,7 +22,7 @@ from kscout.config import (
     settle,
 )
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import ESTIMATORS, POLICIES, Protocol
+from kscout.names import ESTIMATORS, POLICIES
 from kscout.names.renamed import check_current
 
 _NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
@@ -90,7 +90,7 @@ def train_policy(
     if initial is not None:
         flags |= _start(initial, flags.get("acquisition.n_initial"), data)
     store = Store.open(data)
-    base = resolve_policy(*(preset, config, settings or [], flags), protocol=store.kind.protocol)
+    base = resolve_policy(preset, config, settings or [], flags)
     first = base.training.seed
     configs = vary(base, range(first, first + seeds), {"gamma": gamma})
     outs = [out / name for name in folders_of(configs)]
@@ -146,20 +146,14 @@ def train_together(
             f"{len(config)} --config and {len(out)} --out; give one of each per policy"
         )
     store = Store.open(data)
-    own = store.kind.protocol
-    configs = [resolve_policy(_PRESET, file, [], {}, protocol=own) for file in config]
+    configs = [resolve_policy(_PRESET, file, [], {}) for file in config]
     with training_progress() as on_step:
         runs = train_policies(configs, store, reconstructor, out, device=device, on_step=on_step)
     tell_runs(runs, as_json=as_json)
 
 
 def resolve_policy(
-    preset: str,
-    file: Path | None,
-    settings: list[str],
-    flags: dict[str, Any],
-    *,
-    protocol: Protocol = "paper",
+    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
 ) -> PolicyConfig:
     """Lay file, assignments and flags over the presets, the later ones winning.
 
@@ -168,7 +162,6 @@ def resolve_policy(
         file: TOML.
         settings: `section.key=value`.
         flags: by dotted name; None where not given.
-        protocol: where none of them names one.
     """
     wanted = given(file, settings, flags)
     acquisition = preset_acquisition(preset, wanted)
@@ -183,7 +176,7 @@ def resolve_policy(
                 f"{training.method} has no {name}; it is a setting of {' and '.join(others)}: "
                 f"leave it out, or use --method {others[0]}"
             )
-    base = replace(base, acquisition=acquisition, training=replace(training, protocol=protocol))
+    base = replace(base, acquisition=acquisition)
     return settle(base, file, settings, flags)
 
 

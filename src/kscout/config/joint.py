@@ -51,9 +51,8 @@ class JointTraining(VariedSlices):
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
     """What the sampler learns to raise, and the best epoch is best in: ssim, psnr, nmse or
     module:function."""
-    protocol: Protocol = "paper"
-    """How images are un-normalized before they are scored, and targets normalized. (default: paper;
-    blind for k-space)"""
+    protocol: Protocol = "blind"
+    """How images are un-normalized before they are scored, and targets normalized."""
     precision: Precision = "fp32"
     """Arithmetic of the reconstruction while it learns."""
     sampler_precision: FrozenPrecision = "auto"

@@ -42,8 +42,9 @@ class PolicyTraining:
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
     """Metric of rewards and of the best epoch: ssim, psnr, nmse (its negative), or
     `module:function`, called as f(images, targets, data_range=data_range) (paper: ssim)."""
-    protocol: Protocol = "paper"
-    """How images are un-normalized before they are scored. (default: paper; blind for k-space)"""
+    protocol: Protocol | None = None
+    """How images are un-normalized before they are scored. (default: as the reconstruction was
+    trained, else blind)"""
     precision: FrozenPrecision = "auto"
     """Arithmetic: `auto` is fp32 on a CPU; on CUDA, where the kernels exist, 16-bit
     reconstructions, choices and gradients, with 32-bit sums and weights (paper: fp32)."""

@@ -23,7 +23,14 @@ from kscout.evaluation.records.saved_settings import check_same
 from kscout.evaluation.running.contenders import Contender
 from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
 from kscout.evaluation.running.fixed_orders import ORDERS
-from kscout.evaluation.running.prepare import Labelled, Prepared, Wanted, labelled, prepare
+from kscout.evaluation.running.prepare import (
+    Labelled,
+    Prepared,
+    Wanted,
+    labelled,
+    loaded_network,
+    prepare,
+)
 from kscout.evaluation.running.recording import record_examples
 from kscout.evaluation.running.setting import EvaluationSetting
 from kscout.evaluation.summaries.conditions import Conditions, EvaluationRequest
@@ -99,15 +106,15 @@ def _evaluate(
     overwrite: bool,
     on_step: OnStep | None,
 ) -> Evaluation:
+    network = loaded_network(reconstructor)
+    setting = setting.under_protocol_of(network)
     request = request_of(policies, data, reconstructor, setting)
     if out is not None:
         check_replaceable(out / RESULTS, out / SUMMARY)
         if not overwrite:
             _check_same_request(out, request)
     cache = None if out is None else out / ORDERS
-    ready = prepare(
-        *(policies, data, reconstructor, setting), train=train, cache=cache, on_step=on_step
-    )
+    ready = prepare(*(policies, data, network, setting), train=train, cache=cache, on_step=on_step)
     ready.tell_notes()
     conditions = _conditions(ready, request)
     finished = None
@@ -177,7 +184,7 @@ def _check_same_request(out: Path, here: EvaluationRequest) -> None:
 def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
     source, plan = ready.source, ready.plan
     return Conditions(
-        protocol=plan.protocol,
+        protocol=ready.loaded.protocol_for(plan.protocol),
         store=source.name,
         store_fingerprint=source.fingerprint if isinstance(source, Store) else None,
         anatomy=source.anatomy if isinstance(source, Store) else None,

@@ -45,7 +45,7 @@ def fit_fixed_order(
     n_slices_per_step: int | None = None,
     n_candidates: int | None = None,
     seed: int = 0,
-    protocol: Protocol = "paper",
+    protocol: Protocol | None = None,
     metric: str = "ssim",
     device: torch.device | str = "cpu",
     on_step: Callable[[dict[str, Any]], None] | None = None,
@@ -64,7 +64,8 @@ def fit_fixed_order(
         n_slices_per_step: slices drawn anew for each step; None for all.
         n_candidates: columns drawn anew for each step; None for all that are left.
         seed: decides both draws.
-        protocol: how images are un-normalized before they are scored.
+        protocol: how images are un-normalized before they are scored; None for the one of the
+            reconstructor.
         metric: what is best; `kscout.names.METRICS`.
         device: where the work is done.
         on_step: called after each step with `step` (from 1), `n_steps`, `column`, `ssim`.
@@ -104,7 +105,7 @@ class _Trial:
     reconstructor: Reconstructor
     start: Bool[Tensor, "slice col"]
     batch_size: int
-    protocol: Protocol
+    protocol: Protocol | None
     metric: str
     device: torch.device | str
 

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar, final
 import torch
 
 from kscout.config import Config
-from kscout.data.kinds import Kind
 from kscout.device import describe_device, peak_memory
 from kscout.errors import ConfigError, RunError
 from kscout.runs import CONFIG, Progress, Run
@@ -160,7 +159,12 @@ def n_steps_of(n_slices: int, batch_size: int) -> int:
 
 @contextmanager
 def opened_run(
-    out: str | Path, config: Config, inputs: Mapping[str, str], device: torch.device, kind: Kind
+    out: str | Path,
+    config: Config,
+    inputs: Mapping[str, str],
+    device: torch.device,
+    *,
+    note: str | None = None,
 ) -> Iterator[Run | None]:
     """Open a run folder, new or to go on with, in the main process; others get None.
 
@@ -169,7 +173,7 @@ def opened_run(
         config: settings.
         inputs: fingerprints by name of what it reads.
         device: what it runs on.
-        kind: of the slices; where that decides the protocol, the run records why.
+        note: a sentence about the protocol, which the run records.
     """
     if not is_main():
         yield None
@@ -177,8 +181,8 @@ def opened_run(
     _check_kept(config, Path(out))
     words = describe_device(device, n_processes())
     with Run.create_or_resume(out, config, inputs=inputs, device=words) as run:
-        if kind.protocol_reason is not None and not run.is_finished:
-            run.note(protocol=f"{kind.protocol}: {kind.protocol_reason}")
+        if note is not None and not run.is_finished:
+            run.note(protocol=note)
         try:
             yield run
         except ConfigError:

@@ -21,6 +21,8 @@ from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.assemble import make_policy
+from kscout.columns import columns_text, parse_columns
+from kscout.compatibility import Use, protocol_note, warn
 from kscout.config import AcquisitionSetting, JointConfig, PolicyConfig
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
@@ -95,13 +97,15 @@ def train_policies(
     _check_groups(configs[0], estimator)
     with process_group(device, faults=Path(outs[0]) / FAULTS) as place, ExitStack() as stack:
         frozen, begun = load(reconstructor), None
+        configs = [_under_protocol_of(frozen, config) for config in configs]
         inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
         slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
         if start is not None:
             begun = load_policy(start)
             configs = [network_of(begun, start, x, _sizes(x, slices)) for x in configs]
             inputs["start"] = fingerprint(begun)
-        check_setting(configs[0], frozen, (slices, held_out))
+        check_setting(configs[0], (slices, held_out))
+        note = _protocol_note(configs[0], frozen, slices)
         _check_memory(configs, slices)
         trainees = []
         for config, out in zip(configs, outs, strict=True):
@@ -112,7 +116,7 @@ def train_policies(
                 inputs["members"] = fingerprint(policy)
             if begun is not None:
                 begin_from(policy, begun)
-            run = stack.enter_context(opened_run(out, config, inputs, place, store.kind))
+            run = stack.enter_context(opened_run(out, config, inputs, place, note=note))
             trainee = Trainee.resume(policy, config, run, partial(_save, config, inputs))
             trainee.start = begun
             trainees.append(trainee)
@@ -248,22 +252,38 @@ def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, An
     return {**own, **sizes, "known_starts": sorted(starts)}
 
 
-def check_setting(
-    config: PolicyConfig | JointConfig, reconstructor: Reconstructor, splits: Sequence[SliceSet]
-) -> None:
+def _under_protocol_of(reconstructor: Reconstructor, config: PolicyConfig) -> PolicyConfig:
+    """Return settings with the protocol of a reconstruction, if they name none."""
+    training = config.training
+    protocol = reconstructor.protocol_for(training.protocol)
+    return replace(config, training=replace(training, protocol=protocol))
+
+
+def _protocol_note(
+    config: PolicyConfig, reconstructor: Reconstructor, slices: SliceSet
+) -> str | None:
+    """Return a sentence if a reconstruction was trained for the other protocol, and log it."""
+    setting = config.acquisition
+    start = None if setting.initial is None else columns_text(parse_columns(setting.initial))
+    use = Use(slices.shape, setting.n_initial, setting.horizon, config.training.protocol, start)
+    note = protocol_note(reconstructor, use)
+    if note is not None and is_main():
+        warn([note])
+    return note
+
+
+def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]) -> None:
     """Refuse a budget that some slice cannot meet; warn where settings were made for other data."""
     setting = config.acquisition
     for split in splits:
-        split.check_protocol(config.training.protocol)
+        if config.training.protocol is not None:
+            split.check_protocol(config.training.protocol)
         check_budget(split.selectable, n_initial=setting.start, horizon=setting.horizon)
         split.check_start(setting.start)
         _check_span(config, split)
-    for note in (
-        reconstructor.protocol_note(config.training.protocol),
-        _size_note(setting, splits[0].n_cols),
-    ):
-        if note is not None and is_main():
-            logging.getLogger(__name__).warning(note)
+    note = _size_note(setting, splits[0].n_cols)
+    if note is not None and is_main():
+        logging.getLogger(__name__).warning(note)
 
 
 def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:

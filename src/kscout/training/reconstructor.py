@@ -97,7 +97,7 @@ def train_reconstructor(
             f"a batch of {n_images:,} images of {shape[1]}x{shape[2]}",
             "lower --batch-size, or make the network smaller",
         )
-        with opened_run(out, config, inputs, place, store.kind) as run:
+        with opened_run(out, config, inputs, place) as run:
             if not from_main(run is not None and run.is_finished):
                 slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
                 _train(run, model, config, slices, held_out, on_step)

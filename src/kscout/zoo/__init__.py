@@ -79,6 +79,7 @@ SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "4103631ccb32": (_SIZE,),
     "cd9c696c128c": (_SIZE,),
     "f561990a094e": (_SIZE,),
+    "e6f7dc2968e0": (_SIZE,),
     "c3938a56eb52": (_SIZE,),
     "84054c5db643": tuple((1, n, n) for n in (64, 96, 128, 192, 256, 320)),
     "ba4a32a2d70f": tuple((1, n, n) for n in (64, 96, 128, 192, 256, 320)),

@@ -27,7 +27,7 @@ def test_examples_show_what_was_measured_and_scored(test_slices: SliceSet, tmp_p
         Contender("center-out", 0, CenterOut(n_cols=13), 0),
     ]
     chosen = choose_slices(test_slices, ["b:1", "2"])
-    plan = AcquisitionPlan(n_initial=3, horizon=4, batch_size=1)
+    plan = AcquisitionPlan(n_initial=3, horizon=4, batch_size=1, protocol="paper")
     examples = reconstruction_examples(contenders, chosen, ZeroFilled(), plan)
     assert [(e.volume, e.slice, e.policy) for e in examples] == [
         ("b", 1, "random"),

@@ -80,7 +80,7 @@ def test_other_settings_take_nothing_from_what_was_stopped(
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, test_slices, train_slices, stop_at="fixed")
     other = AcquisitionPlan(
-        n_initial=3, horizon=4, n_trajectories=2, batch_size=3, protocol="blind"
+        n_initial=3, horizon=4, n_trajectories=2, batch_size=3, protocol="paper"
     )
     assert {"random", "center-out"} <= set(run(tmp_path, test_slices, train_slices, plan=other))
 

@@ -148,7 +148,7 @@ def test_tables_hold_all_columns_of_a_step(
 def test_a_stopping_rule_trades_columns_for_quality(test_slices: SliceSet, tmp_path: Path) -> None:
     costs, scores = [], []
     for threshold in (-1.0, 0.01, 0.03, 1.0):
-        plan = replace(PLAN, horizon=8, stop_below=threshold)
+        plan = replace(PLAN, horizon=8, stop_below=threshold, protocol="paper")
         out = tmp_path / str(threshold)
         found = run(("oracle",), test_slices, plan, out=out)
         (entry,) = found.found.policies

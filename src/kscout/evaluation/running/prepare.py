@@ -149,9 +149,10 @@ def prepare(
     """
     device = str(resolve_device(setting.device))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
-    loaded = _loaded(reconstructor)
+    loaded = loaded_network(reconstructor)
+    setting = setting.under_protocol_of(loaded)
     whole = _slices(source, setting)
-    whole.check_protocol(setting.plan.protocol)
+    whole.check_protocol(loaded.protocol_for(setting.plan.protocol))
     slices = whole.sample(setting.limit).to(device)
     plan = own_plan(
         *(setting.plan, slices), n_whole=len(whole), initial=setting.initial, budget=setting.budget
@@ -181,7 +182,7 @@ def prepare(
         )
         return resolve(one.name, sizes, seeds=setting.draw_seeds, orders={one.name: order})[0]
 
-    notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
+    notes = [_psnr_note(slices)]
     if isinstance(fitted_on, Store) and setting.split == "train":
         notes.append(
             "policy 'fixed' is fitted on the split train, which is what is evaluated here, so that "
@@ -215,7 +216,8 @@ def _psnr_note(slices: SliceSet) -> str | None:
     )
 
 
-def _loaded(reconstructor: Reconstructor | Path | str) -> Reconstructor:
+def loaded_network(reconstructor: Reconstructor | Path | str) -> Reconstructor:
+    """Return a reconstruction, loaded if it is a path or a name."""
     if isinstance(reconstructor, Reconstructor):
         return reconstructor
     return reconstruction.load(reconstructor)

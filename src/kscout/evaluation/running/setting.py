@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from kscout.data.store import Store
+from kscout.core import Reconstructor
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import SliceSetting
 from kscout.evaluation.running.contenders import Budget, budget_of_network, budgets_of
@@ -55,6 +55,11 @@ class EvaluationSetting:
     def draw_seeds(self) -> tuple[int, ...]:
         return tuple(int(seed) for seed in self.seeds or (self.plan.seed,))
 
+    def under_protocol_of(self, network: Reconstructor) -> "EvaluationSetting":
+        """Return the setting with the protocol of a reconstruction, if it names none."""
+        protocol = network.protocol_for(self.plan.protocol)
+        return replace(self, plan=replace(self.plan, protocol=protocol))
+
 
 def setting_of(
     request: EvaluationRequest, *, batch_size: int | None, device: str
@@ -73,7 +78,7 @@ def setting_of(
         stop_below=request.stop_below,
         n_trajectories=request.trajectories,
         is_argmax=request.argmax,
-        protocol=request.protocol or Store.open(request.data).kind.protocol,
+        protocol=request.protocol,
         batch_size=batch_size,
     )
     return EvaluationSetting(
@@ -114,7 +119,7 @@ def setting_of_analysis(wanted: Sequence[str], setting: SliceSetting) -> Evaluat
         n_initial=n_initial,
         horizon=horizon,
         n_trajectories=setting.trajectories,
-        protocol=setting.protocol or Store.open(setting.data).kind.protocol,
+        protocol=setting.protocol,
         batch_size=setting.batch_size,
     )
     return EvaluationSetting(

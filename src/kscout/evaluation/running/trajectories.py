@@ -47,7 +47,9 @@ class AcquisitionPlan:
     is_argmax: bool = False
     """Take the most probable column instead of drawing: one acquisition per slice. A policy without
     weights, such as `random`, draws nevertheless."""
-    protocol: Protocol = "paper"
+    protocol: Protocol | None = None
+    """How images are un-normalized before they are scored; None: as the reconstruction was trained,
+    `blind` if it was not."""
     batch_size: int | None = None
     """Slices per batch; not given: chosen for the device. Does not change results."""
     initial: Starts = ()
@@ -66,7 +68,8 @@ class AcquisitionPlan:
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise ConfigError(f"{name} is {count}; it must be 1 or more")
-        check_protocol(self.protocol)
+        if self.protocol is not None:
+            check_protocol(self.protocol)
 
     def n_at_once(self, slices: SliceSet) -> int:
         """Return how many of these slices are acquired at once."""

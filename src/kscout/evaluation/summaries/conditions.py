@@ -48,7 +48,8 @@ class EvaluationRequest:
     """Trained policies take the column with the highest score."""
     protocol: Protocol | None = None
     """Statistics by which images are un-normalized before they are scored: of the ground truth
-    (paper) or of the measurement (blind). (default: paper; blind for k-space)"""
+    (paper) or of the measurement (blind). (default: as the reconstruction was trained, else
+    blind)"""
     reference: str | None = None
     """Compare with this policy. (default: fixed or another fixed order, else random)"""
     fixed_slices: Annotated[int, AtLeast(1)] = 256

@@ -68,7 +68,7 @@ def train_joint(
             f"make_policy of {kind.__name__} returned {type(policy).__name__}; return a policy"
         )
     pair = Pair(model, policy).to(place)
-    with opened_run(out, config, inputs, place, store.kind) as run:
+    with opened_run(out, config, inputs, place) as run:
         assert run is not None
         if not run.is_finished:
             _train(run, pair, config, kind, slices, held_out, on_step)
@@ -218,7 +218,7 @@ def _check(
 ) -> None:
     """Refuse what cannot be trained, before a folder is made."""
     training = config.training
-    check_setting(config, model, splits)
+    check_setting(config, splits)
     check_varied(training, splits[0].kind)
     _tell_small_steps(training)
     own = SAMPLERS[training.method].policy
