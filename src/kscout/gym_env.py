@@ -23,6 +23,7 @@ from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.pace import check_pace
 from kscout.acquisition.state import State
+from kscout.compatibility import Use, protocol_note, warn
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -106,8 +107,6 @@ class _Scanner:
                 "a multiple of columns_per_step"
             )
         self.slices = data if isinstance(data, SliceSet) else Store.open(data).split(split)
-        protocol = protocol or self.slices.contents.kind.protocol
-        self.slices.check_protocol(protocol)
         if not len(self.slices) or horizon < 1:
             raise ConfigError(
                 f"an episode needs a slice and a step, found {len(self.slices)} slices and "
@@ -116,6 +115,10 @@ class _Scanner:
         check_budget(self.slices.selectable, n_initial=n_initial, horizon=horizon)
         self.slices.check_start(n_initial)
         chosen = reconstructor if isinstance(reconstructor, Reconstructor) else load(reconstructor)
+        protocol = chosen.protocol_for(protocol)
+        self.slices.check_protocol(protocol)
+        note = protocol_note(chosen, Use(self.slices.shape, protocol=protocol))
+        warn([note] if note else [])
         self.reconstructor = chosen.to(self.slices.device).eval()
         self.n_initial, self.horizon, self.protocol = n_initial, horizon, protocol
         self.columns_per_step = columns_per_step
@@ -217,7 +220,8 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
             `kscout.reconstruction.load` takes.
         n_initial: central columns measured at the start, columns, or a mask per slice.
         horizon: columns to acquire.
-        protocol: how images are scored; not given: by `paper`, slices of k-space by `blind`.
+        protocol: how images are scored; not given: as the reconstruction was trained, else by
+            `blind`.
         columns_per_step: columns of one action, all different; with more than one, actions are
             lists of them and `action_masks` repeats its answer for each.
         metric: what rewards are gains of: ssim, psnr, nmse (minus it), or `module:function`.

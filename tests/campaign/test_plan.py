@@ -17,6 +17,8 @@ from kscout.config import PolicyConfig, load, read
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import DataError
+from kscout.reconstruction import save
+from kscout.reconstruction.unet import UNet
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -154,31 +156,38 @@ def test_runs_keep_their_names_when_a_given_store_is_gone(
         after.check_sources()
 
 
-COILS: list[dict[str, Any]] = [
-    {"path": "coils"},
-    {"make": "knee", "coils": 4, "size": 64},
-    {"import": "scan.cfl"},
-    {"import": "scans", "raw": True},
-]
-KINDS = ("store", "reconstructor", "policy", "evaluation")
-
-
-@pytest.mark.parametrize("store", COILS)
-def test_the_protocol_of_runs_follows_from_their_store_where_the_file_names_none(
-    store: dict[str, Any], plan_of: PlanOf, tmp_path: Path
+@pytest.mark.parametrize(
+    ("recipe", "protocol"),
+    [
+        ({}, "blind"),
+        ({"preset": "paper-unet"}, "paper"),
+        ({"training": {"protocol": "paper"}}, "paper"),
+        ({"path": "knee-unet"}, "paper"),
+        ({"path": "knee-cotrained-16-unet"}, "blind"),
+    ],
+)
+def test_runs_follow_the_protocol_of_their_reconstruction_where_the_file_names_none(
+    recipe: dict[str, Any], protocol: str, plan_of: PlanOf
 ) -> None:
-    coil_store(tmp_path / "coils")
-    changes = {"stores": {"knee": store}, "analyses": {"reconstructions": True}}
-    followed, plain = plan_of(**changes), plan_of()
-    for plan, protocol in ((followed, "blind"), (plain, "paper")):
-        for node in (*plan.of_kind("policy"), *plan.of_kind("reconstructor")):
-            assert node.settings["training"]["protocol"] == protocol
-        for node in plan.of_kind("evaluation"):
-            assert f"--protocol {protocol}" in " ".join(node.command)
-    named = make_plan(
-        parse_grid("small", {**TABLE, **changes, "protocol": "blind"}), Path("campaign")
-    )
-    assert set(named.nodes) >= {key for kind in KINDS for key in keys(followed, kind)}
+    changes = {"reconstructions": {"unet": recipe}, "analyses": {"reconstructions": True}}
+    plan = plan_of(**changes)
+    for node in (*plan.of_kind("policy"), *plan.of_kind("reconstructor")):
+        assert node.settings["training"]["protocol"] == protocol
+    analyses = [one for one in plan.of_kind("analysis") if one.group in ("reconstructions", "snr")]
+    for node in (*plan.of_kind("evaluation"), *analyses):
+        assert f"--protocol {protocol}" in " ".join(node.command)
+
+
+def test_runs_keep_their_names_when_a_given_reconstruction_is_gone(
+    plan_of: PlanOf, tmp_path: Path
+) -> None:
+    save(tmp_path / "own.safetensors", UNet(n_channels=2, n_pools=1, protocol="paper"))
+    changes = {"reconstructions": {"unet": {"path": "own.safetensors"}}}
+    before = plan_of(**changes)
+    (tmp_path / "campaign").mkdir()
+    write_index(before, "small.toml")
+    (tmp_path / "own.safetensors").unlink()
+    assert keys(plan_of(**changes), "policy") == keys(before, "policy")
 
 
 def test_reconstructions_of_coils_are_compared_where_the_start_tells_sensitivities(

@@ -29,9 +29,8 @@ def slices(generator: torch.Generator) -> SliceSet:
 
 
 def fit(slices: SliceSet, reconstructor: Reconstructor, **settings: Any) -> FixedOrderResult:
-    return fit_fixed_order(
-        slices, reconstructor, **{"n_initial": N_INITIAL, "horizon": 4, **settings}
-    )
+    own = {"n_initial": N_INITIAL, "horizon": 4, "protocol": "paper", **settings}
+    return fit_fixed_order(slices, reconstructor, **own)
 
 
 def mean_ssim(slices: SliceSet, columns: list[int]) -> float:
@@ -63,7 +62,7 @@ def test_each_column_is_the_best_of_all_on_average(slices: SliceSet) -> None:
 
 def test_the_policy_of_the_order_reaches_its_scores(slices: SliceSet) -> None:
     result = fit(slices, ZeroFilled())
-    simulator = Simulator(slices.batch(torch.arange(N_SLICES)), ZeroFilled())
+    simulator = Simulator(slices.batch(torch.arange(N_SLICES)), ZeroFilled(), protocol="paper")
     policy = FixedOrder(n_cols=N_COLS, order=result.order)
     found = rollout(policy, simulator, n_initial=N_INITIAL, horizon=4)
     assert found.columns[:, 0].tolist() == [result.order] * N_SLICES

@@ -96,5 +96,6 @@ def test_nothing_that_was_not_measured_of_coils_changes_a_choice(
 
 def test_the_units_of_a_target_are_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="protocol blind"):
-        train_joint(joint_config("random", model=VARNET), store, tmp_path / "run", device="cpu")
+        config = joint_config("random", model=VARNET, protocol="paper")
+        train_joint(config, store, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()

@@ -17,6 +17,7 @@ from kscout.config import (
     ReconstructorConfig,
     ReconstructorTraining,
 )
+from kscout.core import Protocol
 from kscout.data import contents
 from kscout.data.store import Store
 from kscout.evaluation.compare import EvaluationSetting, evaluate
@@ -37,7 +38,7 @@ EVALUATED = ("random", "fixed", "na-oracle", "oracle")
 
 
 def results(store: Store, folder: Path) -> dict[str, Any]:
-    protocol = store.kind.protocol
+    protocol: Protocol = "blind" if store.kind.name == "kspace" else "paper"
     of_unet, of_policy = (
         replace(config, training=replace(config.training, protocol=protocol))
         for config in (UNET, POLICY)

@@ -70,7 +70,8 @@ def test_run_folder_holds_kept_best_and_last_weights(store: Store, tmp_path: Pat
 
 
 def test_epochs_that_never_come_are_kept_of_no_new_run(store: Store, tmp_path: Path) -> None:
-    asked, out = with_training(n_epochs=1, keep_epochs=[1, 99]), tmp_path / "run"
+    asked = with_training(n_epochs=1, keep_epochs=[1, 99], protocol="blind")
+    out = tmp_path / "run"
     with pytest.raises(ConfigError, match=r"names 99, and training\.n_epochs is 1;"):
         train_policy(asked, store, "zero-filled", out, device="cpu")
     assert not out.exists()

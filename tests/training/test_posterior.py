@@ -65,7 +65,7 @@ def test_what_was_not_measured_changes_nothing(batch: SliceBatch) -> None:
 
 def test_scores_are_mean_gains_on_the_drawn_images(batch: SliceBatch) -> None:
     policy, mask = some_policy(), some_mask(3)
-    simulator = Simulator(batch, ZeroFilled())
+    simulator = Simulator(batch, ZeroFilled(), protocol="paper")
     seen = simulator.observe(policy, simulator.start_from(mask))
     assert seen.judge == Trial(simulator.reconstructor, "paper", "ssim")
     found = policy(seen)
@@ -78,7 +78,7 @@ def test_scores_are_mean_gains_on_the_drawn_images(batch: SliceBatch) -> None:
         for image in images.unbind(dim=1):
             truth = policy.as_slices(image)
             torch.testing.assert_close(truth.data_range, 4 * image.std(dim=(1, 2)))
-            own = Simulator(truth, ZeroFilled())
+            own = Simulator(truth, ZeroFilled(), protocol="paper")
             gains.append(own.start_from(after).score - own.start_from(mask).score)
         mean = torch.stack(gains).mean(dim=0)
         torch.testing.assert_close(found[:, column], mean, rtol=1e-4, atol=1e-5)

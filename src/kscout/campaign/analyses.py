@@ -20,12 +20,13 @@ from kscout.columns import LEAST_CENTRAL
 from kscout.config.records import read, unknown_key
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import Analysis, options_of
-from kscout.names import ANALYSES, protocol_of, untrained_reconstructions
+from kscout.names import ANALYSES, untrained_reconstructions
 
 _OF_CAMPAIGN = ("data", "reconstructor", "device", "n_initial", "steps", "protocol", "results")
 """Options that the campaign sets."""
 _ONCE_WITHOUT_PROTOCOL = ("entropy",)
-"""Analyses that always took the protocol of the store: of that, their names do not tell."""
+"""Analyses whose names have no protocol if it is the one of version 0.2: `blind` for k-space, else
+`paper`."""
 
 
 @final
@@ -115,7 +116,8 @@ def analysis_nodes(
 
 def _protocol(name: str, own: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
     """Return the protocol of an analysis, as far as it is part of its name."""
-    is_usual = name in _ONCE_WITHOUT_PROTOCOL and setting.protocol == protocol_of(setting.kind)
+    of_0_2 = "blind" if setting.kind == "kspace" else "paper"
+    is_usual = name in _ONCE_WITHOUT_PROTOCOL and setting.protocol == of_0_2
     return {"protocol": own["protocol"]} if "protocol" in own and not is_usual else {}
 
 

@@ -140,7 +140,7 @@ class Reconstruction:
 
     path: str | None = None
     """A run folder, a weights file or a name of the zoo."""
-    preset: Annotated[str, OneOf("preset", RECONSTRUCTOR_TRAININGS)] = "paper-unet"
+    preset: Annotated[str, OneOf("preset", RECONSTRUCTOR_TRAININGS)] = "unet"
     store: str | None = None
     """The store it learns from; that of the grid where not given."""
     reconstructor: dict[str, Any] = field(default_factory=dict)

@@ -48,8 +48,6 @@ class Network:
     config: ReconstructorConfig | None = None
     store: str | None = None
     """The store it learns from; that of the grid where not given."""
-    names_protocol: bool = True
-    """Whether the file says by which protocol it learns; elsewhere the store does."""
 
 
 @final
@@ -67,7 +65,7 @@ class Grid:
     policies: Sequence[PolicyConfig]
     """One per method, varied setting and seed; acquisition and protocol are still to be set."""
     protocol: Protocol | None
-    """None: that of each store."""
+    """None: that of each reconstruction."""
     evaluation: Evaluation | None
     analyses: Mapping[str, Table]
     """Options by analysis."""
@@ -163,7 +161,7 @@ def _network(name: str, file: File) -> Network:
     training = {**named, **recipe.training}
     changes = {"reconstructor": recipe.reconstructor, "training": training}
     config = read(ReconstructorConfig, merge(to_table(base), changes), where)
-    return Network(name, config=config, store=recipe.store, names_protocol="protocol" in training)
+    return Network(name, config=config, store=recipe.store)
 
 
 def _horizons(file: File) -> dict[str, AcquisitionSetting]:

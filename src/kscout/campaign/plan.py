@@ -31,7 +31,7 @@ from kscout.config import (
 from kscout.data.manifest import MANIFEST, read_manifest
 from kscout.errors import ConfigError, DataError
 from kscout.files import read_record
-from kscout.names import FORMATS, RAW_FORMATS, RECONSTRUCTORS, protocol_of
+from kscout.names import FORMATS, PROTOCOLS, RAW_FORMATS, RECONSTRUCTORS, Protocol
 from kscout.names.renamed import in_0_2
 from kscout.zoo import zoo_path
 
@@ -59,6 +59,8 @@ class Plan:
     """Stores and reconstructions by key that are not made here."""
     kspace: list[str] = field(default_factory=list)
     """Paths of those that are stores of k-space."""
+    protocols: dict[str, Protocol] = field(default_factory=dict)
+    """Protocols of given reconstructions by path, known from before if a file is gone."""
 
     def add(self, node: Node) -> Node:
         """Add a run; one that is there already stays as it is."""
@@ -99,9 +101,15 @@ def known_kspace(root: Path) -> list[str]:
     return [path for path in found if isinstance(path, str)]
 
 
+def known_protocols(root: Path) -> dict[str, Protocol]:
+    """Return the protocols of given reconstructions that a campaign met before, by path."""
+    found = read_record(root / INDEX, protocols=dict).get("protocols", {})
+    return {path: protocol for path in found for protocol in PROTOCOLS if found[path] == protocol}
+
+
 def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
     """Expand a grid to the graph of its runs under `root`; reads manifests, runs nothing."""
-    plan = Plan(grid.name, root, grid.use)
+    plan = Plan(grid.name, root, grid.use, protocols=known_protocols(root))
     known, gone = known_sources(root), known_kspace(root)
     kinds = {name: _kind_of(store, gone) for name, store in grid.stores.items()}
     given = [(one, kinds[name]) for name, one in grid.stores.items() if isinstance(one, GivenStore)]
@@ -111,24 +119,36 @@ def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
         for network in grid.networks:
             teacher = network.store or name
             learned_from = _store(plan, teacher, grid.stores[teacher], known)
-            if network.config is not None and not network.names_protocol:
-                network = _following(network, network.config, kinds[teacher])
             loaded = _network(plan, network, learned_from, device, known)
-            _cross(plan, grid, store, kinds[name], loaded, device)
+            protocol = grid.protocol or _protocol(plan, network, loaded)
+            _cross(plan, grid, store, kinds[name], loaded, protocol, device)
     return plan
 
 
-def _following(network: Network, config: ReconstructorConfig, kind: str) -> Network:
-    """Return a network that learns by the protocol of what its store holds."""
-    training = replace(config.training, protocol=protocol_of(kind))
-    return replace(network, config=replace(config, training=training))
+def _protocol(plan: Plan, network: Network, source: Node | Source) -> Protocol:
+    """Return the protocol that a reconstruction was trained for, `blind` if it was not trained."""
+    if network.config is not None:
+        return network.config.training.protocol
+    if isinstance(source, Node) or source.product is None:
+        return "blind"
+    if source.product.is_file():
+        # Imported here because plans without a given reconstruction do not need torch.
+        from kscout.reconstruction import load
+
+        plan.protocols[source.path] = load(source.product).protocol_for()
+    return plan.protocols.get(source.path, "blind")
 
 
 def _cross(
-    plan: Plan, grid: Grid, store: Node | Source, kind: str, network: Node | Source, device: str
+    plan: Plan,
+    grid: Grid,
+    store: Node | Source,
+    kind: str,
+    network: Node | Source,
+    protocol: Protocol,
+    device: str,
 ) -> None:
     evaluations = []
-    protocol = grid.protocol or protocol_of(kind)
     for name, horizon in grid.horizons.items():
         _check_size(store, name, horizon)
         setting = Setting(store, network, horizon, protocol, device, kind)

@@ -214,6 +214,7 @@ def write_index(plan: Plan, file: str) -> None:
         "date": now(),
         "sources": {**known, **plan.source_fingerprints()},
         "kspace": plan.kspace,
+        "protocols": plan.protocols,
         "nodes": nodes,
     }
     try:

@@ -13,7 +13,6 @@ from jaxtyping import Complex, Float, Inexact
 from torch import Tensor
 
 from kscout.errors import ConfigError, DataError
-from kscout.names import Protocol, protocol_of
 from kscout.physics.coils import combined
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import magnitude
@@ -53,25 +52,14 @@ class Kind:
         """Name of the target rule."""
         return self.rule or "rss"
 
-    @property
-    def protocol(self) -> Protocol:
-        """Default protocol for scoring slices of this kind."""
-        return protocol_of(self.name)
-
-    @property
-    def protocol_reason(self) -> str | None:
-        """Reason why slices of this kind support only one protocol; None if they support all."""
-        if self.protocol == "paper":
-            return None
-        return (
-            "protocol paper un-normalizes images with the mean and deviation of the fully sampled "
-            "target, which are unknown for measured k-space of coils"
-        )
-
     def check_protocol(self, protocol: str) -> None:
-        """Raise an error for a protocol that needs statistics of an unknown target."""
-        if self.protocol_reason is not None and protocol == "paper":
-            raise ConfigError(f"{self.protocol_reason}; use protocol blind (--protocol blind)")
+        """Raise an error for `paper` and k-space, which has no statistics of a target image."""
+        if self.name == "kspace" and protocol == "paper":
+            raise ConfigError(
+                "protocol paper un-normalizes images with the mean and standard deviation of the "
+                "fully sampled image, which a dataset of k-space does not have; use protocol blind "
+                "(--protocol blind) and a reconstruction that was trained for it"
+            )
 
     def check(self, stored: np.ndarray) -> None:
         """Raise an error for an array with another dtype or layout."""

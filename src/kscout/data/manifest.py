@@ -11,7 +11,6 @@ from kscout.config import read, read_file, to_table
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError, DataError
 from kscout.files import write_json
-from kscout.names import Protocol, protocol_of
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -162,11 +161,6 @@ class Manifest:
     def is_prospective(self) -> bool:
         """Whether columns are missing, so that the store can neither be trained on nor scored."""
         return any(record.measured is not None for record in self.volumes)
-
-    @property
-    def protocol(self) -> Protocol:
-        """Default protocol for scoring these slices."""
-        return protocol_of(self.kind)
 
     @property
     def columns(self) -> str:

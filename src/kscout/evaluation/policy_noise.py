@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kscout import policies
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
+from kscout.compatibility import Use, protocol_note, warn
 from kscout.config import GradientTraining, PolicyConfig, read
 from kscout.config.bounds import AtLeast
 from kscout.config.records import check
@@ -47,7 +48,8 @@ class NoiseSetting:
     n_passes: Annotated[int, AtLeast(1)] = N_PASSES
     """Passes over the training data, each with its own order and draws."""
     seed: int = 0
-    protocol: Protocol = "paper"
+    protocol: Protocol | None = None
+    """That of the reconstruction if None."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -95,7 +97,10 @@ def measure_run(
         on_step: called before and after each pass.
     """
     setting = setting or NoiseSetting()
-    slices.check_protocol(setting.protocol)
+    protocol = reconstructor.protocol_for(setting.protocol)
+    slices.check_protocol(protocol)
+    note = protocol_note(reconstructor, Use(slices.shape, protocol=protocol))
+    warn([note] if note else [])
     found = read_run(run)
     check_is_policy(found)
     config = found.config
@@ -106,7 +111,7 @@ def measure_run(
         "n_trajectories": setting.n_trajectories,
         "batch_size": setting.batch_size,
         "seed": setting.seed,
-        "protocol": setting.protocol,
+        "protocol": protocol,
     }
     records = []
     for epoch in kept_epochs(run) if epochs is None else epochs:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from kscout import reconstruction
+from kscout.compatibility import Use, protocol_note, warn
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
@@ -40,7 +41,7 @@ def compare_reconstructions(
     accelerations: Sequence[float],
     *,
     center_fraction: float,
-    protocol: Protocol = "paper",
+    protocol: Protocol | None = None,
     shows_all: bool = False,
     batch_size: int = 16,
     on_step: OnStep | None = None,
@@ -53,15 +54,20 @@ def compare_reconstructions(
         accelerations: columns over measured columns.
         center_fraction: of the columns that are always measured, around the center; no
             acceleration may leave fewer, and one that leaves as many measures these alone.
-        protocol: how images are un-normalized before they are scored.
+        protocol: how images are un-normalized before they are scored; None for the one that the
+            reconstructions were trained for.
         shows_all: keep pictures of all slices; else of the one on which the last method's SSIM is
             the median, at each acceleration.
         batch_size: slices at once.
         on_step: told after each method.
     """
-    slices.check_protocol(protocol)
     _check_centers(slices.n_cols, accelerations, center_fraction)
     loaded = {name: _opened(one).to(slices.device).eval() for name, one in methods.items()}
+    protocol = shared_protocol(loaded, protocol)
+    slices.check_protocol(protocol)
+    use = Use(slices.shape, protocol=protocol)
+    notes = {name: protocol_note(one, use) for name, one in loaded.items()}
+    warn(f"{name}: {note}" for name, note in notes.items() if note is not None)
     rows, pictures = [], []
     for acceleration in accelerations:
         masking = MaskDistribution(slices.n_cols, [acceleration], [center_fraction])
@@ -78,6 +84,27 @@ def compare_reconstructions(
             title = f"{slices.volumes[place]}, slice {slices.slices[place]}, at {acceleration:g}×"
             pictures.append(_picture(loaded, slices, masks, place, protocol, title))
     return ReconstructionComparison(rows, pictures)
+
+
+def shared_protocol(
+    networks: Mapping[str, Reconstructor], chosen: Protocol | None = None
+) -> Protocol:
+    """Return the protocol by which reconstructions are compared, as `Reconstructor.protocol_for`.
+
+    Args:
+        networks: reconstructions by their names.
+        chosen: None for the one that they were trained for.
+    """
+    trained = {name: one.protocol_for(chosen) for name, one in networks.items() if one.protocol}
+    if len(set(trained.values())) > 1:
+        words = ", ".join(f"{name} for {protocol}" for name, protocol in trained.items())
+        raise ConfigError(
+            f"the reconstructions were trained for different protocols ({words}), whose scores "
+            "must not be compared; name reconstructions for one protocol, or choose one by "
+            "--protocol"
+        )
+    shared: Protocol = next(iter(trained.values()), "blind")
+    return chosen or shared
 
 
 def _check_centers(n_cols: int, accelerations: Sequence[float], fraction: float) -> None:

@@ -49,16 +49,6 @@ scanner has; `blind` with the statistics that the reconstruction itself found.""
 PROTOCOLS: tuple[Protocol, ...] = ("paper", "blind")
 
 
-def protocol_of(kind: str) -> Protocol:
-    """Return the protocol of a store where none is asked for.
-
-    Args:
-        kind: what it holds: `kspace` has one only, as what coils measured does not tell the
-            statistics of the target.
-    """
-    return "blind" if kind == "kspace" else "paper"
-
-
 def check_protocol(protocol: str) -> None:
     """Refuse a protocol that does not exist: every word but `paper` would act as `blind`."""
     if protocol not in PROTOCOLS:
@@ -364,7 +354,6 @@ __all__ = [
     "is_outside",
     "label_of",
     "metric_word",
-    "protocol_of",
     "trainable_reconstructions",
     "untrained_reconstructions",
     "use",

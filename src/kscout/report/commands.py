@@ -82,9 +82,9 @@ def _evaluation(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _protocol(run: RunRecord) -> str | None:
-    """Return the protocol of a training; None for the one that is taken of images unasked."""
-    told = run.config.get("training", {}).get("protocol", "paper")
-    return None if told == "paper" else str(told)
+    """Return the protocol of a training, None if its record has none."""
+    protocol: str | None = run.config.get("training", {}).get("protocol")
+    return protocol
 
 
 def _paths(runs: Sequence[RunRecord]) -> list[str]:

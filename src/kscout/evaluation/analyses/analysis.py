@@ -145,7 +145,7 @@ class SliceSetting:
     trajectories: int = 1
     seed: tuple[int, ...] = (0,)
     protocol: Protocol | None = None
-    """The one that slices of the store's kind are scored by, where not given."""
+    """That of the reconstruction if None."""
     batch_size: int | None = None
     limit: int | None = None
     """Use this many slices only, spread evenly over the split."""
@@ -182,7 +182,7 @@ class PolicyAnalysis(Analysis[Row]):
     seed: tuple[int, ...] = (0,)
     """Of the draws."""
     protocol: Protocol | None = None
-    """As for `evaluate`: paper or blind. (default: paper; blind for k-space)"""
+    """paper or blind. (default: as the reconstruction was trained, else blind)"""
     device: str = "auto"
     """auto, cpu or cuda."""
     precision: FrozenPrecision = "fp32"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from kscout.config import to_table
-from kscout.data.manifest import read_manifest, refuse_store
+from kscout.data.manifest import refuse_store
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.progress import OnStep
@@ -46,7 +46,7 @@ def run_analysis(
 
         # What was exchanged is told before a store or columns are asked for.
         check_kinds(given, getattr(analysis, "reconstructor", None))
-    analysis = _with_protocol(analysis)
+    analysis = _with_protocol(analysis, given)
     with locked(out):
         settings = _settings(analysis, given)
         suffixes = (".csv", ".json", _SETTINGS)
@@ -67,12 +67,23 @@ def run_analysis(
         return rows
 
 
-def _with_protocol(analysis: Analysis[Row]) -> Analysis[Row]:
-    """Let the protocol, where an analysis has one that was not asked for, follow from its store."""
-    data = getattr(analysis, "data", None)
-    if data is None or getattr(analysis, "protocol", "") is not None:
+def _with_protocol(analysis: Analysis[Row], given: Sequence[str]) -> Analysis[Row]:
+    """Return an analysis with the protocol of its reconstructions, if it has one and names none."""
+    if getattr(analysis, "protocol", "") is not None:
         return analysis
-    changes: dict[str, Any] = {"protocol": read_manifest(Path(data)).protocol}
+    from kscout.evaluation.analyses.reconstructions import named_reconstructions
+    from kscout.evaluation.reconstructions import shared_protocol
+    from kscout.reconstruction import load
+
+    own = getattr(analysis, "reconstructor", None)
+    named = {} if own is None else {str(own): str(own)}
+    if analysis.reads == "reconstructions":
+        named = named_reconstructions(given)
+    if not named:
+        return analysis
+    changes: dict[str, Any] = {
+        "protocol": shared_protocol({name: load(path) for name, path in named.items()})
+    }
     return replace(analysis, **changes)
 
 

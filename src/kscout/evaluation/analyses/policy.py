@@ -85,7 +85,7 @@ class Policy(Analysis[PolicyRow]):
     batch_size: Annotated[int | None, AtLeast(1)] = None
     """Slices per batch; not given: chosen for the device."""
     protocol: Protocol | None = None
-    """As for `evaluate`: paper or blind. (default: paper; blind for k-space)"""
+    """paper or blind. (default: as the reconstruction was trained, else blind)"""
     device: str | None = None
     """auto (where not given), cpu or cuda."""
     precision: FrozenPrecision | None = None

@@ -58,7 +58,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
     steps: Annotated[int | None, AtLeast(0)] = None
     """See --n-initial."""
     protocol: Protocol | None = None
-    """paper or blind. (default: paper; blind for k-space)"""
+    """paper or blind. (default: as the reconstructions were trained, else blind)"""
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -73,16 +73,15 @@ class Reconstructions(Analysis[ReconstructionRow]):
 
         if self.data is None:
             raise ConfigError("reconstructions are compared on slices; give --data")
-        store = Store.open(str(self.data))
-        whole = store.split(self.split).sample(self.limit)
+        whole = Store.open(str(self.data)).split(self.split).sample(self.limit)
         slices = choose_slices(whole, self.slice) if self.slice else whole
         accelerations, fraction = self._masks(slices.n_cols)
         found = compare_reconstructions(
-            _named(given),
+            named_reconstructions(given),
             slices.to(str(resolve_device(self.device))),
             accelerations,
             center_fraction=fraction,
-            protocol=self.protocol or store.kind.protocol,
+            protocol=self.protocol,
             shows_all=bool(self.slice),
             on_step=on_step,
         )
@@ -125,7 +124,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
         return [Prose(tell_best(rows)), reconstruction_table(rows), *drawings]
 
 
-def _named(given: Sequence[str]) -> dict[str, str]:
+def named_reconstructions(given: Sequence[str]) -> dict[str, str]:
     """Return what was asked for by its label: `LABEL=NAME`, a name, or the last part of a path."""
     found: dict[str, str] = {}
     for text in given:

@@ -77,7 +77,7 @@ class Snr(Analysis[SnrRow]):
     seed: int = 0
     """Of order and draws."""
     protocol: Protocol | None = None
-    """paper or blind. (default: paper; blind for k-space)"""
+    """paper or blind. (default: as the reconstruction was trained, else blind)"""
     formula: Literal["paper", "reference"] = "paper"
     """The one that is drawn; both are written."""
     limit: int | None = None
@@ -104,8 +104,8 @@ class Snr(Analysis[SnrRow]):
         store = Store.open(str(self.data))
         slices = store.split(self.split).sample(self.limit).to(device)
         network = reconstruction.load(str(self.reconstructor), device=device)
-        protocol = self.protocol or store.kind.protocol
-        setting = NoiseSetting(self.trajectories, self.batch_size, self.passes, self.seed, protocol)
+        draws = (self.trajectories, self.batch_size, self.passes, self.seed)
+        setting = NoiseSetting(*draws, network.protocol_for(self.protocol))
         rows = []
         for name, n_seeds, run in chosen:
             seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]

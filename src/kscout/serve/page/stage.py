@@ -184,7 +184,7 @@ class Stage:
         reconstructor = self.models.reconstructor(asked.reconstruction, n_rows, n_cols)
         check_start(slices, reconstructor, asked.n_initial)
         (batch,) = slices.batches(1)
-        own: Protocol = reconstructor.protocol or slices.contents.kind.protocol
+        own = reconstructor.protocol_for()
         protocol: Protocol = "blind" if slices.kind == "kspace" else own
         simulator = Simulator(batch, reconstructor, protocol=protocol)
         given = {"n_initial": asked.n_initial, "horizon": asked.n_steps}
