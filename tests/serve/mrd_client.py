@@ -94,10 +94,10 @@ async def _directly(function: Any, *given: Any) -> Any:
     return function(*given)
 
 
-async def answered(desk: Desk, sent: bytes) -> bytes:
+async def answered(desk: Desk, sent: bytes, **given: Any) -> bytes:
     """Return what is answered to the bytes of a whole stream."""
     reader, writer = asyncio.StreamReader(), Writer()
     reader.feed_data(sent)
     reader.feed_eof()
-    await converse(desk, reader, writer, _directly)  # type: ignore[arg-type]
+    await converse(desk, reader, writer, _directly, **given)  # type: ignore[arg-type]
     return writer.raw

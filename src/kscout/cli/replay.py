@@ -27,6 +27,9 @@ def replay(
     ] = None,
     columns_per_step: Annotated[int, typer.Option(min=1, help="Columns asked for at once.")] = 1,
     header: Annotated[Path | None, typer.Option(help="XML header, where FILE has none.")] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="KSCOUT_TOKEN", help="The token of the service.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for images, .npy and .png.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -36,7 +39,10 @@ def replay(
     """
     from kscout.serve.replay import replay as play
 
-    given = {"budget": budget, "n_initial": n_initial, "columns_per_step": columns_per_step}
+    given: dict[str, int | str | None] = {
+        **{"budget": budget, "n_initial": n_initial, "columns_per_step": columns_per_step},
+        "token": token,
+    }
     config = {name: value for name, value in given.items() if value is not None}
     closes = "the service closes what it has of the scan; typed again, it is played anew"
     with stopping(lambda: closes):

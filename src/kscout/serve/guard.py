@@ -1,11 +1,17 @@
-"""What is refused before anyone reads it: other hosts, other pages, messages without end."""
+"""Requests that are rejected before they are read: no token, other hosts or pages, no end."""
 
 import asyncio
+import hmac
 import json
+import re
+import secrets
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
+
+from kscout.errors import ConfigError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -13,6 +19,45 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,256}")
+_COOKIE = "kscout_token="
+_NO_TOKEN = (
+    401,
+    (
+        "the request has no token or another one than this service; send the header Authorization: "
+        "Bearer TOKEN, or open the page as /?token=TOKEN"
+    ),
+)
+
+
+def token_for(host: str, token: str | None, *, behind_proxy: bool) -> str | None:
+    """Return the token that requests need.
+
+    Args:
+        host: address to listen at. Beyond the loopback addresses a token is always needed.
+        token: the token of the user; None generates one if it is needed.
+        behind_proxy: whether a proxy passes requests from other machines to a loopback address.
+    """
+    if not host.strip():
+        raise ConfigError(
+            "--host is empty, which stands for all addresses of this machine; give 127.0.0.1 for "
+            "this machine only, or 0.0.0.0 for all"
+        )
+    if token is not None:
+        if not _TOKEN.fullmatch(token):
+            raise ConfigError(
+                "the token (--token or KSCOUT_TOKEN) must have 16 to 256 letters, digits or "
+                "characters of ._~+/=-; leave it out to have one generated"
+            )
+        return token
+    return secrets.token_urlsafe(24) if behind_proxy or not _is_loopback(host) else None
+
+
+def is_token(given: object, token: str | None) -> bool:
+    """Return whether a client gave the token of the service, if the service has one."""
+    if token is None:
+        return True
+    return isinstance(given, str) and hmac.compare_digest(given.encode(), token.encode())
 
 
 class _TooLargeError(Exception):
@@ -21,14 +66,23 @@ class _TooLargeError(Exception):
 
 @final
 class Guard:
-    """Checks Host, Origin and length of every request, then lets the service see it.
+    """Checks Host, Origin, token and length of every request, then passes it to the service.
 
     A page of another host, or of another service on this machine, that a browser shows can send
     requests here; its Origin gives it away, and the Host where its name was made to point here.
+
+    Args:
+        app: the service.
+        hosts: names by which it may be called.
+        n_bytes: of the longest message.
+        token: needed in the header Authorization, or in the cookie that the page gets for
+            `/?token=TOKEN`; None if no token is needed.
     """
 
-    def __init__(self, app: App, *, hosts: Collection[str], n_bytes: int) -> None:
-        self.app, self.hosts, self.n_bytes = app, frozenset(hosts), n_bytes
+    def __init__(
+        self, app: App, *, hosts: Collection[str], n_bytes: int, token: str | None = None
+    ) -> None:
+        self.app, self.hosts, self.n_bytes, self.token = app, frozenset(hosts), n_bytes, token
         most = f"{n_bytes / 2**20:g} MiB" if n_bytes >= 2**20 else f"{n_bytes} bytes"
         self._too_long = 413, f"the message is longer than {most}; send less at once"
 
@@ -38,6 +92,11 @@ class Guard:
             return
         headers = _headers(scope)
         fault = self._fault(headers)
+        if fault is None and not any(is_token(given, self.token) for given in _tokens(headers)):
+            if self._opens_page(scope):
+                await _set_cookie(send, scope["scheme"], str(self.token))
+                return
+            fault = _NO_TOKEN
         if fault is None and scope["type"] == "http":
             fault = await self._served(scope, receive, send)
         elif fault is None:
@@ -62,6 +121,12 @@ class Guard:
             if not length.isascii() or not length.isdigit() or int(length[:20]) > self.n_bytes:
                 return self._too_long
         return None
+
+    def _opens_page(self, scope: Message) -> bool:
+        """Return whether a browser opens the page by the address that has the token."""
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        is_page = scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/"
+        return is_page and is_token(query.get("token", [None])[0], self.token)
 
     async def _served(self, scope: Message, receive: Receive, send: Send) -> tuple[int, str] | None:
         n_read, has_begun = 0, False
@@ -97,6 +162,21 @@ def _headers(scope: Message) -> dict[str, list[str]]:
     return found
 
 
+def _tokens(headers: dict[str, list[str]]) -> list[str | None]:
+    """Return the tokens of a request, and None for a service that needs none."""
+    cookies = [one.strip() for line in headers.get("cookie", []) for one in line.split(";")]
+    given = [(one, _COOKIE) for one in cookies]
+    given += [(one, "Bearer ") for one in headers.get("authorization", [])]
+    return [None, *(one.removeprefix(start) for one, start in given if one.startswith(start))]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _place(address: str) -> tuple[str | None, int | None] | None:
     """Return host and port of an address, no port for the usual ones; None if it has no sense."""
     try:
@@ -109,5 +189,15 @@ def _place(address: str) -> tuple[str | None, int | None] | None:
 async def _refuse(send: Send, status: int, told: str) -> None:
     body = json.dumps({"error": told}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _set_cookie(send: Send, scheme: str, token: str) -> None:
+    """Redirect a browser to the page, with the token in a cookie instead of the address."""
+    kind = "; HttpOnly; SameSite=Strict" + ("; Secure" if scheme == "https" else "")
+    cookie = f"{_COOKIE}{token}{kind}".encode()
+    headers = [(b"location", b"./"), (b"set-cookie", cookie), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})

@@ -27,8 +27,8 @@ _LINGER_S = 1.0
 class MrdServer:
     """Takes connections while it is entered; its end leaves sessions for the desk to keep."""
 
-    def __init__(self, desk: Desk, listening: socket.socket) -> None:
-        self._desk, self._listening = desk, listening
+    def __init__(self, desk: Desk, listening: socket.socket, token: str | None = None) -> None:
+        self._desk, self._listening, self._token = desk, listening, token
         self._talks: set[asyncio.Task[None]] = set()
         # Decisions are computed together as far as those who ask for them wait together.
         self._pool = ThreadPoolExecutor(
@@ -49,7 +49,8 @@ class MrdServer:
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         is_full = len(self._talks) >= self._desk.limits.n_sessions
         work = partial(asyncio.get_running_loop().run_in_executor, self._pool)
-        talk = asyncio.ensure_future(converse(self._desk, reader, writer, work, is_full=is_full))
+        found = converse(self._desk, reader, writer, work, is_full=is_full, token=self._token)
+        talk = asyncio.ensure_future(found)
         self._talks.add(talk)
         talk.add_done_callback(self._talks.discard)
 
@@ -61,6 +62,7 @@ async def converse(
     work: Work,
     *,
     is_full: bool = False,
+    token: str | None = None,
 ) -> None:
     """Answer one client until it ends, is wrong, or is silent for too long.
 
@@ -70,8 +72,9 @@ async def converse(
         writer: what it gets.
         work: computes.
         is_full: whether it comes in vain.
+        token: that its config has to contain; None if no token is needed.
     """
-    stream, told = Stream(desk), b""
+    stream, told = Stream(desk, token), b""
     try:
         try:
             if is_full:

@@ -23,6 +23,7 @@ from kscout.data.importing.kspace_cutting import Cutting
 from kscout.errors import DataError
 from kscout.serve.counts import reply
 from kscout.serve.desk import Desk, NoSessionError, Place
+from kscout.serve.guard import is_token
 from kscout.serve.mrd_messages import Id, Message, image_message, text_message
 
 _STREAM = Path("the stream")
@@ -46,6 +47,8 @@ class StreamConfig:
     fallback: tuple[int, ...] = ()
     images: Literal["last", "every"] = "last"
     """Images go out when a slice is done, or after every step."""
+    token: str | None = None
+    """That of the service, if it needs one."""
 
     def scan(self, encoding: Encoding) -> Scan:
         """Return what is acquired of every slice, of one coil as long as none is known."""
@@ -85,8 +88,8 @@ class _Slice:
 class Stream:
     """Takes the messages of one client, one after the other."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, desk: Desk, token: str | None = None) -> None:
+        self._desk, self._token = desk, token
         self._config: StreamConfig | None = None
         self._encoding: Encoding | None = None
         self._scan: Scan | None = None
@@ -128,6 +131,11 @@ class Stream:
             if not isinstance(table, dict):
                 raise DataError('the config is no object of JSON; send one like {"budget": 32}')
             self._config = read(StreamConfig, table)
+        if not is_token(self._config.token, self._token):
+            raise DataError(
+                "the config has no token or another one than this service; send it as JSON, "
+                '{"token": TOKEN}'
+            )
         return []
 
     def _begin(self, text: str) -> list[bytes]:

@@ -19,7 +19,7 @@ from kscout.policies import build
 from kscout.policies import load as load_policy
 from kscout.reconstruction import load as load_reconstructor
 from kscout.serve.desk import Desk, Limits, Usual, advisor_maker
-from kscout.serve.guard import LOOPBACK, Guard
+from kscout.serve.guard import LOOPBACK, Guard, token_for
 
 GRACE_S = 5
 """Requests that are being answered when the service ends get so long."""
@@ -85,6 +85,8 @@ def serve(
     limits: Limits | None = None,
     usual: Usual | None = None,
     allowed_hosts: Collection[str] = (),
+    token: str | None = None,
+    behind_proxy: bool = False,
     on_ready: Callable[[str], None] = print,
 ) -> None:
     """Serve sessions until the process is told to end.
@@ -104,6 +106,9 @@ def serve(
         usual: what holds for sessions that do not say otherwise.
         allowed_hosts: names by which clients may call the service besides the address and the
             loopback's.
+        token: that clients send; by default one is generated and printed if the service can be
+            reached from other machines.
+        behind_proxy: whether the X-Forwarded headers of a proxy on this machine count.
         on_ready: told one line of JSON when requests can be answered.
     """
     try:
@@ -116,6 +121,7 @@ def serve(
         raise ConfigError(
             f"the service needs packages that are not installed ({error}); install kscout[serve]"
         ) from error
+    required = token_for(host, token, behind_proxy=behind_proxy)
     limits, on = limits or Limits(), resolve_device(device)
     reconstructors = (reconstructor,) if isinstance(reconstructor, str) else tuple(reconstructor)
     policies = (policy,) if isinstance(policy, str) else tuple(policy)
@@ -129,14 +135,17 @@ def serve(
         _listening(host, port, "--port") as listening,
         _listening(host, mrd_port, "--mrd-port") as streams,
     ):
-        line = _addresses(host, listening.getsockname()[1], streams.getsockname()[1])
+        generated = {} if required == token else {"token": required}
+        ports = listening.getsockname()[1], streams.getsockname()[1]
+        line = json.dumps({**_addresses(host, *ports), **generated})
 
         def ready() -> None:
             settle()
             on_ready(line)
 
-        app = make_app(desk, stage, beside=MrdServer(desk, streams), on_ready=ready)
-        guard = Guard(app, hosts={*LOOPBACK, host, *allowed_hosts}, n_bytes=limits.n_bytes)
+        app = make_app(desk, stage, beside=MrdServer(desk, streams, required), on_ready=ready)
+        hosts = {*LOOPBACK, host, *allowed_hosts}
+        guard = Guard(app, hosts=hosts, n_bytes=limits.n_bytes, token=required)
         config = uvicorn.Config(
             guard,
             log_level="warning",
@@ -144,6 +153,7 @@ def serve(
             ws_max_size=limits.n_bytes,
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,
+            proxy_headers=behind_proxy,
         )
         uvicorn.Server(config).run(sockets=[listening])
 
@@ -178,7 +188,7 @@ def settle() -> None:
     gc.freeze()
 
 
-def _addresses(host: str, port: int, mrd_port: int) -> str:
+def _addresses(host: str, port: int, mrd_port: int) -> dict[str, object]:
     place = f"[{host}]" if ":" in host else host
     found = {"http": f"http://{place}:{port}", "host": host, "port": port}
-    return json.dumps({**found, "mrd": f"{place}:{mrd_port}", "mrd_port": mrd_port})
+    return {**found, "mrd": f"{place}:{mrd_port}", "mrd_port": mrd_port}

@@ -1,0 +1,164 @@
+"""A service that other machines can reach answers only to its token."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+from asgi_client import Client, requested
+from mrd_client import answered
+from page_stage import write_store
+from test_app import ASKED, LIMITS, column_of, desk_of, opened
+from test_mrd_stream import CONFIG, HEAD, lines_of
+from test_run import begun
+
+from kscout.errors import ConfigError
+from kscout.serve.app import make_app
+from kscout.serve.guard import LOOPBACK, Guard, token_for
+from kscout.serve.mrd_messages import Id, close_message, text_message
+from kscout.serve.run import serve
+
+TOKEN = "0123456789abcdef-._~+/=A"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    guard = Guard(make_app(desk_of()), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes, token=TOKEN)
+    with Client(guard) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer 0123456789abcdef"},
+        {"authorization": "Bearer "},
+        {"authorization": f"Basic {TOKEN}"},
+        {"authorization": "Bearer \xff"},
+        {"cookie": "kscout_token="},
+        {"cookie": f"another_token={TOKEN}"},
+    ],
+)
+def test_requests_without_the_token_are_rejected(client: Client, headers: dict[str, str]) -> None:
+    for method, path in (("GET", "/health"), ("GET", "/"), ("POST", "/sessions")):
+        found = client.request(method, path, ASKED, **headers)
+        assert found.status == 401 and "Authorization: Bearer TOKEN" in found.json()["error"]
+        assert found.headers["www-authenticate"] == "Bearer"
+    name = client.request("POST", "/sessions", ASKED, **BEARER).json()["id"]
+    sent: list[str | bytes] = [json.dumps(column_of(7))]
+    assert client.stream(f"/sessions/{name}/stream", sent, **headers) == ([], 1008)
+    found = client.get(f"/sessions/{name}", **BEARER)
+    assert found.json()["n_measured"] == 0
+
+
+def test_requests_with_the_token_are_served(client: Client) -> None:
+    name = client.request("POST", "/sessions", ASKED, **BEARER).json()["id"]
+    sent: list[str | bytes] = [json.dumps(column_of(7))]
+    answers, _ = client.stream(f"/sessions/{name}/stream", sent, **BEARER)
+    assert answers[0]["next_column"] == 8
+    assert client.get("/health", **BEARER).status == 200
+
+
+def test_a_browser_gets_a_cookie_for_the_address_with_the_token(client: Client) -> None:
+    def page(query: str, path: str = "/") -> Any:
+        return client.runner.run(requested(client.app, "GET", path, query=query.encode()))
+
+    found = page("token=0123456789abcdef-._~%2B/%3DA")
+    assert found.status == 303 and found.headers["location"] == "./"
+    cookie, *kind = found.headers["set-cookie"].split("; ")
+    assert kind == ["HttpOnly", "SameSite=Strict"]
+    assert client.get("/health", cookie=f"a=b; {cookie}").status == 200
+    assert {page("token=other").status, page("").status} == {401}
+    assert page(f"token={TOKEN}", "/health").status == 401
+
+
+def test_a_service_without_a_token_needs_none() -> None:
+    guard = Guard(make_app(desk_of()), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes)
+    with Client(guard) as client:
+        assert opened(client)
+
+
+@pytest.mark.parametrize("token", [None, "0123456789abcdef", TOKEN])
+def test_a_stream_needs_the_token_in_its_config(token: str | None) -> None:
+    desk = desk_of()
+    told = CONFIG if token is None else {**CONFIG, "token": token}
+    begin = text_message(Id.CONFIG_TEXT, json.dumps(told))
+    sent = begin + HEAD + lines_of(7, 8, 9)
+    raw = asyncio.run(answered(desk, sent, token=TOKEN))
+    assert (b"the config has no token or another one" in raw) == (token != TOKEN)
+    assert (b"next_column" in raw) == (token == TOKEN) and not len(desk)
+
+
+def test_a_stream_with_the_name_of_a_config_has_no_token() -> None:
+    begin = Id.CONFIG_FILE.to_bytes(2, "little") + b"default.xml".ljust(1024, b"\0")
+    raw = asyncio.run(answered(desk_of(), begin + HEAD, token=TOKEN))
+    assert b"the config has no token" in raw and b"columns" not in raw
+
+
+@pytest.mark.parametrize(
+    ("host", "behind_proxy", "is_needed"),
+    [
+        *((host, False, False) for host in ("127.0.0.1", "127.3.2.1", "localhost", "::1")),
+        *((host, False, True) for host in ("0.0.0.0", "::", "192.168.1.2", "scanner.example")),
+        ("127.0.0.1", True, True),
+    ],
+)
+def test_a_token_is_generated_beyond_loopback(
+    host: str, behind_proxy: bool, is_needed: bool
+) -> None:
+    found = [token_for(host, None, behind_proxy=behind_proxy) for _ in range(2)]
+    assert (found[0] != found[1] and None not in found) if is_needed else found == [None, None]
+    assert token_for(host, TOKEN, behind_proxy=behind_proxy) == TOKEN
+
+
+@pytest.mark.parametrize("host", ["", " "])
+def test_an_empty_host_is_rejected(host: str) -> None:
+    with pytest.raises(ConfigError, match="--host is empty, which stands for all addresses"):
+        serve("zero-filled", "center-out", host=host, on_ready=lambda _: pytest.fail("it listens"))
+
+
+@pytest.mark.parametrize("token", ["", "short", "0123456789 abcdef", "0123456789abcdef\r\nx: y"])
+def test_a_token_that_no_header_can_hold_is_rejected(token: str) -> None:
+    with pytest.raises(ConfigError, match=r"16 to 256 letters") as refused:
+        token_for("127.0.0.1", token, behind_proxy=False)
+    assert not token or token not in str(refused.value)
+
+
+def _status(address: str, body: bytes | None = None, **headers: str) -> int:
+    request = urllib.request.Request(address, body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status
+    except HTTPError as error:
+        return error.code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behind_proxy", [False, True])
+def test_headers_of_a_proxy_count_only_behind_one(tmp_path: Path, behind_proxy: bool) -> None:
+    """Files are taken from programs on the same machine only."""
+    child, told = begun(tmp_path, behind_proxy=behind_proxy, data=write_store(tmp_path))
+    try:
+        places = json.loads(told)
+        assert ("token" in places) == behind_proxy
+        headers = {"Authorization": f"Bearer {places.get('token', '')}"}
+        assert _status(f"{places['http']}/health") == (401 if behind_proxy else 200)
+        assert _status(f"{places['http']}/health", **headers) == 200
+        headers["X-Forwarded-For"] = "203.0.113.9"
+        place = f"{places['http']}/page/data/files?name=a.npy"
+        assert _status(place, b"no numbers", **headers) == (403 if behind_proxy else 400)
+        with socket.create_connection(("127.0.0.1", places["mrd_port"])) as stream:
+            stream.sendall(text_message(Id.CONFIG_TEXT, "{}") + close_message())
+            assert (b"no token" in stream.recv(200)) == behind_proxy
+    finally:
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
