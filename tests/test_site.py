@@ -12,6 +12,7 @@ from website.api import ROOMS, api_pages, members_of
 from website.command_line import command_line_page, commands, options_of, prose
 from website.drawings import DRAWINGS, MARKER, palette, with_drawings
 from website.links import ROOT, outside_files, with_site_links
+from website.player import MARKER as PLAYER
 
 SETTINGS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 MADE = {"reference/cli.md"}
@@ -93,6 +94,11 @@ def test_the_python_reference_has_what_documents_may_import() -> None:
 def test_every_drawing_has_its_place() -> None:
     texts = [page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md")]
     assert {name for text in texts for name, _ in MARKER.findall(text)} == set(DRAWINGS)
+
+
+def test_the_home_page_opens_with_the_player() -> None:
+    opening, _, _ = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("\n## ")
+    assert PLAYER.search(opening)
 
 
 def test_drawings_have_colors_in_light_and_dark() -> None:

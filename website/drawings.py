@@ -184,7 +184,7 @@ def palette() -> str:
     blocks = re.findall(r":root \{(.*?)\}", text, flags=re.DOTALL)[:2]
     schemes = zip(("default", "slate"), blocks, strict=True)
     return "".join(
-        f'[data-md-color-scheme="{scheme}"] .drawing {{ {" ".join(colors)} }}\n'
+        f'[data-md-color-scheme="{scheme}"] :is(.drawing, .player) {{ {" ".join(colors)} }}\n'
         for scheme, colors in (
             (name, re.findall(r"--[\w-]+: #\w+;", block)) for name, block in schemes
         )

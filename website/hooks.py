@@ -11,6 +11,7 @@ from website.api import api_pages, missing_members
 from website.command_line import command_line_page
 from website.drawings import DRAWINGS, palette, with_drawings
 from website.links import outside_files, with_site_links
+from website.player import with_player
 from website.tutorials import PAGES, with_markers, with_outputs
 
 TUTORIALS = {f"tutorials/{page.name}": page for page in PAGES}
@@ -49,4 +50,4 @@ def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     """Put drawings in their places, last of all: search need not read them."""
     if tutorial := TUTORIALS.get(page.file.src_uri):
         return with_outputs(output, tutorial)
-    return with_drawings(output, lambda name: DRAWINGS[name]())
+    return with_player(with_drawings(output, lambda name: DRAWINGS[name]()))

@@ -1,8 +1,8 @@
 "use strict";
 (() => {
   const NAMES = ["off", "start", "old", "new"];
-  const palette = () => {
-    const style = getComputedStyle(document.documentElement);
+  const palette = (player) => {
+    const style = getComputedStyle(player);
     return Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--mask-${name}`).trim()]));
   };
 
@@ -59,7 +59,7 @@
     const pointed = cards.map(() => -1);
     const life = new AbortController();
     const listening = { signal: life.signal };
-    let colors = palette();
+    let colors = palette(player);
     let place = 0;
     let timer = 0;
 
@@ -167,7 +167,7 @@
     if (speed) speed.addEventListener("change", () => { if (timer) { stop(); play(); } });
     if (full && player.classList.contains("steered")) cards.forEach(steer);
     if (full && !full.complete) full.addEventListener("load", show);
-    const repaint = () => { colors = palette(); show(); };
+    const repaint = () => { colors = palette(player); show(); };
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint, listening);
     show();
     const close = () => { stop(); life.abort(); };

@@ -1,0 +1,73 @@
+"""The player of the home page: a generated knee, acquired while the site is built."""
+
+import re
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import torch
+
+from kscout import policies, rollout
+from kscout.core import Policy
+from kscout.player import Acquisition, PolicySteps, acquisition_player
+from website.drawings import N_INITIAL, SIZE, scene
+
+MARKER = re.compile(r"<!-- player -->.*?<!-- /player -->", flags=re.DOTALL)
+"""What the player replaces; other readers of the page see a picture there."""
+HORIZON = 16
+ENTRIES = {
+    "random columns": "random",
+    "fixed order": "knee-base-fixed",
+    "learned policy": "knee-base-greedy",
+    "oracle": "oracle",
+}
+
+
+def _policy(name: str) -> Policy:
+    if name in policies.POLICIES:
+        return policies.build(name, n_cols=SIZE, n_initial=N_INITIAL, horizon=HORIZON)
+    return policies.load(name)
+
+
+def _steps(label: str, name: str) -> PolicySteps:
+    simulator, policy = scene().simulator, _policy(name)
+    uniforms = torch.rand((1, 1, HORIZON), generator=torch.Generator().manual_seed(0))
+    done = rollout(
+        policy,
+        simulator,
+        n_initial=N_INITIAL,
+        horizon=HORIZON,
+        uniforms=uniforms if name == "random" else None,
+        keep_images=True,
+    )
+    assert done.images is not None
+    return PolicySteps(
+        label,
+        done.images[:, 0, 0].numpy(),
+        done.ssim[0, 0].numpy(),
+        tuple(done.columns[0, 0].tolist()),
+        is_oracle=policy.needs_target,
+    )
+
+
+@cache
+@torch.no_grad()
+def home_player() -> str:
+    """Return the player with its style sheet and script."""
+    simulator, state = scene()
+    start = tuple(np.flatnonzero(state.mask[0].numpy()).tolist())
+    steps = tuple(_steps(*entry) for entry in ENTRIES.items())
+    acquisition = Acquisition(
+        simulator.batch.target[0].numpy(), start, steps, shown=tuple(ENTRIES)[1:]
+    )
+    folder = files("kscout.player").joinpath("templates")
+    style, script = (
+        folder.joinpath(f"player.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
+    )
+    player = acquisition_player(acquisition, n_bytes=600_000)
+    return f"<style>{style}</style>{player}<script>{script}</script>"
+
+
+def with_player(html: str) -> str:
+    """Return a page with the player in place of its marker."""
+    return MARKER.sub(lambda _: home_player(), html)
