@@ -46,6 +46,7 @@ def check_matrix(
     name: str | None = None,
     network: Reconstructor | None = None,
     images: str = "slices have",
+    size: str = "import the images at its size (--resample, --size), or train a policy on them",
 ) -> None:
     """Raise an error if a policy cannot score the columns of these images.
 
@@ -55,6 +56,7 @@ def check_matrix(
         name: of the policy in the message; by default that of its class.
         network: the reconstruction that it is used with.
         images: what the message calls the images, with its verb.
+        size: what the message advises besides entries of the zoo.
     """
     misfit = policy.misfit(*shape[1:])
     if misfit is None:
@@ -65,10 +67,22 @@ def check_matrix(
     named = [f"{x} (with {_name_of(_network_of(_recorded(x)))})" for x in entries[:_MOST_ENTRIES]]
     fits = f"use {' or '.join(named)} of the zoo, " if named else ""
     subject = type(policy).__name__ if name is None else f"policy {name!r}"
-    raise ConfigError(
-        f"{subject} was made for {misfit[0]}, the {images} {misfit[1]}; {fits}import the images at "
-        "its size (--resample, --size), or train a policy on them"
-    )
+    raise ConfigError(f"{subject} was made for {misfit[0]}, the {images} {misfit[1]}; {fits}{size}")
+
+
+def check_real(policy: Policy, images: str | None, *, name: str | None = None) -> None:
+    """Raise an error if a policy samples real images and these are not real.
+
+    Args:
+        policy: the policy.
+        images: what the message states about images that are not real; None for real ones.
+        name: of the policy in the message; by default that of its class.
+    """
+    if policy.needs_judge and images is not None:
+        subject = type(policy).__name__ if name is None else f"policy {name!r}"
+        raise ConfigError(
+            f"{subject} samples real images, and {images}; use another policy, or magnitude images"
+        )
 
 
 def network_notes(network: Reconstructor, use: Use) -> list[str]:
@@ -168,7 +182,7 @@ def acquisition_note(
     """
     recorded = policy.recorded
     trained, sizes = _acquisition(recorded), _numbers(recorded, "sizes")
-    if trained is None:
+    if trained is None or not use.horizon:
         return None
     here = _Acquisition(use.n_initial, use.horizon, use.start, use.columns_per_step)
     protocol = use.protocol and recorded.get("protocol", use.protocol)

@@ -14,11 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coil_slices import coil_batch
+from kscout import policies, reconstruction
 from kscout.acquisition import Advisor, Scan, Session, graphs
 from kscout.acquisition.rehearsal import rehearse
 from kscout.core import Measurement, Observation, Policy, Reconstruction, SliceBatch
 from kscout.errors import ConfigError, KScoutError, RunError
-from kscout.policies.conv import ConvPolicy
 from kscout.policies.oracle import Oracle
 from kscout.policies.random import Random
 from kscout.reconstruction.sense import Sense
@@ -178,9 +178,21 @@ def test_questions_that_wait_are_answered_together_and_dropped_when_outdated(
         assert policy.n_seen == [1, 2]
 
 
+def test_a_session_of_another_matrix_or_acquisition_than_in_training(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    network, policy = reconstruction.load("knee-unet"), policies.load("knee-base-fixed")
+    with Advisor(network, policy) as advisor:
+        with pytest.raises(ConfigError, match=r"made for 128 columns, the scan has 64; .*its size"):
+            Session(advisor, Scan(n_rows=64, n_cols=64, budget=32, initial=16))
+        for budget in (32, 24, 24):
+            Session(advisor, Scan(n_rows=128, n_cols=128, budget=budget, initial=16))
+    (note,) = [x for x in caplog.messages if "FixedOrder" in x]
+    assert "was trained for 16 + 16 columns and runs here with 16 + 8; " in note
+
+
 def test_a_policy_that_fails_tells_whoever_asked(batch: SliceBatch) -> None:
-    policy = ConvPolicy(n_cols=N_COLS + 1, n_rows=N_ROWS, n_channels=2, n_hidden=5)
-    with Advisor(unet(), policy) as advisor:
+    with Advisor(unet(), Failing(1, RunError)) as advisor:
         session = Session(advisor, SCAN)
         session.measure(SCAN.start, data_of(batch, SCAN.start))
         with pytest.raises(KScoutError):

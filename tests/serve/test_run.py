@@ -133,7 +133,7 @@ def test_a_named_policy_is_built_for_each_scan() -> None:
         ({"policy": "NA-ORACLE.safetensors"}, "NaOracle is an oracle"),
         ({"policy": "na-oracle"}, "is fitted on data"),
         ({"policy": "column"}, "cannot be built from its name: it has weights to train"),
-        ({"policy": "knee-base-fixed", "data": "STORE"}, "128 columns, and slices of .* are 18x16"),
+        ({"policy": "knee-base-fixed", "data": "STORE"}, "128 columns, the slices of .* have 16"),
         (
             {"policy": ["random", "knee-base-greedy"], "data": "STORE"},
             "'knee-base-greedy' was made",
@@ -218,7 +218,7 @@ def test_a_scan_of_another_size_than_the_policy_takes_is_refused_when_it_is_open
     policy = FixedOrder(n_cols=16, order=[3])
     make = advisor_maker(ZeroFilled(), lambda _: policy, device=torch.device("cpu"))
     desk = Desk(make, limits=Limits())
-    with pytest.raises(ConfigError, match="made for 16 columns, the scan has 12; acquire that"):
+    with pytest.raises(ConfigError, match="made for 16 columns, the scan has 12; acquire its"):
         desk.open(Scan(n_rows=5, n_cols=12, budget=7, initial=3))
     assert len(desk) == 0
 

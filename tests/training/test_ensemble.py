@@ -310,7 +310,7 @@ def test_other_networks_and_methods_are_refused(
     ):
         train_policy(config_of(members, metric="psnr"), *where, device="cpu")
     wide = blob_store(tmp_path / "wide", n_rows=16, n_cols=24)
-    with pytest.raises(ConfigError, match="made for 16 columns, and the slices have 24"):
+    with pytest.raises(ConfigError, match="made for 16 columns, the slices have 24"):
         train_policy(
             small_config(ensemble_of_orders(), SHORT),
             wide,
@@ -319,7 +319,7 @@ def test_other_networks_and_methods_are_refused(
             device="cpu",
         )
     coils = coil_store(tmp_path / "coils")
-    with pytest.raises(ConfigError, match="samples real images, and the store holds kspace"):
+    with pytest.raises(ConfigError, match="samples real images, and the slices are kspace"):
         train_policy(
             config_of([members[0], members[0]], protocol="blind"),
             *(coils, "zero-filled", tmp_path / "y"),

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import final
 
@@ -13,7 +13,10 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Trial, how_many_at_once
 from kscout.acquisition.graphs import MOST_BYTES, Graphs
+from kscout.acquisition.scan import Scan
 from kscout.acquisition.state import shown_to
+from kscout.columns import columns_text
+from kscout.compatibility import Use, check_matrix, check_real, network_notes, policy_notes, warn
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.weights import fingerprint
@@ -78,6 +81,7 @@ class Advisor:
         self.device = torch.device(device)
         self._waiting: list[tuple[Question, Future[Answer]]] = []
         self._lock, self._is_closed = threading.Lock(), False
+        self._noted: set[Use] = set()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kscout-advisor")
         # What tries columns keeps the device busy without a graph.
         is_plain = reconstructor.waits_for_device or policy.needs_judge
@@ -105,6 +109,20 @@ class Advisor:
     def fingerprint(self) -> str:
         """Tells reconstruction and policy from others."""
         return f"{fingerprint(self.reconstructor)} {fingerprint(self.policy)}"
+
+    def check(self, scan: Scan) -> None:
+        """Raise an error if the policy cannot score such a scan; warn if it is for other scans."""
+        network, n_coils, n_initial = self.reconstructor, scan.n_coils, len(scan.start)
+        use = Use((n_coils, scan.n_rows, scan.n_cols), n_initial, scan.budget - n_initial)
+        check_real(self.policy, f"{n_coils} coils are measured" if n_coils > 1 else None)
+        words = {"images": "scan has", "size": "acquire its size, or use another policy"}
+        check_matrix(self.policy, use.shape, network=network, **words)
+        if use not in self._noted:
+            self._noted.add(use)
+            start = None if isinstance(scan.initial, int) else columns_text(scan.initial)
+            use = replace(use, start=start, columns_per_step=scan.columns_per_step)
+            named = [(type(self.policy).__name__, self.policy)]
+            warn([*network_notes(network, use), *policy_notes(named, network, use)])
 
     def ask(self, question: Question) -> "Future[Answer]":
         """Hand in a question; whoever no longer wants the answer cancels it."""

@@ -64,11 +64,7 @@ class Session:
 
     def __init__(self, advisor: Advisor, scan: Scan, *, file: Path | None = None) -> None:
         self.advisor, self.scan, self.file = advisor, scan, file
-        if advisor.policy.needs_judge and scan.n_coils > 1:
-            raise ConfigError(
-                f"{type(advisor.policy).__name__} samples real images, and {scan.n_coils} coils "
-                "are measured; use another policy"
-            )
+        advisor.check(scan)
         shape = (1, scan.n_coils, scan.n_rows, scan.n_cols)
         what = f"a session of {scan.n_coils} coils, {scan.n_rows} rows, {scan.n_cols} columns"
         check_memory(32 * math.prod(shape), advisor.device, what, "measure a smaller matrix")

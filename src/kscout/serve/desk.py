@@ -17,7 +17,7 @@ from kscout.acquisition.rehearsal import rehearse
 from kscout.acquisition.session_file import NotKeptError, read_kept
 from kscout.config.records import read
 from kscout.core import Policy, Reconstructor
-from kscout.errors import ConfigError, KScoutError, RunError
+from kscout.errors import KScoutError, RunError
 from kscout.serve.counts import Counts
 
 _LOG = logging.getLogger(__name__)
@@ -259,16 +259,11 @@ def advisor_maker(
     """Return what makes advisors with the frozen view of a reconstruction that suits each size."""
 
     def make(scan: Scan) -> Advisor:
-        policy = make_policy(scan)
-        misfit = policy.misfit(scan.n_rows, scan.n_cols)
-        if misfit is not None:
-            raise ConfigError(
-                f"{type(policy).__name__} was made for {misfit[0]}, the scan has {misfit[1]}; "
-                "acquire that size, or serve another policy"
-            )
         view = reconstructor.frozen(
             precision="auto", n_rows=scan.n_rows, n_cols=scan.n_cols, device=device
         )
-        return Advisor(view, policy.to(device).eval(), device=device)
+        advisor = Advisor(view, make_policy(scan).to(device).eval(), device=device)
+        advisor.check(scan)
+        return advisor
 
     return make

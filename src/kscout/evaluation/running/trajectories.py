@@ -17,7 +17,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.pace import check_pace, check_promises
 from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
 from kscout.acquisition.starts import Starts, for_slices, read_budgets, read_starts
-from kscout.compatibility import check_matrix
+from kscout.compatibility import check_matrix, check_real
 from kscout.core import Measurement, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
@@ -221,11 +221,8 @@ def check_fits(
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
     slices.check_start(plan.start(slices))
     check_promises(policy, plan.stop_below)
-    if policy.needs_judge and slices.kind != IMAGES.name:
-        raise ConfigError(
-            f"{type(policy).__name__} samples real images, and the slices are {slices.kind}; give "
-            "another policy, or import magnitude images"
-        )
+    kind = None if slices.kind == IMAGES.name else f"the slices are {slices.kind}"
+    check_real(policy, kind, name=name)
     check_matrix(policy, slices.shape, name=name, network=network)
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, final
 import torch
 
 from kscout.acquisition.episode import Simulator
+from kscout.compatibility import check_matrix
 from kscout.config.bounds import AtLeast
 from kscout.config.records import check
 from kscout.data.slices import SliceSet
@@ -138,13 +139,9 @@ class Stage:
         """Refuse a store of which some policy fits no slice."""
         sizes = [one.slices.shape[1:] for one in self.shelf.sources()]
         for name, policy in self.models.loaded.items():
-            misfits = [found for size in sizes if (found := policy.misfit(*size))]
-            if sizes and len(misfits) == len(sizes):
-                there = " and ".join(dict.fromkeys("{}x{}".format(*size) for size in sizes))
-                raise ConfigError(
-                    f"policy {name!r} was made for {misfits[0][0]}, and slices of {data} are "
-                    f"{there}; give a store of its size, or leave --data out"
-                )
+            if sizes and all(policy.misfit(*size) for size in sizes):
+                have, without = f"slices of {data} have", "leave --data out"
+                check_matrix(policy, (0, *sizes[0]), name=name, images=have, size=without)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -171,7 +168,7 @@ class Stage:
         _, n_rows, n_cols = slices.shape
         sizes = Sizes(n_rows, n_cols, asked.n_initial, asked.n_steps)
         found = self.models.contender(name, sizes)
-        check_fits(found.policy, slices, _plan(asked))
+        check_fits(found.policy, slices, _plan(asked), name=found.name)
         return found
 
     def _watching(self, asked: Asked, slices: SliceSet, gone: threading.Event) -> Watching:

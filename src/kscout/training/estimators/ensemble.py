@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
+from kscout.compatibility import check_matrix, check_real
 from kscout.config import EnsembleTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.kinds import IMAGES
@@ -66,17 +67,9 @@ class Ensemble(Estimator):
                 f"policy.order is {list(policy.order)}, but the training fits it; leave it out, "
                 "and give its length as training.ordered"
             )
-        misfit = policy.misfit(*self.slices.shape[1:])
-        if misfit is not None:
-            raise ConfigError(
-                f"a member is made for {misfit[0]}, and the slices have {misfit[1]}; give policies "
-                "of their size"
-            )
-        if policy.needs_judge and self.slices.kind != IMAGES.name:
-            raise ConfigError(
-                f"a member samples real images, and the store holds {self.slices.kind}; give "
-                "other policies"
-            )
+        kind = None if self.slices.kind == IMAGES.name else f"the slices are {self.slices.kind}"
+        check_real(policy, kind)
+        check_matrix(policy, self.slices.shape, network=self.reconstructor)
         if policy.needs_judge and metric != "ssim":
             raise ConfigError(
                 f"a member tries columns by SSIM, and the weights are fitted for {metric}; leave "

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
+from kscout.compatibility import check_matrix
 from kscout.config import PolicyConfig, PosteriorTraining
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
@@ -138,12 +139,8 @@ class Posterior(WarmedEstimator):
         """Return the columns that another policy takes, slice by slice."""
         training, setting = _training(config), config.acquisition
         policy, found = load(training.follows, device=self.device), []
-        misfit = policy.misfit(*self.slices.shape[1:])
-        if misfit is not None:
-            raise ConfigError(
-                f"training.follows names a policy for {misfit[0]}, and the slices have "
-                f"{misfit[1]}; follow one of their size"
-            )
+        name = str(training.follows)
+        check_matrix(policy, self.slices.shape, name=name, network=self.reconstructor)
         for batch in self.slices.batches(_N_AT_ONCE[self.device.type]):
             how = {"protocol": training.protocol, "metric": training.metric}
             simulator = Simulator(batch, self.reconstructor, **how)  # type: ignore[arg-type]
