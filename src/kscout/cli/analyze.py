@@ -86,7 +86,7 @@ def _run(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    from kscout.evaluation.analyses import run_analysis, with_options
+    from kscout.evaluation.analyses import protocol_of_table, run_analysis, with_options
 
     analysis = with_options(kind, options)
     with evaluation_progress() as on_step:
@@ -97,16 +97,24 @@ def _run(
     lines = [to_table(row, nulls=True) for row in kind.told(rows)]
     console = answer_console()
     if lines:
-        console.print(_table(lines))
+        protocol = protocol_of_table(out, kind)
+        console.print(_table(lines, title=protocol and f"Protocol {protocol}"))
     text = f"wrote {out}/{kind.file}.csv and .json, {counted(len(rows), 'row')}"
     if 0 < len(lines) < len(rows):
         text += f", of which {len(lines)} {'is' if len(lines) == 1 else 'are'} shown"
     console.print(text, soft_wrap=True)
 
 
-def _table(lines: Sequence[Mapping[str, Any]]) -> Table:
+def _table(lines: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Table:
     """Return what rows tell; columns that tell nothing are left out, and names are not broken."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
+        pad_edge=False,
+    )
     told = [key for key in lines[0] if any(line[key] is not None for line in lines)]
     for number, key in enumerate(told):
         words = key.split("_")

@@ -58,7 +58,7 @@ def train_joint(
     An interrupted training resumes from its last epoch if the same command is run again.
 
     Example: kscout train joint --data stores/knee --out runs/joint --method dense
-    --reconstructor knee-unet
+    --reconstructor runs/unet
     """
     from kscout.data.store import Store
     from kscout.training.joint.train import train_joints

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -76,7 +76,8 @@ def compare_reconstructions(
         slices.check_start(n_center)
         for name, method in loaded.items():
             values = _values(method, slices, masks, protocol, batch_size)
-            rows.append(_row(name, acceleration, n_center, values, slices, protocol))
+            row = _row(name, acceleration, n_center, values, slices, protocol)
+            rows.append(replace(row, trained_for=method.protocol if notes[name] else None))
             median = int(values[:, 0].argsort(kind="stable")[len(slices) // 2])
             if on_step is not None:
                 on_step(Step(f"{name} at {acceleration:g}x", len(slices), len(slices)))

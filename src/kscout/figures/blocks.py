@@ -67,6 +67,21 @@ def link_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
 
 
+def under_protocol(blocks: Sequence[Block], protocol: str | None) -> list[Block]:
+    """State the protocol of scores in notes and captions; None leaves them as they are."""
+    found: list[Block] = []
+    for block in blocks:
+        text = block.note if isinstance(block, Table) else getattr(block, "caption", "")
+        if protocol is not None and "rotocol" not in text:
+            stated = f"{text} Protocol {protocol}."
+            if isinstance(block, Table):
+                block = replace(block, note=stated.lstrip())
+            elif isinstance(block, Drawing) or (isinstance(block, Widget) and text):
+                block = replace(block, caption=stated)
+        found.append(block)
+    return found
+
+
 def labeled(blocks: Sequence[Block], label: str) -> list[Block]:
     """Name figures and tables after their folder, where a page has several of a kind."""
     stem, found = link_name(label), []

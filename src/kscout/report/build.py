@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import final
 
 from kscout.errors import DataError, unknown_name
-from kscout.evaluation.analyses import Material, Page
+from kscout.evaluation.analyses import Material, Page, protocols_in
 from kscout.evaluation.summaries.summary import EvaluationFolder, Summary
 from kscout.evaluation.summaries.tables import overview_table
-from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name
+from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name, under_protocol
 from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
 from kscout.files import locked, write_text
@@ -85,7 +85,9 @@ def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Sectio
     for name in ANALYSES.entries:
         kind = ANALYSES.resolve(name)
         if kind.title not in asked and (blocks := kind.unasked(material, page)):
-            parts.setdefault(kind.title, []).extend(blocks)
+            protocol = protocols_in(run.config for run in found.runs)
+            own = under_protocol(blocks, protocol if kind.reads == "runs" else None)
+            parts.setdefault(kind.title, []).extend(own)
     return [Section(title, tuple(blocks)) for title, blocks in parts.items() if blocks]
 
 
@@ -107,7 +109,7 @@ def _evaluation_sections(found: Found, styles: dict[str, LineStyle]) -> list[Sec
     loose = [one for folder, own in widgets.items() if folder not in folders for one in own]
     sections = [Section("Overview", (overview_table(evaluations),))] if evaluations[1:] else []
     for one in evaluations:
-        own = widgets.get(one.path, [])
+        own = under_protocol(widgets.get(one.path, []), one.summary.protocol)
         played, stills = own[:1], own[1:]
         parts: dict[str, tuple[Block, ...]] = {PLAYER_TITLE: tuple(played)}
         is_only = len(folders) == 1

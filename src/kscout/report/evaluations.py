@@ -9,7 +9,7 @@ import numpy as np
 from kscout.evaluation.statistics import TOO_FEW_VOLUMES
 from kscout.evaluation.summaries.summary import Summary
 from kscout.evaluation.summaries.tables import policy_table
-from kscout.figures.blocks import Block, Drawing, Prose, Widget
+from kscout.figures.blocks import Block, Drawing, Prose, Widget, under_protocol
 from kscout.figures.curves import (
     draw_differences,
     draw_final_differences,
@@ -58,7 +58,7 @@ def result_parts(
         f"{summary.split} split. Oracles, which look at the ground truth, are dashed. Volumes "
         "differ far more than policies do, so that intervals stand with the differences above.",
     )
-    return {
+    parts: dict[str, tuple[Block, ...]] = {
         f"Difference to {summary.reference}": _differences(summary, looks, stem),
         "Scores": (
             *told,
@@ -69,6 +69,7 @@ def result_parts(
         "SSIM by step": (by_step,),
         "SSIM and PSNR": _ranking(summary, looks, stem),
     }
+    return {x: tuple(under_protocol(blocks, summary.protocol)) for x, blocks in parts.items()}
 
 
 def facts_html(told: Mapping[str, str]) -> str:

@@ -14,4 +14,11 @@ from kscout.evaluation.analyses.analysis import (
     SliceSetting,
     Split,
 )
-from kscout.evaluation.analyses.files import Tabulated, find_tables, run_analysis, write_table
+from kscout.evaluation.analyses.files import (
+    Tabulated,
+    find_tables,
+    protocol_of_table,
+    protocols_in,
+    run_analysis,
+    write_table,
+)

@@ -1,7 +1,7 @@
 """Tables of analyses on disk: `FILE.csv`, `FILE.json`, and beside them `FILE.settings.json`."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -12,11 +12,13 @@ from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.saved_settings import Table, check_same
-from kscout.figures.blocks import Block
+from kscout.evaluation.summaries.summary import read_summary
+from kscout.figures.blocks import Block, under_protocol
 from kscout.figures.tables import plain_table
 from kscout.files import check_replaceable, locked, read_json, write_json, written_whole
 from kscout.names import ANALYSES
 from kscout.names.renamed import current, current_keys
+from kscout.runs import read_run
 
 Row = TypeVar("Row")
 
@@ -48,17 +50,20 @@ def run_analysis(
         check_kinds(given, getattr(analysis, "reconstructor", None))
     analysis = _with_protocol(analysis, given)
     with locked(out):
-        settings = _settings(analysis, given)
+        settings, protocol = _settings(analysis, given), _protocol_read(analysis, given)
+        stated = settings if protocol is None else {**settings, "protocol": protocol}
         suffixes = (".csv", ".json", _SETTINGS)
         check_replaceable(*(out / f"{analysis.file}{suffix}" for suffix in suffixes))
         if not overwrite and (out / f"{analysis.file}.csv").exists():
             there = _kept(out / f"{analysis.file}{_SETTINGS}")
-            check_same(out, f"{analysis.file}.csv", there, settings)
+            if there is not None and protocol is not None:
+                there = {**there, "protocol": protocol}
+            check_same(out, f"{analysis.file}.csv", there, stated)
         rows = analysis.compute(given, out=out, on_step=on_step)
         # A table is there once its CSV is, which comes last: killed before, it is made anew.
         for suffix in (".csv", ".json"):
             (out / f"{analysis.file}{suffix}").unlink(missing_ok=True)
-        write_table(out, type(analysis), rows, settings)
+        write_table(out, type(analysis), rows, stated)
         if figures := analysis.figures(rows, out):
             from kscout.figures.style import save_figure
 
@@ -85,6 +90,32 @@ def _with_protocol(analysis: Analysis[Row], given: Sequence[str]) -> Analysis[Ro
         "protocol": shared_protocol({name: load(path) for name, path in named.items()})
     }
     return replace(analysis, **changes)
+
+
+def _protocol_read(analysis: Analysis[Any], given: Sequence[str]) -> str | None:
+    """Return the protocol of the runs or evaluations that an analysis reads; None if it scores."""
+    own = getattr(analysis, "results", None)
+    results = given if analysis.reads == "results" else [] if own is None else [own]
+    if results:
+        return _joined(read_summary(Path(one)).protocol for one in results)
+    if analysis.reads == "runs" and getattr(analysis, "protocol", None) is None:
+        return protocols_in(read_run(Path(one)).config for one in given)
+    return None
+
+
+def protocols_in(configs: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return the protocols in the settings of runs, None if there are none."""
+    return _joined(one.get("training", {}).get("protocol") for one in configs)
+
+
+def _joined(protocols: Iterable[str | None]) -> str | None:
+    return " and ".join(sorted({one for one in protocols if one is not None})) or None
+
+
+def protocol_of_table(folder: Path, kind: type[Analysis[Any]]) -> str | None:
+    """Return the protocol of a table that `run_analysis` wrote."""
+    found = (_kept(folder / f"{kind.file}{_SETTINGS}") or {}).get("protocol")
+    return found if isinstance(found, str) else None
 
 
 def write_table(
@@ -135,6 +166,8 @@ class Tabulated:
     """None for one from outside kscout whose code the user did not name."""
     rows: Sequence[Any]
     folder: Path
+    protocol: str | None = None
+    """Protocol of its scores."""
 
     @property
     def title(self) -> str:
@@ -143,7 +176,7 @@ class Tabulated:
     def blocks(self, page: Page) -> list[Block]:
         """Lay it out for a report; as it is where its own code may not be imported."""
         if self.kind is not None:
-            return self.kind.blocks(self.rows, page, self.folder)
+            return under_protocol(self.kind.blocks(self.rows, page, self.folder), self.protocol)
         note = f"Shown as it is: {self.name} is not part of kscout; name its module with --use."
         return [replace(plain_table(self.name, self.name, self.rows), note=note)]
 
@@ -159,7 +192,8 @@ def _read(path: Path) -> Tabulated | None:
     settings = path.with_name(f"{path.stem}{_SETTINGS}")
     if not settings.exists():
         return None
-    name = (_kept(settings) or {}).get("analysis")
+    stored = _kept(settings) or {}
+    name, protocol = stored.get("analysis"), stored.get("protocol")
     if not isinstance(name, str):
         raise DataError(f"{settings} does not name its analysis; run `kscout analyze` again")
     try:
@@ -178,4 +212,4 @@ def _read(path: Path) -> Tabulated | None:
     except (ConfigError, AttributeError, KeyError, TypeError) as error:
         raise DataError(f"{path} is no table of {name} ({error}); make it anew") from error
     is_table = isinstance(rows, list) and bool(rows)
-    return Tabulated(name, kind, rows, path.parent) if is_table else None
+    return Tabulated(name, kind, rows, path.parent, protocol) if is_table else None

@@ -24,7 +24,7 @@ from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.average_policy import AveragePolicy, average_policies_of_results
 from kscout.evaluation.records.results import RESULTS
 from kscout.evaluation.summaries.summary import EvaluationFolder, read_summary
-from kscout.figures.blocks import Block, Drawing, labeled
+from kscout.figures.blocks import Block, Drawing, labeled, under_protocol
 from kscout.names import Protocol
 
 _CAPTION = (
@@ -161,7 +161,7 @@ class Policy(Analysis[PolicyRow]):
             results = one.path / RESULTS
             if not results.is_file() or results.stat().st_size > _LARGEST_RESULTS:
                 continue
-            drawn = _blocks(_pictures_of(one))
+            drawn = under_protocol(_blocks(_pictures_of(one)), one.summary.protocol)
             blocks += labeled(drawn, one.label) if len(material.evaluations) > 1 else drawn
         return blocks
 

@@ -176,12 +176,14 @@ def reconstruction_table(rows: Sequence[ReconstructionRow]) -> Table:
             cells += [None] * 3 if one is None else _cells(one)
         lines.append(Row(tuple(cells)))
     first = rows[0]
+    others = {row.reconstruction: row.trained_for for row in rows if row.trained_for}
+    trained = "".join(f" {name} was trained for protocol {x}." for name, x in others.items())
     note = (
         f"Means over {first.n_slices} slices of {first.n_volumes} volumes, protocol "
         f"{first.protocol}. Masks are random around the central {first.n_center} columns, one per "
         "volume and the same for every reconstruction. "
         f"{IN_BRACKETS if first.interval else NO_INTERVALS} "
-        "The best value of each column is marked."
+        f"The best value of each column is marked.{trained}"
     )
     return Table("Reconstructions", tuple(columns), tuple(lines), note, "reconstructions")
 

@@ -22,6 +22,8 @@ class ReconstructionRow:
     ssim_high: float | None
     psnr: float
     nmse: float
+    trained_for: str | None = None
+    """Protocol of its training if that is the other one."""
 
     @property
     def interval(self) -> tuple[float, float] | None:
