@@ -77,6 +77,7 @@ def write_run(folder: Path, *, seed: int = 0, gamma: float | None = None) -> Pat
     extra = "" if gamma is None else f"gamma = {gamma}\n"
     (folder / "config.toml").write_text(
         f'kind = "policy"\n[training]\nmethod = "{method}"\n{extra}seed = {seed}\n'
+        'protocol = "paper"\n'
         "n_trajectories = 8\n[acquisition]\nn_initial = 3\nhorizon = 9\n"
     )
     provenance = {

@@ -91,7 +91,7 @@ def test_summary_repeats_the_long_table(workplace: Path) -> None:
         scores = [float(row["ssim"]) for row in last if row["policy"] == entry["policy"]]
         assert entry["final"]["ssim"]["mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-6)
     assert [entry["policy"] for entry in summary["policies"] if entry["is_oracle"]] == ["oracle"]
-    assert summary["protocol"] == "paper"
+    assert summary["protocol"] == "blind"
 
 
 def test_analyses_and_report_read_the_folders(workplace: Path) -> None:

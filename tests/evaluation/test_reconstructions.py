@@ -1,6 +1,7 @@
 """Reconstructions compared under the same masks, and told in a table and pictures."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,15 @@ from kscout.data.making import MakeSettings
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
-from kscout.evaluation.analyses.reconstructions import Reconstructions
+from kscout.evaluation.analyses.reconstructions import Reconstructions, reconstruction_table
 from kscout.evaluation.reconstructions import compare_reconstructions
 from kscout.evaluation.records.acquisitions import load_acquisition
 from kscout.evaluation.statistics import confidence_interval
 from kscout.figures.blocks import Drawing, Prose
 from kscout.figures.tables import Measured, Table
 from kscout.metrics import ssim
+from kscout.names import PROTOCOLS
+from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.report.build import build_report
 from kscout.training.masks import MaskDistribution
@@ -58,6 +61,21 @@ def test_scores_are_those_of_the_methods_under_one_mask_per_volume(
     assert picture.start_columns == tuple(masks[place].nonzero()[:, 0].tolist())
     assert np.allclose(picture.policies[1].images[0], image[place], atol=1e-5)
     assert picture.policies[1].ssim[0] == pytest.approx(float(expected[place]), abs=1e-5)
+
+
+def test_reconstructions_are_compared_under_the_protocol_of_their_training(
+    slices: SliceSet,
+) -> None:
+    paper, blind = (UNet(n_channels=2, n_pools=1, protocol=one) for one in PROTOCOLS)
+    how: dict[str, Any] = {"accelerations": [4.0], "center_fraction": 0.1}
+    rows = compare_reconstructions({"a": paper, "zf": ZeroFilled()}, slices, **how).rows
+    assert [(row.protocol, row.trained_for) for row in rows] == [("paper", None)] * 2
+    with pytest.raises(ConfigError, match=r"different protocols \(a for paper, b for blind\)"):
+        compare_reconstructions({"a": paper, "b": blind}, slices, **how)
+    both = compare_reconstructions({"a": paper, "b": blind}, slices, **how, protocol="blind").rows
+    trained = [(row.protocol, row.trained_for) for row in both]
+    assert trained == [("blind", "paper"), ("blind", None)]
+    assert "a was trained for protocol paper." in reconstruction_table(both).note
 
 
 def test_an_acceleration_below_the_center_is_refused_and_an_equal_one_is_the_center(

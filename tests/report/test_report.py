@@ -12,8 +12,11 @@ from typer.main import get_command
 
 from kscout.cli import app
 from kscout.errors import DataError
+from kscout.evaluation.analyses import run_analysis
+from kscout.evaluation.analyses.ranking import Ranking
 from kscout.evaluation.summaries.tables import policy_table
-from kscout.figures.blocks import Prose, Section, Widget
+from kscout.figures.blocks import Drawing, Prose, Section, Widget
+from kscout.figures.tables import Table
 from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
 from kscout.report.evaluations import facts_html
@@ -62,8 +65,8 @@ def test_runs_alone_tell_which_command_makes_pictures_of_them(
     words = shlex.split(unescape(re.sub("<[^>]*>", "", code)).replace("\\\n", " "))
     assert words == shlex.split(
         "kscout evaluate --data 'my store' --reconstructor runs/unet --n-initial 3 --steps 9 "
-        "--policy random --policy fixed --policy runs/greedy-seed0 --policy runs/greedy-seed1 "
-        "--out results kscout report results --out report.html"
+        "--protocol paper --policy random --policy fixed --policy runs/greedy-seed0 "
+        "--policy runs/greedy-seed1 --out results kscout report results --out report.html"
     )
     assert get_command(app).commands["evaluate"].make_context("evaluate", words[2:-5])
     assert "0.6530 after epoch 7" in build_report(["runs/greedy-seed0"]).front.summary[0]
@@ -129,6 +132,21 @@ def test_the_page_names_protocol_paper_and_provenance(page: str) -> None:
     assert "not shown: they are for 16 + 16" in page and 'class="paper"' not in page
     assert "0123456789abcdef" in page and "kscout train policy --method greedy" in page
     assert page.index('class="summary"') < page.index('id="scores"')
+
+
+def test_every_figure_table_and_player_of_a_report_names_its_protocol(
+    results: Path, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "run")
+    run_analysis(Ranking(), [str(results / "base")], out=tmp_path)
+    for folder in (results, tmp_path):
+        sections = build_report([folder]).sections
+        blocks = [block for section in sections for block in section.blocks]
+        texts = [block.note for block in blocks if isinstance(block, Table)]
+        texts += [block.caption for block in blocks if isinstance(block, Drawing)]
+        texts += [block.caption for block in blocks if isinstance(block, Widget) and block.caption]
+        assert len(texts) > 1
+        assert all("rotocol paper" in text for text in texts), texts
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -22,12 +22,15 @@ from kscout.core import Observation, Policy
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, RunError
 from kscout.policies import POLICIES, load
+from kscout.reconstruction import save
+from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import read_run
 from kscout.training.estimators.gradient import Drawn
 from kscout.training.estimators.greedy import Greedy
 from kscout.training.policy import train_policies, train_policy
 from kscout.training.trainee import Trainee
+from kscout.weights import read_weights
 
 TRAINING = {
     **{"n_epochs": 2, "batch_size": 4, "n_trajectories": 3, "learning_rate": 1e-2},
@@ -67,6 +70,20 @@ def test_run_folder_holds_kept_best_and_last_weights(store: Store, tmp_path: Pat
     seen = Observation(image=torch.rand(2, 12, 16), mask=torch.zeros(2, 16, dtype=torch.bool))
     assert policy(seen).shape == (2, 16)
     assert run.done is not None and run.done["best_epoch"] in (1, 2)
+
+
+@pytest.mark.parametrize("changes", [{}, {"protocol": "paper"}, {"protocol": "blind"}])
+def test_a_policy_trains_under_the_protocol_of_its_reconstruction(
+    changes: dict[str, object], store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path / "unet.safetensors", UNet(n_channels=2, n_pools=1, protocol="paper"))
+    config = with_training(n_epochs=1, **changes)
+    where = (store, tmp_path / "unet.safetensors", tmp_path / "run")
+    run, protocol = train_policy(config, *where, device="cpu"), changes.get("protocol", "paper")
+    assert run.config["training"]["protocol"] == protocol
+    assert read_weights(run.path / "weights.safetensors").extra["protocol"] == protocol
+    notes = [one for one in caplog.messages if "trained for protocol paper and is used" in one]
+    assert notes == [run.provenance.notes["protocol"]] if protocol == "blind" else not notes
 
 
 def test_epochs_that_never_come_are_kept_of_no_new_run(store: Store, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Kind:
         if self.name == "kspace" and protocol == "paper":
             raise ConfigError(
                 "protocol paper un-normalizes images with the mean and standard deviation of the "
-                "fully sampled image, which a dataset of k-space does not have; use protocol blind "
+                "fully sampled target, which are unknown for k-space; use protocol blind "
                 "(--protocol blind) and a reconstruction that was trained for it"
             )
 
