@@ -120,8 +120,14 @@ def network_notes(network: Reconstructor, use: Use) -> list[str]:
     return notes
 
 
-def protocol_note(network: Reconstructor, use: Use) -> str | None:
-    """Return a sentence if a reconstruction is used under the other protocol than in training."""
+def protocol_note(network: Reconstructor, use: Use, *, in_session: bool = False) -> str | None:
+    """Return a sentence if a reconstruction is used under the other protocol than in training.
+
+    Args:
+        network: the reconstruction.
+        use: what it is used for.
+        in_session: whether it reconstructs scanner data, for which protocol `paper` is impossible.
+    """
     if use.protocol is None or network.protocol in (None, use.protocol):
         return None
     here = (use.n_initial, use.horizon, use.start)
@@ -134,10 +140,12 @@ def protocol_note(network: Reconstructor, use: Use) -> str | None:
         and (not recorded.get("joint") or (_acquisition(recorded) or ())[:3] == here)
     ]
     train = f"train one with kscout train reconstructor --protocol {use.protocol}"
+    effect = "changes brightness and contrast of its images" if in_session else "lowers its scores"
     return (
-        f"the reconstruction was trained for protocol {network.protocol} and is used here under "
-        f"protocol {use.protocol}, which lowers its scores; "
-        f"{_advice(fits, f'protocol {use.protocol}', train)}, or use it under {network.protocol}"
+        f"the reconstruction was trained for protocol {network.protocol} and is used "
+        f"{'in sessions' if in_session else 'here'} under protocol {use.protocol}, which {effect}; "
+        f"{_advice(fits, f'protocol {use.protocol}', train)}"
+        f"{'' if in_session else f', or use it under {network.protocol}'}"
     )
 
 

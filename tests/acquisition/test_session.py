@@ -21,6 +21,7 @@ from kscout.physics.coils import keep
 from kscout.physics.units import unit_of_kspace
 from kscout.policies import build
 from kscout.policies.random import Random
+from kscout.reconstruction import load
 from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.zero_filled import ZeroFilled
 from tiny_sessions import (
@@ -229,3 +230,33 @@ def test_a_scan_that_cannot_be_done_is_refused(change: dict[str, Any], words: st
     settings = {"n_rows": N_ROWS, "n_cols": N_COLS, "budget": 9, "initial": 3, **change}
     with pytest.raises(ConfigError, match=words), Advisor(ZeroFilled(), Random()) as advisor:
         Session(advisor, Scan(**settings))
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        (32, "the zoo has knee-cotrained-16-unet, heads-cotrained-16-unet for protocol blind"),
+        (20, "train one with kscout train reconstructor --protocol blind"),
+    ],
+)
+def test_a_reconstruction_for_protocol_paper_gives_one_warning_that_names_what_fits(
+    budget: int, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = load("knee-unet")
+    frozen = network.frozen(precision="fp32", n_rows=128, n_cols=128, device="cpu")
+    scan = Scan(n_rows=128, n_cols=128, budget=budget, initial=16)
+    for reconstructor in (frozen, network):
+        with Advisor(reconstructor, Random()) as advisor:
+            Session(advisor, scan), Session(advisor, scan)
+    (message,) = caplog.messages
+    assert message.startswith("the reconstruction was trained for protocol paper")
+    assert message.endswith(f"; {words}")
+
+
+@pytest.mark.parametrize("name", ["knee-cotrained-16-unet", "total-variation"])
+def test_a_reconstruction_for_protocol_blind_or_any_gives_no_warning(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Advisor(load(name), Random()) as advisor:
+        Session(advisor, Scan(n_rows=128, n_cols=128, budget=32, initial=16))
+    assert not caplog.messages

@@ -78,6 +78,7 @@ def test_choices_tell_slices_and_what_was_given(client: Client) -> None:
     assert found["reconstructions"] == ["zero-filled", "zero-filled-weighted"]
     assert found["policies"] == ["center-out", "random", "oracle"]
     assert (found["n_initial"], found["n_steps"], found["fixed"]) == (2, 2, "center-out")
+    assert found["session_note"] is None
 
 
 def test_an_acquisition_is_that_of_the_simulator(client: Client, stage: Stage) -> None:
@@ -319,6 +320,12 @@ def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
     assert told["policies"][:2] == ["knee-base-greedy", "knee-base-fixed"] and not told["sources"]
     assert (told["n_initial"], told["n_steps"], told["fixed"]) == (16, 16, "knee-base-fixed")
     assert named.shelf.size == (128, 128)
+
+
+def test_the_page_notes_that_sessions_use_a_network_for_protocol_paper() -> None:
+    shown = Shown(("knee-unet", "zero-filled"), ("knee-long-fixed",))
+    note = Stage(shown, device=torch.device("cpu")).choices()["session_note"]
+    assert "sessions under protocol blind" in note and "knee-cotrained-4-unet" in note
 
 
 @pytest.mark.parametrize("first", ["own", "knee-base-fixed"])

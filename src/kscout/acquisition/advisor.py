@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import final
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -16,10 +17,30 @@ from kscout.acquisition.graphs import MOST_BYTES, Graphs
 from kscout.acquisition.scan import Scan
 from kscout.acquisition.state import shown_to
 from kscout.columns import columns_text
-from kscout.compatibility import Use, check_matrix, check_real, network_notes, policy_notes, warn
+from kscout.compatibility import (
+    Use,
+    check_matrix,
+    check_real,
+    network_notes,
+    policy_notes,
+    protocol_note,
+    warn,
+)
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.weights import fingerprint
+
+_NOTED: WeakSet[Reconstructor] = WeakSet()
+"""Reconstructions of which a user was warned."""
+
+
+def session_note(network: Reconstructor, use: Use) -> str | None:
+    """Return a sentence if a reconstruction was not trained for sessions, and log it once."""
+    note = protocol_note(network, replace(use, protocol="blind"), in_session=True)
+    if note is not None and network.original not in _NOTED:
+        _NOTED.add(network.original)
+        warn([note])
+    return note
 
 
 def check_blind(policy: Policy) -> None:
@@ -122,6 +143,7 @@ class Advisor:
             start = None if isinstance(scan.initial, int) else columns_text(scan.initial)
             use = replace(use, start=start, columns_per_step=scan.columns_per_step)
             named = [(type(self.policy).__name__, self.policy)]
+            session_note(network, use)
             warn([*network_notes(network, use), *policy_notes(named, network, use)])
 
     def ask(self, question: Question) -> "Future[Answer]":

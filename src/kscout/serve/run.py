@@ -17,7 +17,6 @@ from kscout.files import locked
 from kscout.names import POLICIES
 from kscout.policies import build
 from kscout.policies import load as load_policy
-from kscout.reconstruction import load as load_reconstructor
 from kscout.serve.desk import Desk, Limits, Usual, advisor_maker
 from kscout.serve.guard import LOOPBACK, Guard, token_for
 
@@ -126,9 +125,9 @@ def serve(
     reconstructors = (reconstructor,) if isinstance(reconstructor, str) else tuple(reconstructor)
     policies = (policy,) if isinstance(policy, str) else tuple(policy)
     stage = Stage(Shown(reconstructors, policies, data), device=on)
-    make = advisor_maker(
-        load_reconstructor(reconstructors[0]), policy_maker(_unlabeled(policies[0])), device=on
-    )
+    stage.session_note()
+    network = stage.models.network(stage.models.reconstructions[0])
+    make = advisor_maker(network, policy_maker(_unlabeled(policies[0])), device=on)
     desk = Desk(make, limits=limits, usual=usual, folder=keep)
     with (
         nullcontext() if keep is None else _held(keep),

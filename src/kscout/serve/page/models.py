@@ -87,15 +87,19 @@ class Models:
         n_rows = next((n for n in rows if isinstance(n, int)), n_cols)
         return n_rows, n_cols
 
-    def reconstructor(self, name: str, n_rows: int, n_cols: int) -> Reconstructor:
-        """Return a reconstruction, frozen, for images of a size."""
+    def network(self, name: str) -> Reconstructor:
+        """Return a reconstruction as it was trained."""
         if name not in self._named:
             raise unknown_name("reconstruction", name, self.reconstructions)
         if name not in self._reconstructors:
             self._reconstructors[name] = reconstruction.load(self._named[name])
-        key = (name, n_rows, n_cols)
+        return self._reconstructors[name]
+
+    def reconstructor(self, name: str, n_rows: int, n_cols: int) -> Reconstructor:
+        """Return a reconstruction, frozen, for images of a size."""
+        network, key = self.network(name), (name, n_rows, n_cols)
         if key not in self._frozen:
-            self._frozen[key] = self._reconstructors[name].frozen(
+            self._frozen[key] = network.frozen(
                 precision="auto", n_rows=n_rows, n_cols=n_cols, device=self.device
             )
         return self._frozen[key]

@@ -10,8 +10,9 @@ from typing import Annotated, Any, final
 
 import torch
 
+from kscout.acquisition.advisor import session_note
 from kscout.acquisition.episode import Simulator
-from kscout.compatibility import check_matrix
+from kscout.compatibility import Use, check_matrix
 from kscout.config.bounds import AtLeast
 from kscout.config.records import check
 from kscout.data.slices import SliceSet
@@ -88,9 +89,8 @@ class Stage:
         self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
 
     def choices(self) -> dict[str, Any]:
-        """Return all that can be chosen."""
-        usual = max(1, self.shelf.size[1] // 8)
-        n_initial, n_steps, *_ = self.models.budget or (usual, usual)
+        """Return all that can be chosen, and what is noted about the reconstruction of sessions."""
+        n_initial, n_steps = self._budget
         return {
             "sources": [source.table() for source in self.shelf.sources()],
             "reconstructions": self.models.reconstructions,
@@ -98,7 +98,19 @@ class Stage:
             "fixed": self.models.fixed,
             "n_initial": n_initial,
             "n_steps": n_steps,
+            "session_note": self.session_note(),
         }
+
+    def session_note(self) -> str | None:
+        """Return a sentence if the reconstruction of sessions was trained for something else."""
+        use = Use((1, *self.shelf.size), *self._budget)
+        return session_note(self.models.network(self.models.reconstructions[0]), use)
+
+    @property
+    def _budget(self) -> tuple[int, int]:
+        usual = max(1, self.shelf.size[1] // 8)
+        n_initial, n_steps, *_ = self.models.budget or (usual, usual)
+        return n_initial, n_steps
 
     def acquired(self, asked: Asked, gone: threading.Event) -> Acquisition:
         """Return a slice acquired by the policies, and by whoever took columns."""

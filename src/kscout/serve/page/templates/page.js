@@ -245,6 +245,8 @@
   const begin = async () => {
     try {
       choices = await (await ask("choices")).json();
+      by("note").textContent = choices.session_note || "";
+      by("note").hidden = !choices.session_note;
     } catch (error) { say(error.message, true); return; }
     readAddress();
     if (!state.policies.length) state.policies = choices.policies.slice(0, 2);
