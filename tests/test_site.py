@@ -7,15 +7,19 @@ from pathlib import Path
 import yaml
 from markdown import Markdown
 
+from kscout.config import settings_class
+from kscout.config.options import options_of as settings_of
+from kscout.names import ESTIMATORS, SAMPLERS
 from test_docs import PUBLIC
 from website.api import ROOMS, api_pages, members_of
 from website.command_line import command_line_page, commands, options_of, prose
 from website.drawings import DRAWINGS, MARKER, palette, with_drawings
 from website.links import ROOT, outside_files, with_site_links
 from website.player import MARKER as PLAYER
+from website.settings import settings_page
 
 SETTINGS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-MADE = {"reference/cli.md"}
+MADE = {"reference/cli.md", "reference/settings.md"}
 NAVIGATION = yaml.safe_load(SETTINGS)["nav"]
 
 
@@ -77,6 +81,16 @@ def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
         for name, _ in options_of(words, command):
             assert f"<code>{name}</code>" in section
     assert not re.search(r"^\|[ |]*\|$", page, flags=re.MULTILINE), "a table without a head"
+
+
+def test_the_page_of_settings_has_every_setting_of_the_trainings() -> None:
+    page = settings_page()
+    for table in (ESTIMATORS, SAMPLERS):
+        for method in table:
+            for option in settings_of(settings_class(method, table)):
+                assert f"<code>{option.name}</code>" in page or option.name == "method"
+    lines = page.splitlines()
+    assert not [line for line in lines if line.endswith("|  |")], "settings without a meaning"
 
 
 def test_a_sentence_of_the_help_stays_as_it_is() -> None:

@@ -12,6 +12,7 @@ from website.command_line import command_line_page
 from website.drawings import DRAWINGS, palette, with_drawings
 from website.links import outside_files, with_site_links
 from website.player import with_player
+from website.settings import settings_page
 from website.tutorials import PAGES, with_markers, with_outputs
 
 TUTORIALS = {f"tutorials/{page.name}": page for page in PAGES}
@@ -22,6 +23,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     made = {
         "palette.css": palette(),
         "reference/cli.md": command_line_page(),
+        "reference/settings.md": settings_page(),
         **api_pages(),
         **outside_files(),
     }

@@ -14,6 +14,10 @@ from website.drawings import N_INITIAL, SIZE, scene
 
 MARKER = re.compile(r"<!-- player -->.*?<!-- /player -->", flags=re.DOTALL)
 """What the player replaces; other readers of the page see a picture there."""
+_REPAINT = """new MutationObserver(() => {
+  document.querySelector(".player input").dispatchEvent(new Event("input"));
+}).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });"""
+"""Paints the player again if a reader switches between light and dark."""
 HORIZON = 16
 ENTRIES = {
     "random columns": "random",
@@ -65,7 +69,7 @@ def home_player() -> str:
         folder.joinpath(f"player.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
     )
     player = acquisition_player(acquisition, n_bytes=600_000)
-    return f"<style>{style}</style>{player}<script>{script}</script>"
+    return f"<style>{style}</style>{player}<script>{script}{_REPAINT}</script>"
 
 
 def with_player(html: str) -> str:

@@ -59,7 +59,6 @@
     const pointed = cards.map(() => -1);
     const life = new AbortController();
     const listening = { signal: life.signal };
-    let colors = palette(player);
     let place = 0;
     let timer = 0;
 
@@ -70,6 +69,7 @@
     const measured = (index) => [...data.start, ...data.policies[index].columns.slice(0, data.steps[place])];
     const showCard = (policy, index) => {
       const card = cards[index];
+      const colors = palette(player);
       const now = data.steps[place];
       const before = place > 0 ? data.steps[place - 1] : slider ? 0 : now - 1;
       card.querySelector(".score").textContent = policy.ssim[place].toFixed(4);
@@ -167,8 +167,7 @@
     if (speed) speed.addEventListener("change", () => { if (timer) { stop(); play(); } });
     if (full && player.classList.contains("steered")) cards.forEach(steer);
     if (full && !full.complete) full.addEventListener("load", show);
-    const repaint = () => { colors = palette(player); show(); };
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint, listening);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show, listening);
     show();
     const close = () => { stop(); life.abort(); };
     return { go, play, close, last, get place() { return place; } };
