@@ -131,7 +131,7 @@ def test_an_error_names_policies_that_fit_the_images(small: SliceSet) -> None:
     setting = EvaluationSetting(AcquisitionPlan(4, 1, n_trajectories=1, protocol="paper"))
     words = (
         r"policy 'knee-base-greedy' was made for 128 rows, the slices have 64; use "
-        r"knee-sizes-column \(with knee-sizes-unet\) of the zoo, import the images at its size"
+        r"knee-sizes-column \(with knee-sizes-unet\) of the zoo, or import the images at its size"
     )
     with pytest.raises(ConfigError, match=words):
         evaluate(["knee-base-greedy"], small, "knee-unet", setting)

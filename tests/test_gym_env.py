@@ -108,6 +108,14 @@ def test_a_reconstruction_is_given_by_name_too(slices: SliceSet) -> None:
         gymnasium.make(ENVIRONMENT, data=slices, reconstructor="sharp", **SETTINGS)
 
 
+def test_a_reconstruction_for_other_images_is_noted(
+    slices: SliceSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    gymnasium.make(ENVIRONMENT, data=slices, reconstructor="knee-unet", **SETTINGS)
+    (note,) = [x for x in caplog.messages if "images" in x]
+    assert note.startswith("the reconstruction was trained on 128x128 images and is used here on ")
+
+
 def test_only_unmeasured_columns_are_legal(slices: SliceSet) -> None:
     env = AcquisitionEnv(slices, **SETTINGS)
     env.reset(seed=0)

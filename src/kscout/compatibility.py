@@ -65,7 +65,7 @@ def check_matrix(
     if network is not None:
         entries = [x for x in entries if _network_of(_recorded(x)) == _own(network)] or entries
     named = [f"{x} (with {_name_of(_network_of(_recorded(x)))})" for x in entries[:_MOST_ENTRIES]]
-    fits = f"use {' or '.join(named)} of the zoo, " if named else ""
+    fits = f"use {' or '.join(named)} of the zoo, or " if named else ""
     subject = type(policy).__name__ if name is None else f"policy {name!r}"
     raise ConfigError(f"{subject} was made for {misfit[0]}, the {images} {misfit[1]}; {fits}{size}")
 

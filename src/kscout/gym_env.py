@@ -23,7 +23,7 @@ from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.pace import check_pace
 from kscout.acquisition.state import State
-from kscout.compatibility import Use, protocol_note, warn
+from kscout.compatibility import Use, network_notes, warn
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -117,8 +117,8 @@ class _Scanner:
         chosen = reconstructor if isinstance(reconstructor, Reconstructor) else load(reconstructor)
         protocol = chosen.protocol_for(protocol)
         self.slices.check_protocol(protocol)
-        note = protocol_note(chosen, Use(self.slices.shape, protocol=protocol))
-        warn([note] if note else [])
+        columns = (n_initial, horizon) if isinstance(n_initial, int) else (0, 0)
+        warn(network_notes(chosen, Use(self.slices.shape, *columns, protocol=protocol)))
         self.reconstructor = chosen.to(self.slices.device).eval()
         self.n_initial, self.horizon, self.protocol = n_initial, horizon, protocol
         self.columns_per_step = columns_per_step

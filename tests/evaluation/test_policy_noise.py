@@ -13,6 +13,7 @@ from kscout.evaluation.gradient_noise import noise_table, signal_to_noise
 from kscout.evaluation.policy_noise import (
     EstimatorGradient,
     NoiseSetting,
+    check_noise,
     kept_epochs,
     last_layer,
     measure_run,
@@ -20,6 +21,7 @@ from kscout.evaluation.policy_noise import (
 from kscout.names import use
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.runs import epoch_path, read_run
 from kscout.weights import save_component
 
 SETTING = NoiseSetting(n_trajectories=3, batch_size=3, n_passes=2)
@@ -114,6 +116,22 @@ def test_only_the_last_layer_is_differentiated(test_slices: SliceSet) -> None:
     with_gradient = [name for name, p in policy.named_parameters() if p.grad is not None]
     assert with_gradient == ["fc_out.4.weight", "fc_out.4.bias"]
     assert [tuple(p.shape) for p in last_layer(policy)] == [(13, 5), (13,)]
+
+
+def test_runs_for_other_images_or_reconstructions_are_reported_before_the_first_is_measured(
+    test_slices: SliceSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = read_run(_run(tmp_path / "run", "greedy"))
+    for epoch, recorded in ((1, {"reconstructor": "0" * 16}), (10, {})):
+        save_component(epoch_path(run.path, epoch), _policy(0), kind="policy", extra=recorded)
+    check_noise({"greedy": run}, test_slices, ZeroFilled(), protocol="paper")
+    words = "policies trained with the reconstruction 0000000000000000 run here with another"
+    (note,) = caplog.messages
+    assert note.startswith(words) and ": greedy; train one" in note
+    images = torch.rand(2, 16, 13)
+    small = SliceSet.from_images(images, ["a", "a"])
+    with pytest.raises(ConfigError, match="'greedy' was made for 18 rows, the slices have 16"):
+        check_noise({"greedy": run}, small, ZeroFilled(), protocol="paper")
 
 
 @pytest.mark.parametrize("kind", ["reconstructor", "joint"])

@@ -229,6 +229,25 @@ def test_a_fitted_policy_brings_its_own_budget(tmp_path: Path) -> None:
     assert set(n_measured[: len(n_measured) // 2]) == {5} and set(n_measured) == {4, 5}
 
 
+def test_a_policy_for_another_matrix_or_budget_is_reported_before_the_first_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    n_cols = coil_store(tmp_path / "s", n_coils=1).split("test").shape[-1]
+    file, setting = (
+        tmp_path / "a.safetensors",
+        ExportSetting(format="fastmri", n_initial=4, steps=1),
+    )
+    given = {"reconstructor": "zero-filled", "policy": str(file)}
+    for n in (n_cols, n_cols + 1):
+        save(file, FixedOrder(n_cols=n, order=[2, 0]), extra={"n_initial": 3, "horizon": 2})
+        if n == n_cols:
+            export_store(tmp_path / "s", tmp_path / "o", setting, **given)
+            assert "was trained for 3 + 2 columns and runs here with 4 + 1" in caplog.text
+    with pytest.raises(ConfigError, match=f"was made for {n_cols + 1} columns, the slices have"):
+        export_store(tmp_path / "s", tmp_path / "other", setting, **given)
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("volume", ["", "..", "../../x", "a/b", "\0", "é", ".h5", "x" * 300, "CON"])
 def test_names_of_volumes_lead_nowhere_and_differ(volume: str) -> None:
     first = _name(volume, ".h5", set())

@@ -1,7 +1,7 @@
 """Gradient noise of a trained policy: its kept checkpoints, its own estimator, its last layer."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, final
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kscout import policies
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
-from kscout.compatibility import Use, protocol_note, warn
+from kscout.compatibility import Use, check_matrix, network_notes, policy_notes, warn
 from kscout.config import GradientTraining, PolicyConfig, read
 from kscout.config.bounds import AtLeast
 from kscout.config.records import check
@@ -99,8 +99,6 @@ def measure_run(
     setting = setting or NoiseSetting()
     protocol = reconstructor.protocol_for(setting.protocol)
     slices.check_protocol(protocol)
-    note = protocol_note(reconstructor, Use(slices.shape, protocol=protocol))
-    warn([note] if note else [])
     found = read_run(run)
     check_is_policy(found)
     config = found.config
@@ -127,6 +125,33 @@ def measure_run(
             on_step=on_step,
         )
     return records
+
+
+def check_noise(
+    runs: Mapping[str, RunRecord],
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    *,
+    protocol: Protocol,
+    epochs: Sequence[int] | None = None,
+) -> None:
+    """Raise an error if gradients of a run cannot be measured; warn if it was trained otherwise.
+
+    Args:
+        runs: by the names that messages state.
+        slices: as for `measure_run`.
+        reconstructor: as for `measure_run`.
+        protocol: of scores.
+        epochs: as for `measure_run`.
+    """
+    loaded = {}
+    for name, run in runs.items():
+        first = (epochs or kept_epochs(run.path))[0]
+        loaded[name] = policies.load(epoch_path(run.path, first))
+        check_matrix(loaded[name], slices.shape, name=name, network=reconstructor)
+    use = Use(slices.shape, protocol=protocol)
+    notes = policy_notes(loaded.items(), reconstructor, use)
+    warn([*network_notes(reconstructor, use), *notes])
 
 
 def last_layer(policy: Policy) -> list[nn.Parameter]:

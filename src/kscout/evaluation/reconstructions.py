@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from kscout import reconstruction
-from kscout.compatibility import Use, protocol_note, warn
+from kscout.compatibility import Use, network_notes, warn
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
@@ -66,8 +66,8 @@ def compare_reconstructions(
     protocol = shared_protocol(loaded, protocol)
     slices.check_protocol(protocol)
     use = Use(slices.shape, protocol=protocol)
-    notes = {name: protocol_note(one, use) for name, one in loaded.items()}
-    warn(f"{name}: {note}" for name, note in notes.items() if note is not None)
+    for name, one in loaded.items():
+        warn(f"{name}: {note}" for note in network_notes(one, use))
     rows, pictures = [], []
     for acceleration in accelerations:
         masking = MaskDistribution(slices.n_cols, [acceleration], [center_fraction])
@@ -77,7 +77,8 @@ def compare_reconstructions(
         for name, method in loaded.items():
             values = _values(method, slices, masks, protocol, batch_size)
             row = _row(name, acceleration, n_center, values, slices, protocol)
-            rows.append(replace(row, trained_for=method.protocol if notes[name] else None))
+            trained_for = None if method.protocol == protocol else method.protocol
+            rows.append(replace(row, trained_for=trained_for))
             median = int(values[:, 0].argsort(kind="stable")[len(slices) // 2])
             if on_step is not None:
                 on_step(Step(f"{name} at {acceleration:g}x", len(slices), len(slices)))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from kscout import __version__
 from kscout.acquisition.state import shown_to
 from kscout.columns import LEAST_CENTRAL
+from kscout.compatibility import Use, check_matrix, network_notes, policy_notes, warn
 from kscout.core import Measurement, Observation, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.export.pairs import from_pairs, real_arithmetic
@@ -180,6 +181,12 @@ def export_onnx(
             "ONNX could hold; export a trained reconstruction, zero-filled or a policy alone"
         )
     onnx, runtime = onnx_packages()
+    use = Use((0, n_rows, n_cols))
+    if policy is not None:
+        words = {"images": "graph has", "size": "export its size"}
+        check_matrix(policy, use.shape, network=reconstructor, **words)
+        warn(policy_notes([(type(policy).__name__, policy)], reconstructor, use))
+    warn([] if reconstructor is None else network_notes(reconstructor, use))
     reconstructor = reconstructor and reconstructor.cpu().eval()
     policy = policy and policy.cpu().eval()
     has_maps = _example(reconstructor, 1, 2, n_rows, n_cols, 0).maps is not None

@@ -14,6 +14,7 @@ import torch
 from kscout.acquisition.choose import best_columns, draws_columns
 from kscout.acquisition.session_file import read_kept
 from kscout.columns import center_columns
+from kscout.compatibility import Use, acquisition_note, warn
 from kscout.core import Policy
 from kscout.errors import ConfigError, DataError, KScoutError
 from kscout.evaluation.records.orders import read_orders
@@ -116,6 +117,8 @@ def order_of_policy(
     policy = ranking_of(given, n_cols=n_cols, n_initial=n_initial, horizon=steps)
     if len(policy.scores) != n_cols:
         raise ConfigError(f"{given} orders {len(policy.scores)} columns; set --n-cols to that")
+    note = acquisition_note(given, policy, None, Use((0, n_cols, n_cols), n_initial, steps))
+    warn([] if note is None else [note])
     start, scores = tuple(center_columns(n_cols, n_initial)), policy.scores
     if isinstance(policy, FixedOrder) and (n_more := steps - len({*policy.order} - {*start})) > 0:
         told = "%s was fitted for fewer columns; the last %d follow from the center outwards"

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float32
 
 from kscout import reconstruction
 from kscout.acquisition.budget import check_budget
+from kscout.compatibility import Use, network_notes, policy_notes, warn
 from kscout.core import Policy, Reconstructor
 from kscout.data.manifest import VolumeRecord, refuse_store
 from kscout.data.slices import SliceSet
@@ -19,7 +20,12 @@ from kscout.data.store import Store
 from kscout.device import resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.running.trajectories import AcquisitionPlan, check_start, trajectories
+from kscout.evaluation.running.trajectories import (
+    AcquisitionPlan,
+    check_fits,
+    check_start,
+    trajectories,
+)
 from kscout.export.image_files import SUFFIXES, WRITERS, Volume
 from kscout.export.order import central_budget, policy_of
 from kscout.export.settings import ExportSetting
@@ -58,11 +64,7 @@ def export_store(
     choose = None if policy is None else cache(partial(_without_truth, policy, **sizes))
     written: list[Path] = []
     n_volumes = sum(record.split == setting.split for record in opened.manifest.volumes)
-    # Before the first file: a later volume may lack columns that the first has.
-    for slices in _sizes(opened, setting, is_scored=policy is not None):
-        start = slices.selectable if policy is None else setting.n_initial or 0
-        check_budget(slices.selectable, n_initial=start, horizon=setting.steps or 0)
-        check_start(slices, network.to(slices.device), start)
+    _check(opened, network, policy, choose, setting)
     for record, slices in _volumes(opened, setting, is_scored=policy is not None):
         images, masks = _reconstructed(slices, network, choose, setting)
         volume = Volume(images, masks, record, about)
@@ -72,6 +74,28 @@ def export_store(
         if on_step is not None:
             on_step(Step("reconstructing, volume by volume", len(written), n_volumes))
     return written
+
+
+def _check(
+    store: Store,
+    network: Reconstructor,
+    policy: str | None,
+    choose: Callable[..., Policy] | None,
+    setting: ExportSetting,
+) -> None:
+    """Raise an error before the first file: a later volume may lack columns that the first has."""
+    n_initial, horizon, notes = setting.n_initial or 0, setting.steps or 0, list[str]()
+    for slices in _sizes(store, setting, is_scored=policy is not None):
+        start = slices.selectable if policy is None else n_initial
+        check_budget(slices.selectable, n_initial=start, horizon=horizon)
+        check_start(slices, network.to(slices.device), start)
+        use = Use(slices.shape, n_initial, horizon, "blind")
+        notes += network_notes(network, use)
+        if policy is not None and choose is not None:
+            chosen = choose(n_cols=slices.n_cols)
+            check_fits(chosen, slices, _plan(setting), name=policy, network=network)
+            notes += policy_notes([(policy, chosen)], network, replace(use, protocol=None))
+    warn(dict.fromkeys(notes))
 
 
 def _without_truth(given: str, **sizes: int) -> Policy:

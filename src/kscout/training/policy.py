@@ -22,7 +22,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.assemble import make_policy
 from kscout.columns import columns_text, parse_columns
-from kscout.compatibility import Use, protocol_note, warn
+from kscout.compatibility import Use, network_notes, protocol_note, warn
 from kscout.config import AcquisitionSetting, JointConfig, PolicyConfig
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
@@ -262,14 +262,13 @@ def _under_protocol_of(reconstructor: Reconstructor, config: PolicyConfig) -> Po
 def _protocol_note(
     config: PolicyConfig, reconstructor: Reconstructor, slices: SliceSet
 ) -> str | None:
-    """Return a sentence if a reconstruction was trained for the other protocol, and log it."""
+    """Warn if a reconstruction was trained for other data; return the sentence on the protocol."""
     setting = config.acquisition
     start = None if setting.initial is None else columns_text(parse_columns(setting.initial))
     use = Use(slices.shape, setting.n_initial, setting.horizon, config.training.protocol, start)
-    note = protocol_note(reconstructor, use)
-    if note is not None and is_main():
-        warn([note])
-    return note
+    if is_main():
+        warn(network_notes(reconstructor, use))
+    return protocol_note(reconstructor, use)
 
 
 def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]) -> None:

@@ -95,7 +95,12 @@ class Snr(Analysis[SnrRow]):
         from kscout.data.store import Store
         from kscout.device import resolve_device
         from kscout.evaluation.gradient_noise import noise_table
-        from kscout.evaluation.policy_noise import NoiseSetting, check_is_policy, measure_run
+        from kscout.evaluation.policy_noise import (
+            NoiseSetting,
+            check_is_policy,
+            check_noise,
+            measure_run,
+        )
 
         chosen = self._chosen([Path(one) for one in given])
         for _, _, run in chosen:
@@ -105,7 +110,10 @@ class Snr(Analysis[SnrRow]):
         slices = store.split(self.split).sample(self.limit).to(device)
         network = reconstruction.load(str(self.reconstructor), device=device)
         draws = (self.trajectories, self.batch_size, self.passes, self.seed)
-        setting = NoiseSetting(*draws, network.protocol_for(self.protocol))
+        protocol = network.protocol_for(self.protocol)
+        setting = NoiseSetting(*draws, protocol)
+        runs = {f"{name}, seed {run.config['training']['seed']}": run for name, _, run in chosen}
+        check_noise(runs, slices, network, protocol=protocol, epochs=self.epoch or None)
         rows = []
         for name, n_seeds, run in chosen:
             seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]
