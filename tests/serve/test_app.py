@@ -7,6 +7,7 @@ import io
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -29,6 +30,7 @@ from kscout.serve.guard import LOOPBACK, Guard
 
 N_ROWS, N_COLS, N_COILS = 12, 16, 2
 ASKED = {"n_rows": N_ROWS, "n_cols": N_COLS, "n_coils": N_COILS, "budget": 7, "n_initial": 3}
+SCAN = Scan(n_rows=N_ROWS, n_cols=N_COLS, n_coils=N_COILS, budget=7, initial=3)
 LIMITS = Limits(n_sessions=4, n_values=2000, n_bytes=20_000, idle_s=100.0)
 
 
@@ -42,7 +44,7 @@ class Clock:
 
 def maker() -> Any:
     torch.manual_seed(0)
-    unet = UNet(n_channels=2, n_pools=1)
+    unet = UNet(n_channels=2, n_pools=1, protocol="blind")
     policy = ConvPolicy(n_cols=N_COLS, n_rows=N_ROWS, n_channels=2, n_hidden=5)
     return advisor_maker(unet, lambda _: policy, device=torch.device("cpu"))
 
@@ -86,10 +88,9 @@ def opened(client: Client, **changes: Any) -> str:
 
 def expected() -> tuple[list[int], np.ndarray]:
     """Return the columns and the image of a session in Python."""
-    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, n_coils=N_COILS, budget=7, initial=3)
-    with maker()(scan) as advisor:
+    with maker()(SCAN) as advisor:
         assert isinstance(advisor, Advisor)
-        session = Session(advisor, scan)
+        session = Session(advisor, SCAN)
         while columns := session.advise().columns:
             session.measure(columns, kspace()[:, :, list(columns)].transpose(2, 0, 1))
         return session.order, session.image().numpy()
@@ -242,6 +243,18 @@ def test_sessions_are_limited_in_number_and_idle_time(client: Client, clock: Clo
     assert client.get(f"/sessions/{names[0]}").status == 404
     assert client.get(f"/sessions/{names[1]}").status == 200
     opened(client)
+
+
+def test_idle_sessions_end_while_no_request_arrives() -> None:
+    desk = Desk(maker(), limits=replace(LIMITS, idle_s=0.01))
+    with client_of(desk) as client:
+        desk.open(SCAN)
+
+        async def all_ended() -> None:
+            while len(desk):
+                await asyncio.sleep(0.01)
+
+        client.runner.run(asyncio.wait_for(all_ended(), timeout=60))
 
 
 def test_a_service_started_again_goes_on_with_its_sessions(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,8 +26,10 @@ from kscout.serve.mrd_messages import (
     Id,
     acquisition_message,
     close_message,
+    read_message,
     text_message,
 )
+from kscout.serve.mrd_stream import Stream
 
 CONFIG = {"budget": 7, "n_initial": 3}
 HEADER = f"""<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">
@@ -201,6 +204,12 @@ BAD: dict[str, bytes] = {
     + acquisition_message(
         np.zeros((), dtype=ACQUISITION_HEAD), np.zeros((3, N_ROWS), np.complex64)
     ),
+    "other coils in the start": BEGIN
+    + HEAD
+    + lines_of(7)
+    + acquisition_message(
+        np.zeros((), dtype=ACQUISITION_HEAD), np.zeros((3, N_ROWS), np.complex64)
+    ),
     "an image": START + struct.pack("<H", Id.IMAGE) + b"\0" * 400,
 }
 
@@ -286,6 +295,29 @@ def test_a_stream_that_is_silent_is_closed() -> None:
         connection.sendall(BEGIN[:9])
         assert connection.recv(9) == b""
     desk.shut()
+
+
+def test_lines_of_noise_keep_no_more_than_their_samples(desk: Desk) -> None:
+    """Discarded samples and trajectories are not kept."""
+    noise = np.zeros((), dtype=ACQUISITION_HEAD)
+    noise["flags"] = 1 << 18
+    noise["discard_pre"] = 65_000
+    line = acquisition_message(noise, np.ones((4, 65_010), np.complex64))
+    stream = Stream(desk)
+
+    async def take(n_lines: int) -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(BEGIN + HEAD + line * n_lines)
+        for _ in range(2 + n_lines):
+            stream.take(await read_message(reader.readexactly, 2**25))
+
+    tracemalloc.start()
+    try:
+        asyncio.run(take(10))
+        n_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert n_bytes < len(line)
 
 
 N_STREAMS = 80

@@ -1,5 +1,6 @@
 """The service: what clients send and get, by REST and by WebSocket."""
 
+import asyncio
 import base64
 import binascii
 import io
@@ -29,6 +30,7 @@ from kscout.serve.page.stage import Stage
 
 POLICY_VIOLATION = 1008
 """Closes a stream whose message is refused."""
+_IDLE_CHECK_S = 60.0
 
 
 class _Strict(BaseModel):
@@ -94,9 +96,11 @@ def make_app(
         threads = to_thread.current_default_thread_limiter()
         threads.total_tokens = max(threads.total_tokens, min(desk.limits.n_sessions, MOST_THREADS))
         await run_in_threadpool(desk.restore)
+        closing = asyncio.ensure_future(_close_idle(desk))
         async with beside or nullcontext():
             on_ready()
             yield
+            closing.cancel()
             if stage is not None:
                 stage.close()
         await run_in_threadpool(desk.shut)
@@ -127,6 +131,13 @@ def make_app(
         return Response(counts.text(len(desk)), media_type="text/plain; version=0.0.4")
 
     return app
+
+
+async def _close_idle(desk: Desk) -> None:
+    """Close idle sessions also while no request arrives."""
+    while True:
+        await asyncio.sleep(min(desk.limits.idle_s / 4, _IDLE_CHECK_S))
+        await run_in_threadpool(desk.close_idle)
 
 
 def _add_sessions(app: FastAPI, desk: Desk, counts: Counts) -> None:

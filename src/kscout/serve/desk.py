@@ -139,6 +139,11 @@ class Desk:
             raise
         return name
 
+    def close_idle(self) -> None:
+        """Close the sessions that were not used for too long; this releases their memory."""
+        with self._lock:
+            self._close_idle()
+
     def find(self, name: str) -> Place:
         """Return a session by name, and count it as used."""
         with self._lock:

@@ -186,7 +186,9 @@ async def _read_acquisition(read: ReadExactly, n_bytes: int) -> Message:
     raw = await read(_bounded(n_path + n_data, n_bytes, "an acquisition"))
     values = np.frombuffer(raw, "<c8", offset=n_path).reshape(n_coils, n_samples)
     before, after = int(head["discard_pre"]), int(head["discard_post"])
-    return Message(Id.ACQUISITION, "", head, values[:, before : max(before, n_samples - after)])
+    kept = values[:, before : max(before, n_samples - after)]
+    # A copy: samples that are kept for long would keep what was discarded in memory.
+    return Message(Id.ACQUISITION, "", head, kept.copy())
 
 
 async def _read_image(read: ReadExactly, n_bytes: int) -> Message:

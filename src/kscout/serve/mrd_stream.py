@@ -30,6 +30,8 @@ _STREAM = Path("the stream")
 """What errors call it."""
 _MOST_NOISE = 2**21
 """Values of noise that are kept."""
+_LEAST_NOISE = 64
+"""Values that a line of noise counts as at least: empty lines take memory too."""
 
 
 @final
@@ -165,7 +167,7 @@ class Stream:
         heads = message.head.reshape(1)
         is_noise, is_image, _ = sort_lines(heads)
         if is_noise[0]:
-            self._n_noise += max(1, message.values.size)
+            self._n_noise += max(_LEAST_NOISE, message.values.size)
             if self._n_noise <= _MOST_NOISE:
                 self._noise.append(message.values)
             return []
@@ -177,6 +179,12 @@ class Stream:
         place = tuple(int(message.head["idx"][name]) for name in COUNTERS)
         if place not in self._slices:
             self._slices[place] = self._open(message.head, len(values))
+        n_coils = self._slices[place].place.session.scan.n_coils
+        if len(values) != n_coils:
+            raise DataError(
+                f"a line has {len(values)} coils, and the slice began with {n_coils}; send all "
+                "lines of a slice from the same coils"
+            )
         return self._measured(self._slices[place], column, values)
 
     def _column(
@@ -228,10 +236,6 @@ class Stream:
             if column in one.wanted and not set(one.wanted) <= set(one.waiting):
                 return []
             columns, one.waiting = one.waiting, {}
-            if len({x.shape for x in columns.values()}) > 1:
-                raise DataError(
-                    "lines of one slice have different numbers of coils; send all of each"
-                )
             session.measure(list(columns), np.stack(list(columns.values())))
             self._desk.counts.add("columns_total", len(columns))
             answer = {**reply(session, self._desk.counts), "order": list(session.order)}
