@@ -22,7 +22,17 @@ LAYERS = [
     {"physics", "config"},
     {"zoo"},
     {"names"},
-    {"kernels", "files", "compressed", "pickles", "columns", "layers", "randomness", "device"},
+    {
+        "kernels",
+        "files",
+        "compressed",
+        "pickles",
+        "columns",
+        "layers",
+        "randomness",
+        "device",
+        "children",
+    },
     {"errors", "exports"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}

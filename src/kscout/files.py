@@ -60,12 +60,14 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def check_replaceable(*paths: Path) -> None:
-    """Refuse folders, devices and pipes in the place of files that are to be written."""
+    """Reject paths at which something other than a file is, links to files included."""
     for path in paths:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if path.is_symlink():
+            raise FileExistsError(errno.EEXIST, "a link, not a regular file", str(path))
         if path.exists() and not path.is_file():
-            raise FileExistsError(errno.EEXIST, "no regular file, and is not replaced", str(path))
+            raise FileExistsError(errno.EEXIST, "not a regular file", str(path))
 
 
 def _is_alive(process: str) -> bool:

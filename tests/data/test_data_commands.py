@@ -170,11 +170,15 @@ def test_more_pictures_than_slices_are_all_slices(store: Store, tmp_path: Path) 
     assert "6 slices" in said
 
 
-def test_a_device_is_not_replaced_by_a_picture(store: Store, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FileExistsError, match="no regular file, and is not replaced"):
-        kscout("data", "show", store.path, "--out", tmp_path / "pipe")
-    assert (tmp_path / "pipe").is_fifo()
+def test_a_picture_replaces_neither_a_device_nor_a_link(store: Store, tmp_path: Path) -> None:
+    pipe, link, file = (tmp_path / name for name in ("pipe", "link.png", "file.png"))
+    os.mkfifo(pipe)
+    file.write_bytes(b"kept")
+    link.symlink_to(file)
+    for out in (pipe, link):
+        with pytest.raises(FileExistsError, match="not a regular file"):
+            kscout("data", "show", store.path, "--out", out)
+    assert pipe.is_fifo() and link.is_symlink() and file.read_bytes() == b"kept"
 
 
 @pytest.mark.parametrize("out", ["", "/"])

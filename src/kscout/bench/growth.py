@@ -11,6 +11,7 @@ import torch
 
 from kscout.bench.engine import PAPER, Engine, TrainingBatch, Workload, release
 from kscout.bench.limits import best_time
+from kscout.children import SAFE_PATH, environment_of_children
 from kscout.device import peak_memory
 from kscout.training.convolution import can_compile
 
@@ -89,7 +90,10 @@ def alone(device: torch.device, function: Callable[..., Result], *arguments: obj
     # Forked where torch and what optimizers load are imported: seconds saved for each call.
     context.set_forkserver_preload(["kscout.bench.growth", "torch._dynamo"])
     n_threads = (torch.get_num_threads(),)
-    with ProcessPoolExecutor(1, context, torch.set_num_threads, n_threads) as pool:
+    with (
+        environment_of_children(SAFE_PATH),
+        ProcessPoolExecutor(1, context, torch.set_num_threads, n_threads) as pool,
+    ):
         return pool.submit(function, *arguments).result()
 
 

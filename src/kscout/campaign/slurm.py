@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
+from kscout.children import SAFE_PATH
 from kscout.errors import ConfigError, RunError
 
 SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
@@ -104,6 +105,7 @@ def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:
         "memory": options.get("memory", "4GB"),
         "walltime": options.get("walltime", "24:00:00"),
         "job_extra_directives": extra,
+        "job_script_prologue": [f"export {name}={value}" for name, value in SAFE_PATH.items()],
     }
     names = {"partition": "queue", "account": "account", "interface": "interface"}
     settings |= {name: options[key] for key, name in names.items() if key in options}

@@ -116,7 +116,7 @@ def _run_locked(task: Task, locks: Sequence[int]) -> Result:
 
 
 def _run_command(task: Task, locks: Sequence[int]) -> int:
-    program = task.program or (sys.executable, "-m", "kscout")
+    program = task.program or (sys.executable, "-P", "-m", "kscout")
     command = [*program, *task.command]
     # Lines of progress should be in the log at once, and sentences on one line.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "500", **task.environment}

@@ -19,6 +19,7 @@ from typing import Any, final
 
 from kscout.campaign.slurm import SlurmJobs, slurm_jobs
 from kscout.campaign.task import Result, Task, run_task
+from kscout.children import SAFE_PATH, environment_of_children
 from kscout.errors import ConfigError, RunError
 
 
@@ -180,6 +181,8 @@ def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, i
     gpus = count_gpus(options.device)
     n_workers = min(options.n_workers or len(gpus) or count_cores(), max(1, n_tasks))
     with contextlib.ExitStack() as stack:
+        # Nannies start workers at any time until the end.
+        stack.enter_context(environment_of_children(SAFE_PATH))
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="kscout-workers-"))
         workers = {}
         for number in range(n_workers):

