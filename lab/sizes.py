@@ -37,7 +37,7 @@ SIZES = (64, 96, 128, 192, 256, 320)
 def central_ssim(model: Reconstructor, slices: SliceSet) -> float:
     """Return the mean SSIM with the central quarter of the columns."""
     masks = center_mask(slices.n_cols, slices.n_cols // 4).expand(len(slices), -1)
-    return validation_ssim(model, slices, masks, ReconstructorTraining())
+    return validation_ssim(model, slices, masks, ReconstructorTraining(protocol="paper"))
 
 
 def policy_rows(
@@ -45,7 +45,9 @@ def policy_rows(
 ) -> list[Row]:
     """Compare a policy with the fixed order at one size."""
     n_cols = slices.n_cols
-    plan = AcquisitionPlan(n_initial=n_cols // 8, horizon=n_cols // 8, n_trajectories=1)
+    plan = AcquisitionPlan(
+        n_initial=n_cols // 8, horizon=n_cols // 8, n_trajectories=1, protocol="paper"
+    )
     setting = EvaluationSetting(plan, reference="fixed", device=str(device), n_examples=0)
     model = reconstruction.load(network).to(device)
     sizes = {"n_rows": slices.shape[1], "n_cols": n_cols}

@@ -52,7 +52,8 @@ class JointTraining(VariedSlices):
     """What the sampler learns to raise, and the best epoch is best in: ssim, psnr, nmse or
     module:function."""
     protocol: Protocol = "blind"
-    """How images are un-normalized before they are scored, and targets normalized."""
+    """How images are un-normalized before they are scored, and targets normalized.
+    (default: blind)"""
     precision: Precision = "fp32"
     """Arithmetic of the reconstruction while it learns."""
     sampler_precision: FrozenPrecision = "auto"

@@ -48,7 +48,7 @@ class ReconstructorTraining:
     same field of view. Validation SSIM is the mean over sizes. None: as stored (paper: so)."""
     protocol: Protocol = "blind"
     """Statistics that normalize targets: those of the zero-filled image (blind) or of the target
-    (paper)."""
+    (paper). (default: blind; preset paper-unet: paper)"""
     precision: Precision = "fp32"
     """Arithmetic of the network (paper: fp32)."""
     convolution: Convolution = "auto"

@@ -146,8 +146,9 @@ def _reconstructor(
         _check_asked(wanted, name, arguments, start)
     if model.protocol not in (None, protocol):
         raise ConfigError(
-            f"{start} was trained for protocol {model.protocol}; train with --protocol "
-            f"{model.protocol}, or start from nothing"
+            f"{start} was trained for protocol {model.protocol} and this training is for "
+            f"{protocol}; add --protocol {model.protocol}, or start from a network for {protocol} "
+            "or from initial weights (without --reconstructor)"
         )
     check_trainable(model, protocol)
     plain = {key: value for key, value in arguments.items() if value is not None}
