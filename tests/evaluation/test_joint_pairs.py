@@ -51,13 +51,13 @@ def _analyze(name: str, pair: Path, out: Path, **options: Any) -> tuple[list[Any
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", SMALL)
-def test_analyses_score_by_the_protocol_that_is_asked_for_and_say_where_it_is_another(
+def test_analyses_score_by_the_protocol_of_the_network_and_note_another_that_is_asked_for(
     store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     pair = save_pair(tmp_path / "pair")
-    _, settings = _analyze(name, pair, tmp_path / "blind", data=store, protocol="blind")
+    _, settings = _analyze(name, pair, tmp_path / "default", data=store)
     assert (settings["protocol"], caplog.messages) == ("blind", [])
-    _, settings = _analyze(name, pair, tmp_path / "usual", data=store)
+    _, settings = _analyze(name, pair, tmp_path / "paper", data=store, protocol="paper")
     assert settings["protocol"] == "paper"
     assert "was trained for protocol blind" in caplog.messages[0]
     assert "policy 'pair' was trained for 3 + 2 columns under protocol blind" in caplog.messages[1]
@@ -67,7 +67,7 @@ def test_analyses_score_by_the_protocol_that_is_asked_for_and_say_where_it_is_an
 def test_analyses_say_where_a_policy_meets_another_reconstruction(
     store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pair = save_pair(tmp_path / "pair", protocol="paper")
+    pair = save_pair(tmp_path / "pair")
     _analyze("unexplored", pair, tmp_path / "out", data=store, reconstructor="zero-filled")
     (note,) = caplog.messages
     assert note.endswith(
