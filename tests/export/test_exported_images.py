@@ -182,14 +182,14 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
             *(tmp_path / "s", tmp_path / "o", setting), reconstructor="zero-filled", policy="random"
         )
     acquired = ExportSetting(format="nifti", n_initial=4, steps=3)
-    with pytest.raises(ConfigError, match="oracle chooses columns by the truth"):
+    with pytest.raises(ConfigError, match="oracle uses the ground truth"):
         export_store(
             *(tmp_path / "s", tmp_path / "o", acquired),
             reconstructor="zero-filled",
             policy="oracle",
         )
     told = ExportSetting(format="nifti", steps=3)
-    with pytest.raises(ConfigError, match="are those of a policy"):
+    with pytest.raises(ConfigError, match="only apply to a policy"):
         export_store(tmp_path / "s", tmp_path / "o", told, reconstructor="zero-filled")
     with pytest.raises(DataError, match="no split 'x'"):
         changed = ExportSetting(format="nifti", split="x")

@@ -85,8 +85,8 @@ def test_the_header_reads_what_the_sequence_measures(tmp_path: Path) -> None:
     [
         ({"echo_ms": 1.0}, "echo time of 1 ms is too short"),
         ({"repetition_ms": 9.0}, "repetition time of 9 ms is too short"),
-        ({"readout_mm": 1.0}, "cannot be played"),
-        ({"slice_mm": 0.01}, "cannot be played"),
+        ({"readout_mm": 1.0}, "sequence is impossible"),
+        ({"slice_mm": 0.01}, "sequence is impossible"),
         ({"flip_deg": 0.0}, "flip_deg"),
         ({"n_rows": 1}, "n_rows"),
     ],

@@ -42,7 +42,7 @@ ASKED = {
 
 def forget() -> None:
     registry._serving.cache_clear()
-    registry._told.clear()
+    registry._logged.clear()
     kernels.kernels_are_on.cache_clear()
     cuda.compile_kernel.cache_clear()
 

@@ -122,7 +122,7 @@ def test_a_file_that_others_may_have_written_is_not_loaded(
         native, "_compile", lambda *given: (compiled.append(given), compile_to(*given))
     )
     assert native.native_library(SMALL).ssim
-    assert len(compiled) == 1 and "is compiled anew" in caplog.text
+    assert len(compiled) == 1 and "is compiled again" in caplog.text
 
 
 def as_if_of_another_user(path: Path) -> Callable[[Path], os.stat_result]:

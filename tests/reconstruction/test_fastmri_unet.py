@@ -50,5 +50,5 @@ def test_the_image_is_the_output_undone_with_the_zero_filled_statistics(
 
 
 def test_impossible_networks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="both start at 1"):
+    with pytest.raises(ConfigError, match="both must be at least 1"):
         FastMRIUNet(n_pools=0)

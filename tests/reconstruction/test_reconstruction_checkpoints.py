@@ -94,7 +94,7 @@ def test_content_decides_and_not_the_name(tmp_path: Path) -> None:
 
 def test_names_load_what_needs_no_training() -> None:
     assert isinstance(load("total-variation"), TotalVariation)
-    with pytest.raises(WeightsError, match="unet has no weights of its own"):
+    with pytest.raises(WeightsError, match="unet has no weights"):
         load("unet")
 
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
             tmp_path / "nowhere",
             r"neither a file nor a run folder.*sense, sense-tv, total-variation, zero-filled, zero",
         ),
-        (tmp_path / "empty", r"holds no weights\.safetensors"),
+        (tmp_path / "empty", r"has no weights\.safetensors"),
         (
             tmp_path / "varnet",
             r"no U-Net of the paper or of fastMRI, nor a VarNet .*cascades\.0\.w",

@@ -208,7 +208,7 @@ def test_frozen_on_a_cpu_it_stays_in_32_bit() -> None:
     "wrong", [{"n_cascades": 0}, {"sensitivities": "guessed"}, {"output": "x"}]
 )
 def test_networks_that_do_not_exist_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(KScoutError, match=r"all start at 1|espirit, learned|rss, weighted"):
+    with pytest.raises(KScoutError, match=r"all must be at least 1|espirit, learned|rss, weighted"):
         VarNet(**{**TINY, **wrong})
 
 
@@ -267,7 +267,7 @@ def test_networks_that_cannot_be_compiled_stay_as_they_are(
     monkeypatch.setattr(varnet, "compiled_passes", lambda: fails)
     assert not varnet.compile_networks(networks, 40, 33, torch.device("cpu"))
     assert caplog.messages == [
-        "torch.compile does not serve varnet here, which stays slower: no compiler found"
+        "torch.compile does not work for varnet, which stays slower: no compiler found"
     ]
     with torch.no_grad():
         assert networks[0](torch.randn(3, 40, 33, dtype=torch.complex64)).isfinite().all()

@@ -259,7 +259,7 @@ def test_a_summary_without_scores_is_refused_beside_results(tmp_path: Path, cont
 def test_damaged_settings_of_a_run_are_said(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "provenance.json").write_text("{}")
     (tmp_path / "config.toml").write_bytes(content)
-    with pytest.raises(DataError, match=r"config\.toml is damaged \(.*\); make it anew"):
+    with pytest.raises(DataError, match=r"config\.toml is damaged \(.*\); generate it again"):
         build_report([tmp_path])
 
 

@@ -12,12 +12,12 @@ from kscout.evaluation.summaries.tables import policy_table
 from kscout.policies import oracle
 from kscout.report.words import (
     TIE,
+    describe_comparison,
+    describe_comparisons,
+    describe_overall,
+    describe_winner,
     facts,
     sentences,
-    tell_comparison,
-    tell_comparisons,
-    tell_overall,
-    tell_winner,
 )
 from synthetic_results import make_summary
 
@@ -52,13 +52,13 @@ def named(label: str, summary: Summary = SUMMARY) -> EvaluationFolder:
     ],
 )
 def test_a_difference_is_told_as_it_is(changes: dict[str, Any], words: str) -> None:
-    told = tell_comparison(evaluation(**changes))
+    told = describe_comparison(evaluation(**changes))
     assert re.search(words, told) and "p = 1" not in told
 
 
 def test_the_page_is_about_the_best_trained_policy_even_where_another_wins() -> None:
     kept = [one for one in SUMMARY.policies if one.policy not in ("greedy", "ngreedy-0.9")]
-    assert tell_comparison(of(*kept)).startswith("**center-out** reaches")
+    assert describe_comparison(of(*kept)).startswith("**center-out** reaches")
     greedy = next(one for one in SUMMARY.policies if one.policy == "greedy")
     low = {**greedy.final, "ssim": replace(greedy.final["ssim"], mean=0.3)}
     told = sentences(of(*kept, replace(greedy, final=low)))
@@ -69,7 +69,7 @@ def test_the_page_is_about_the_best_trained_policy_even_where_another_wins() -> 
 def test_a_page_tells_the_columns_that_were_acquired_on_average() -> None:
     policies = tuple(replace(one, n_acquired=6.25) for one in SUMMARY.policies)
     stopped = replace(SUMMARY, policies=policies, stop_below=0.001, columns_per_step=3)
-    assert "after 6.2 acquired columns on average" in tell_comparison(stopped)
+    assert "after 6.2 acquired columns on average" in describe_comparison(stopped)
     assert facts(stopped)["Stopped"] == "below a gain of 0.001"
     assert facts(stopped)["Columns per step"] == "3"
     table = policy_table(stopped)
@@ -91,29 +91,30 @@ def tied(second: str, distance: float) -> Summary:
 
 @pytest.mark.parametrize("second", ["fixed", "random"])
 def test_rounding_names_no_winner(second: str) -> None:
-    told = tell_winner(tied(second, 4.5e-8))
+    told = describe_winner(tied(second, 4.5e-8))
     assert told.startswith(f"**greedy** and **{second}** are tied (within 1e-6) and come first")
     assert "0.0000" not in told
-    assert "are tied" not in tell_winner(tied(second, 4.5e-6))
+    assert "are tied" not in describe_winner(tied(second, 4.5e-6))
     both = [named("a", tied(second, 4.5e-8)), named("b")]
-    assert tell_overall(both) == "**greedy** comes first in all 2 evaluations."
-    assert "are tied" in tell_overall(both[:1] * 2)
+    assert describe_overall(both) == "**greedy** comes first in all 2 evaluations."
+    assert "are tied" in describe_overall(both[:1] * 2)
 
 
 def test_oracles_alone_win_nothing() -> None:
-    assert "Only oracles" in tell_winner(of(*(one for one in SUMMARY.policies if one.is_oracle)))
+    oracles = [one for one in SUMMARY.policies if one.is_oracle]
+    assert "Only oracles" in describe_winner(of(*oracles))
 
 
 def test_several_evaluations_are_told_together() -> None:
     same = [named("a"), named("b")]
-    assert tell_overall(same) == "**greedy** comes first in all 2 evaluations."
+    assert describe_overall(same) == "**greedy** comes first in all 2 evaluations."
     other = of(*(one for one in SUMMARY.policies if one.policy != "greedy"))
-    told = tell_comparisons([same[0], named("b", other)])
+    told = describe_comparisons([same[0], named("b", other)])
     assert re.search(
         r"\*\*greedy\*\* minus fixed: \+0\.0\d+ \(\+0\.0\d+ to \+0\.0\d+\) in a;", told
     )
     assert "**ngreedy-0.9** minus fixed: +0.0" in told
-    told = tell_overall([same[0], named("b", other)])
+    told = describe_overall([same[0], named("b", other)])
     assert told == "No policy comes first everywhere: **greedy** in a; **ngreedy-0.9** in b."
 
 

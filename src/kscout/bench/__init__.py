@@ -34,7 +34,7 @@ def run_benchmarks(
     Args:
         device: auto, cpu or cuda.
         sizes: image sizes.
-        quick: fewer slices and shorter repetitions: a look, not a result.
+        quick: fewer slices and shorter repetitions, for a rough impression.
         scaling: also time batches of growing size, about a minute more.
     """
     _check_sizes(sizes)
@@ -45,7 +45,7 @@ def run_benchmarks(
         n_slices, horizon = PAPER.n_slices, PAPER.horizon
     unet = trained_unet()
     ceilings = measure_ceilings(place, at_least_s=at_least_s)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         **_describe(place),
         "ceilings": {
             "gflops_per_s": ceilings.flops_per_s / 1e9,
@@ -57,14 +57,14 @@ def run_benchmarks(
     for size in sizes:
         engine = Engine.build(size, n_slices, place, unet=unet)
         yardstick = compare_with_plain(engine, horizon=horizon, q=Q)
-        found["yardstick_ratio"][str(size)] = yardstick["ratio"]
-        found["yardstick"][str(size)] = yardstick
+        results["yardstick_ratio"][str(size)] = yardstick["ratio"]
+        results["yardstick"][str(size)] = yardstick
         release(place)
-        found["parts"] += measure_parts(engine, ceilings, at_least_s=at_least_s)
+        results["parts"] += measure_parts(engine, ceilings, at_least_s=at_least_s)
     if scaling:
-        found.update(measure_scaling(place))
-    found["load_after"] = os.getloadavg()[0]
-    return found
+        results.update(measure_scaling(place))
+    results["load_after"] = os.getloadavg()[0]
+    return results
 
 
 def _describe(place: torch.device) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What the benchmarks run: the objects of a training, on knees, with an untrained policy.
+"""Objects of the benchmarks: those of a training, on knees, with an untrained policy.
 
 `TrainingBatch` uses the estimator of a training: on CUDA 16-bit networks and one graph per batch,
-on a CPU eager code with the convolutions that a training would choose.
+on a CPU eager code with the convolutions that a training would select.
 """
 
 import gc
@@ -67,7 +67,7 @@ def trained_unet() -> UNet:
 @final
 @dataclass(frozen=True)
 class Engine:
-    """Knees of one size on one device, and the U-Net as a training there uses it."""
+    """Knees of one size on one device, and the U-Net in the form of a training."""
 
     size: int
     slices: SliceSet
@@ -86,12 +86,12 @@ class Engine:
         backend: str = "auto",
         unet: UNet | None = None,
     ) -> "Engine":
-        """Freeze the U-Net and choose convolutions as a training does.
+        """Freeze the U-Net and select convolutions as a training does.
 
         Args:
             size: rows and columns of the images.
             n_slices: number of generated slices.
-            device: where all of it runs.
+            device: device of all tensors.
             backend: of convolutions on a CPU.
             unet: the network; by default the zoo's.
         """
@@ -111,7 +111,7 @@ class Engine:
 
     @property
     def arithmetic(self) -> str:
-        """Precision and convolutions, for people."""
+        """Precision and convolutions, as a text."""
         if self.frozen.precision == "fp16":
             return "fp16 fused"
         if self.device.type == "cpu":
@@ -131,8 +131,8 @@ class Engine:
 class TrainingBatch:
     """The gradients of one batch of a greedy training.
 
-    The policy is untrained, so it samples nearly uniformly and the savings on repeated columns do
-    not flatter.
+    The policy is untrained, so it samples nearly uniformly, and few repeated columns are
+    skipped.
     """
 
     def __init__(self, engine: Engine, work: Workload) -> None:
@@ -148,12 +148,12 @@ class TrainingBatch:
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The slices, the numbers that decide the samples, and which sample is followed."""
+        """The slices, the random numbers for the samples, and the index of the followed sample."""
         draws = self.drawn.draws
         return self.drawn.order, draws.per_slice[0], draws.per_batch[0][0, :, None]
 
     def gradients(self) -> Float[Tensor, " policy"]:
-        """Leave the batch's gradients in the policy; on CUDA a replay after one call."""
+        """Compute the batch's gradients into the policy; on CUDA by a graph after one call."""
         with self.engine.ready_convolutions():
             return self.estimator.batch_gradients([self.drawn], 0) / self.work.n_slices
 

@@ -1,4 +1,4 @@
-"""How a batch's time and memory grow with slices, q, horizon and image size."""
+"""Growth of a batch's time and memory with slices, q, horizon and image size."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,14 +16,14 @@ from kscout.device import peak_memory
 from kscout.training.convolution import can_compile
 
 BASE = {"cpu": (64, Workload(n_slices=4, horizon=2, q=8)), "cuda": (128, PAPER)}
-"""Image size and batch that the rows start from, by kind of device."""
+"""Image size and batch of the baseline, by kind of device."""
 
 _ALIKE = {"q": (4, 8, 16), "size": (64, 128, 256)}
 STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "cpu": {"n_slices": (2, 4, 8, 16), "horizon": (2, 4, 8), **_ALIKE},
     "cuda": {"n_slices": (8, 16, 32, 64), "horizon": (8, 16, 32), **_ALIKE},
 }
-"""What varies, one at a time."""
+"""Values of each quantity, varied one at a time."""
 
 Result = TypeVar("Result")
 
@@ -37,7 +37,7 @@ class Row:
     peak_bytes: int
     arithmetic: str
     policy: str
-    """The class of the trained network: fused kernels do not support every size."""
+    """Class of the trained network, since fused kernels do not support every size."""
 
 
 def measure_scaling(
@@ -50,8 +50,8 @@ def measure_scaling(
 
     Args:
         device: where batches run.
-        base: image size and batch that do not vary; by default the device's own.
-        steps: values of what varies.
+        base: image size and batch of the baseline; by default the device's own.
+        steps: values of the varied quantities.
     """
     size, work = base or BASE[device.type]
     known: dict[tuple[int, Workload], Row] = {}
@@ -75,19 +75,19 @@ def measure_scaling(
 
 
 def growth_exponent(amounts: Sequence[int], seconds: Sequence[float]) -> float:
-    """Return p of the power law `seconds ~ amounts ** p` that fits best in logarithms."""
+    """Return the exponent p of the best fit `seconds ~ amounts ** p` in logarithms."""
     return float(np.polyfit(np.log(amounts), np.log(seconds), 1)[0])
 
 
 def alone(device: torch.device, function: Callable[..., Result], *arguments: object) -> Result:
-    """Call a function of the package; on a CPU in a process of its own.
+    """Call a function of the package; on a CPU in a separate process.
 
-    Peaks of a process never fall, so one process cannot show several of them.
+    The peak memory of a process never decreases, so that each measurement needs its own.
     """
     if device.type == "cuda":
         return function(*arguments)
     context = get_context("forkserver")
-    # Forked where torch and what optimizers load are imported: seconds saved for each call.
+    # Forked from a process that has imported torch and optimizers, which saves seconds per call.
     context.set_forkserver_preload(["kscout.bench.growth", "torch._dynamo"])
     n_threads = (torch.get_num_threads(),)
     with (
@@ -100,7 +100,7 @@ def alone(device: torch.device, function: Callable[..., Result], *arguments: obj
 def measure_row(size: int, work: Workload, device: str) -> Row:
     """Run one batch: its peak memory above the baseline at the first call, then its best time."""
     place = torch.device(device)
-    # A fixed backend: processes that choose one could differ.
+    # A fixed backend, because processes might select different ones.
     backend = "compiled" if place.type == "cpu" and can_compile() else "onednn-last"
     engine = Engine.build(size, min(work.n_slices, 16), place, backend=backend)
     release(place)
@@ -112,7 +112,7 @@ def measure_row(size: int, work: Workload, device: str) -> Row:
         before = peak_memory(place)
     batch.gradients()
     peak = peak_memory(place) - before
-    # A CPU is interrupted by other work, so it gets more time to reach its best.
+    # On a CPU other work interferes, so the best time needs more repetitions.
     at_least_s = 0.2 if place.type == "cuda" else 1.0
     seconds = best_time(batch.gradients, place, at_least_s=at_least_s)
     return Row(seconds, peak, engine.arithmetic, type(batch.estimator.views[0]).__name__)

@@ -1,8 +1,8 @@
-"""What a part must cost at least: its arithmetic and its memory traffic, and what a machine can do.
+"""Lower bounds of the cost of each part: arithmetic and memory traffic, and the machine's rates.
 
-Counted from the model itself: every convolution and dense layer multiplies once, reads its input
-once and writes its output once. Norms, activations, pooling and upsampling are taken to be folded
-into those passes, so the limit is one that no implementation can pass without other arithmetic.
+Counts follow the model: every convolution and dense layer multiplies once, reads its input once
+and writes its output once. Norms, activations, pooling and upsampling are assumed to be fused into
+these passes, so no implementation with the same arithmetic can be faster than the limit.
 """
 
 import time
@@ -16,24 +16,24 @@ _COUNTED = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
 
 class Work(NamedTuple):
-    """What one image costs."""
+    """Cost of one image."""
 
     flops: float
     n_bytes: float
 
 
 class Ceilings(NamedTuple):
-    """What the machine reached in this run."""
+    """Rates that the machine reached in this run."""
 
     flops_per_s: float
-    """By a product of large square matrices in 32 bit."""
+    """Product of large square matrices in 32 bit."""
     half_flops_per_s: float
-    """Likewise in 16 bit, on CUDA; on a CPU nothing runs in 16 bit and this is the other."""
+    """The same in 16 bit, on CUDA; on a CPU equal to the 32-bit rate."""
     bytes_per_s: float
-    """By a copy larger than the caches, reading and writing counted."""
+    """Copy of an array larger than the caches; reads and writes are counted."""
 
     def limit(self, work: Work, *, in_half: bool = False) -> float:
-        """Return the images per second that the tighter of the two ceilings allows."""
+        """Return the largest possible number of images per second."""
         flops_per_s = self.half_flops_per_s if in_half else self.flops_per_s
         return min(flops_per_s / work.flops, self.bytes_per_s / work.n_bytes)
 
@@ -41,20 +41,20 @@ class Ceilings(NamedTuple):
 def count_work(
     network: nn.Module, image: Tensor, *, bytes_per_value: int = 4, n_together: int = 1
 ) -> Work:
-    """Count the forward pass of one image by walking the modules it goes through.
+    """Count the forward pass of one image by its modules.
 
     Args:
         network: any module of convolutions and dense layers.
-        image: what it is called with, a batch of one.
+        image: its input, a batch of one.
         bytes_per_value: 2 for 16-bit arithmetic.
-        n_together: images that share one reading of dense layers' weights.
+        n_together: images per reading of dense layers' weights.
     """
     flops, n_values = 0.0, 0.0
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal flops, n_values
         per_value = module.weight[0].numel() if isinstance(module.weight, Tensor) else 0
-        # A transposed convolution multiplies each of its inputs by weights, others sum to outputs.
+        # A transposed convolution multiplies each input by weights, others sum to each output.
         from_input = isinstance(module, nn.ConvTranspose2d)
         flops += 2.0 * per_value * (inputs[0] if from_input else output).numel()
         n_values += inputs[0].numel() + output.numel()

@@ -1,6 +1,6 @@
 """Images per second of each part of a training next to its limit.
 
-Parts run in the arithmetic of a training: on CUDA through the fused 16-bit kernels, as graphs.
+Parts run in the arithmetic of a training: on CUDA by the fused 16-bit kernels, as graphs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +19,11 @@ from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.training.gradients import EagerGradients, GraphedGradients
 
 N_IMAGES = {"cpu": (32,), "cuda": (128, 640, 2048)}
-"""Images that the U-Net reconstructs together: q = 8 candidates of a batch of 4 on a CPU; of 16, of
-80, and many on CUDA."""
+"""Images per call of the U-Net: q = 8 candidates of a batch of 4 on a CPU; of 16, of 80, and many
+on CUDA."""
 
 N_POLICY_IMAGES = {"cpu": 4, "cuda": 256}
-"""States whose gradients are computed together: those of a step on a CPU, of 16 steps on CUDA."""
+"""States per gradient computation: those of a step on a CPU, of 16 steps on CUDA."""
 
 
 class Part(NamedTuple):
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     run: Callable[[], Any]
     n_images: int
     work: Work
-    """Of one image."""
+    """Work of one image."""
     in_half: bool
 
 
@@ -95,7 +95,7 @@ def replayed(
 
 
 def _repeated(engine: Engine, n_images: int) -> Tensor:
-    """Return the numbers of slices, again and again until there are enough."""
+    """Return slice numbers, repeated cyclically."""
     return torch.arange(n_images, device=engine.device) % len(engine.slices)
 
 

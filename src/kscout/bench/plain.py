@@ -1,10 +1,10 @@
 """The yardstick: the paper's greedy estimator, written plainly.
 
-What a competent reader of the paper would write in torch and leave at that: eager float32, torch's
-defaults and modules, candidates in one batch, a two-dimensional transform for each candidate mask,
-SSIM by 11x11 convolutions, the policy's forward and backward pass at every step. It shares no code
-with the engine but the centered transforms and the column draw, so that a faster engine cannot
-make it faster; it is held to the authors' numbers in the tests.
+A direct implementation of the paper in torch: eager float32, torch's defaults and modules,
+candidates in one batch, a two-dimensional transform for each candidate mask, SSIM by 11x11
+convolutions, the policy's forward and backward pass at every step. It only shares the centered
+transforms and the sampling of columns with the engine, so that a faster engine does not make it
+faster; tests compare it with the authors' numbers.
 """
 
 import itertools
@@ -26,7 +26,7 @@ def _block(n_in: int, n_out: int) -> list[nn.Module]:
 
 @final
 class _Layers(nn.Module):
-    """Layers under the name that the authors' checkpoints give them."""
+    """Layers with the parameter names of the authors' checkpoints."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def _double_block(n_in: int, n_out: int) -> _Layers:
 
 @final
 class PlainUNet(nn.Module):
-    """The paper's U-Net of torch's modules; loads the weights of `kscout.reconstruction.unet`."""
+    """The paper's U-Net in torch's modules; loads the weights of `kscout.reconstruction.unet`."""
 
     def __init__(self, *, n_channels: int = 16, n_pools: int = 4) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class PlainUNet(nn.Module):
 
 @final
 class PlainPolicy(nn.Module):
-    """The paper's policy of torch's modules; loads the weights of `kscout.policies.conv`."""
+    """The paper's policy in torch's modules; loads the weights of `kscout.policies.conv`."""
 
     def __init__(self, *, n_cols: int, n_channels: int, n_blocks: int, n_hidden: int = 256) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class PlainPolicy(nn.Module):
 
 
 class PlainEstimate(NamedTuple):
-    """What one batch gave, beside the gradients."""
+    """Results of one batch, except for the gradients."""
 
     columns: Int[Tensor, "step batch q"]
     log_probs: Float[Tensor, "step batch q"]
@@ -132,9 +132,9 @@ def plain_greedy_gradients(
         images: raw images.
         data_range: for SSIM, per image.
         n_initial: central columns measured at the start.
-        uniforms: numbers in [0, 1) that decide the draws.
-        followed: which of the q columns the batch goes on with after each step.
-        replay: columns to take instead of drawing.
+        uniforms: numbers in [0, 1) that determine the samples.
+        followed: index among the q columns that the batch acquires after each step.
+        replay: columns to use instead of sampling.
     """
     kspace, q = fft2c(images), uniforms.shape[-1]
     mean, std = images.mean(dim=(1, 2), keepdim=True), images.std(dim=(1, 2), keepdim=True)
@@ -147,11 +147,11 @@ def plain_greedy_gradients(
         own_mean = zero_filled.mean(dim=(2, 3), keepdim=True)
         own_std = zero_filled.std(dim=(2, 3), keepdim=True)
         normalized = ((zero_filled - own_mean) / (own_std + 1e-11)).clamp(-6, 6)
-        found = unet(normalized.flatten(0, 1)[:, None]).view(normalized.shape)
-        in_units = found * std[:, None] + mean[:, None]
-        wanted = targets[:, None].expand_as(found).flatten(0, 1)
+        output = unet(normalized.flatten(0, 1)[:, None]).view(normalized.shape)
+        in_units = output * std[:, None] + mean[:, None]
+        expected = targets[:, None].expand_as(output).flatten(0, 1)
         ranges = data_range[:, None].expand(masks.shape[:2]).flatten()
-        return found, plain_ssim(in_units.flatten(0, 1), wanted, ranges).view(masks.shape[:2])
+        return output, plain_ssim(in_units.flatten(0, 1), expected, ranges).view(masks.shape[:2])
 
     mask = center_mask(images.shape[-1], n_initial, images.device).expand(len(images), 1, -1)
     seen, base = reconstruct(mask)

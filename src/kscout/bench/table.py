@@ -1,4 +1,4 @@
-"""Benchmarks as tables for people."""
+"""Benchmark results as tables."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,15 +13,15 @@ _LABELS = {"n_slices": "slices", "q": "q", "horizon": "steps", "size": "size"}
 Record = dict[str, Any]
 
 
-def print_tables(found: Record, console: Console | None = None) -> None:
-    """Print what `run_benchmarks` returned."""
-    # Narrower, columns would be cut; a narrow terminal wraps lines instead.
+def print_tables(results: Record, console: Console | None = None) -> None:
+    """Print the result of `run_benchmarks`."""
+    # A narrower table would cut columns; a narrow terminal wraps lines instead.
     console = console or Console(width=max(_LEAST_WIDTH, Console(markup=False).width), markup=False)
     console.print(
         "{date}, {device} ({machine}, {n_cores} cores, {n_threads} threads, load "
         "{load_before:.1f} before), torch {torch}\nupper bounds measured in this run: "
         "{ceilings[gflops_per_s]:,.0f} GFLOP/s in 32 bit, {ceilings[half_gflops_per_s]:,.0f} in 16 "
-        "bit, {ceilings[copy_gb_per_s]:,.1f} GB/s copied".format(**found)
+        "bit, {ceilings[copy_gb_per_s]:,.1f} GB/s copied".format(**results)
     )
     _print(
         console,
@@ -29,7 +29,7 @@ def print_tables(found: Record, console: Console | None = None) -> None:
         "interleaved rounds)",
         "size|times faster|rounds|ms|with|slices|steps|distinct of q|gradients' cosine|"
         "last layer differs",
-        (_compared(*item) for item in found["yardstick"].items()),
+        (_compared(*item) for item in results["yardstick"].items()),
     )
     _print(
         console,
@@ -40,15 +40,15 @@ def print_tables(found: Record, console: Console | None = None) -> None:
             "{share_of_limit:.0%}|{0:,.1f}|{1:.2f}".format(
                 record["flops_per_image"] / 1e6, record["bytes_per_image"] / 1e6, **record
             )
-            for record in found["parts"]
+            for record in results["parts"]
         ),
     )
-    if "scaling" in found:
+    if "scaling" in results:
         _print(
             console,
             "Scaling of the gradients of a greedy batch (n^1 is linear, less is better)",
             "varied|slices|q|steps|size|ms|peak MiB|time grows with",
-            _grown(found["scaling"], found["scaling_growth"]),
+            _grown(results["scaling"], results["scaling_growth"]),
         )
 
 

@@ -1,4 +1,4 @@
-"""A training's greedy batch against the plain one: same slices and samples, interleaved."""
+"""A training's greedy batch compared with the plain one: same slices and samples, interleaved."""
 
 from statistics import median
 from typing import Any
@@ -70,14 +70,14 @@ def _compare_results(
     """
     is_alike = batch.engine.frozen.precision == "fp32" and batch.engine.device.type == "cpu"
     columns = batch.estimate().columns if is_alike else None
-    found = batch.estimate(expected.columns)
+    estimate = batch.estimate(expected.columns)
     name = "fc_out.4.weight"
     last = policy.get_parameter(name).grad, batch.policy.get_parameter(name).grad
     assert last[0] is not None and last[1] is not None
     furthest = (last[0] - last[1]).abs().max() / last[0].abs().max()
     return {
         "columns_equal": None if columns is None else torch.equal(expected.columns, columns),
-        "largest_reward_difference": float((expected.rewards - found.rewards).abs().max()),
+        "largest_reward_difference": float((expected.rewards - estimate.rewards).abs().max()),
         "relative_gradient_difference": float(furthest),
         "gradient_cosine": gradient_cosine(policy, batch.policy),
     }

@@ -1,4 +1,4 @@
-"""Checks that any reconstructor or policy passes: run over the tables, and on users' own."""
+"""Checks for any reconstructor or policy, of kscout (in its tests) or of users."""
 
 from kscout.contracts.policies import check_policy
 from kscout.contracts.reconstructors import check_reconstructor

@@ -1,4 +1,4 @@
-"""The contract of a policy, run on random images: for ours in tests, for users' own."""
+"""The contract of a policy, checked on random images."""
 
 import copy
 from dataclasses import fields, replace
@@ -14,24 +14,24 @@ from kscout.physics.sampling import center_mask
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 TOLERANCE = 1e-4
-"""Relative to the largest score: far above the noise of float32, far below any effect."""
+"""Tolerance relative to the largest score: far above float32 rounding, far below any effect."""
 
 
 def check_policy(policy: Policy, *, n_rows: int, n_cols: int) -> None:
-    """Raise a ConfigError that names the first promise that a policy breaks.
+    """Raise a ConfigError for the first requirement that a policy violates.
 
-    Checked are shape, type and finite values of the scores, repeatability, independence of the
-    images of a batch, that the observation is left as it was, and that a policy without
-    `needs_target` neither needs the truth nor changes its mind when it is there. Only a policy
-    that sets `needs_measurement` is handed the zero-filled image and its statistics.
+    Requirements are: shape, dtype and finite values of the scores; repeatability; independence
+    of the images of a batch; an unchanged observation; and, without `needs_target`, scores that
+    do not depend on the ground truth. The zero-filled image and its statistics are only passed to
+    policies that set `needs_measurement`.
 
     Args:
-        policy: any; weights may be random. It is left in evaluation mode.
-        n_rows: of the images to try.
-        n_cols: of the images to try; at least 4.
+        policy: any policy, with any weights. It is left in evaluation mode.
+        n_rows: rows of the test images.
+        n_cols: columns of the test images; at least 4.
     """
     if n_cols < 4:
-        raise ConfigError(f"n_cols = {n_cols} is too few to check with; give 4 or more")
+        raise ConfigError(f"n_cols = {n_cols} is too small for the check; give 4 or more")
     if policy.needs_candidate_scores and not policy.needs_target:
         raise _fail(policy, "it needs candidate scores without needs_target = True")
     policy.eval()
@@ -63,7 +63,7 @@ def _example(policy: Policy, n_rows: int, n_cols: int) -> Observation:
 
 def _some_truth(seen: Observation, generator: torch.Generator) -> Truth:
     error, scores = torch.rand(2, *seen.mask.shape, generator=generator)
-    # As acquisition hands them out: a measured column is no candidate.
+    # As in acquisition: a measured column is no candidate.
     candidates = scores.masked_fill(seen.mask, -torch.inf)
     now = torch.rand(len(seen.mask), generator=generator)
     return Truth(kspace_error=error, candidate_scores=candidates, score=now)
@@ -76,11 +76,11 @@ def _fail(policy: Policy, promise: str) -> ConfigError:
 def _scores(policy: Policy, seen: Observation, moment: str) -> Float[Tensor, "batch col"]:
     with torch.no_grad():
         try:
-            # Past the typed __call__: what is wrong is said here, also where types are checked.
+            # Without the typed __call__, so that this function reports errors also under beartype.
             scores = nn.Module.__call__(policy, seen)
         except ConfigError:
             raise
-        except Exception as error:  # whatever a user's code raises is what is reported
+        except Exception as error:  # any exception of a user's code is reported
             reason = " ".join(str(error).split())[:200]
             promise = f"{moment} raised {type(error).__name__} ({reason})"
             raise _fail(policy, promise) from error
@@ -103,7 +103,7 @@ def _check_values(policy: Policy, scores: Float[Tensor, "batch col"], seen: Obse
         raise _fail(
             policy,
             f"{n_bad} of {scores.numel()} scores are not finite; return finite scores for all "
-            "columns, measured ones are left out later",
+            "columns, since measured ones are excluded later",
         )
 
 
@@ -112,8 +112,8 @@ def _check_repeats(policy: Policy, seen: Observation, first: Float[Tensor, "batc
     if not torch.equal(_scores(policy, given, "the second call"), first):
         raise _fail(
             policy,
-            "the same observation gets other scores the second time; scores are logits, "
-            "acquisition draws from them",
+            "the same observation has different scores the second time; scores are logits that "
+            "acquisition samples from",
         )
     if not all(torch.equal(getattr(given, name), value) for name, value in _tensors(seen).items()):
         raise _fail(policy, "it changes the observation in place; work on a copy")
@@ -125,13 +125,13 @@ def _check_independence(
     for row in range(len(first)):
         one = slice(row, row + 1)
         truth = seen.truth and Truth(*(value[one] for value in vars(seen.truth).values()))
-        own = {name: value[one] for name, value in _tensors(seen).items()}
-        alone = replace(seen, truth=truth, **own)  # type: ignore[arg-type]
+        fields = {name: value[one] for name, value in _tensors(seen).items()}
+        alone = replace(seen, truth=truth, **fields)  # type: ignore[arg-type]
         if not _are_close(_scores(policy, alone, "a batch of one image")[0], first[row]):
             raise _fail(
                 policy,
                 "the scores of an image depend on the other images of its batch; "
-                "treat each image alone",
+                "score each image independently",
             )
 
 
@@ -139,12 +139,12 @@ def _check_blindness(policy: Policy, seen: Observation, first: Float[Tensor, "ba
     truth = _some_truth(seen, torch.Generator().manual_seed(1))
     if not _are_close(_scores(policy, replace(seen, truth=truth), "a call with truth"), first):
         raise _fail(
-            policy, "it looks at the truth; set needs_target = True, which marks it as an oracle"
+            policy, "it uses the ground truth; set needs_target = True, which marks it as an oracle"
         )
 
 
 def _tensors(seen: Observation) -> dict[str, Tensor]:
-    """Return what the policy is shown of each image, the truth left out."""
+    """Return the policy's inputs for each image, without the ground truth."""
     values = {field.name: getattr(seen, field.name) for field in fields(seen)}
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 

@@ -22,7 +22,7 @@ from kscout.demo.page import write_demo_page
 from kscout.errors import RunError
 from kscout.evaluation.summaries.summary import Summary, read_summary
 from kscout.files import locked, write_text
-from kscout.report.words import tell_comparison
+from kscout.report.words import describe_comparison
 
 CORES = {"ready": None, "oracle": None, "trained": 1}
 """Cores by campaign, in the order in which they run; None: all. The optimizer steps of the small
@@ -44,7 +44,7 @@ class DemoResult:
     @property
     def headline(self) -> str:
         """The comparison of the policy of the zoo with the fixed order, in one sentence."""
-        return tell_comparison(self.summaries["ready"])
+        return describe_comparison(self.summaries["ready"])
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from kscout.report.commands import as_shell, code_html
 from kscout.report.evaluations import result_parts
 from kscout.report.folders import search
 from kscout.report.page import Front
-from kscout.report.words import tell_comparison
+from kscout.report.words import describe_comparison
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"
 LEADS = (
@@ -73,7 +73,7 @@ def write_demo_page(out: Path, plans: Mapping[str, Plan], *, seed: int, is_quick
         Section(
             "Trained here",
             (
-                Prose(f"{_TRAINED} {tell_comparison(summaries['trained'])}"),
+                Prose(f"{_TRAINED} {describe_comparison(summaries['trained'])}"),
                 _player(folders["trained"], 1, looks),
             ),
         ),
@@ -94,10 +94,9 @@ def write_demo_page(out: Path, plans: Mapping[str, Plan], *, seed: int, is_quick
         _how(out, plans),
     )
     summary = summaries["ready"]
-    told = _LEAD.format(n_slices=summary.n_slices, n_volumes=summary.n_volumes) + tell_comparison(
-        summary
-    )
-    front = Front(TITLE, (told,), subtitle=_QUICK if is_quick else _SUBTITLE)
+    lead = _LEAD.format(n_slices=summary.n_slices, n_volumes=summary.n_volumes)
+    lead += describe_comparison(summary)
+    front = Front(TITLE, (lead,), subtitle=_QUICK if is_quick else _SUBTITLE)
     provenance = search([*folders.values(), *others]).provenance
     (path,) = write_report(Report(front, sections, provenance), out / "index.html")
     return path

@@ -1,1 +1,1 @@
-"""Files to take away: scan tables, and networks for other runtimes."""
+"""Exports: scan tables, sequences, reconstructed images, and networks for other runtimes."""

@@ -1,4 +1,4 @@
-"""Images of one volume as fastMRI's HDF5, NIfTI, or DICOM: every file appears whole."""
+"""Images of one volume as fastMRI's HDF5, NIfTI, or DICOM; files are written atomically."""
 
 import gzip
 import importlib
@@ -24,28 +24,28 @@ _LEVELS = 65535
 @final
 @dataclass(frozen=True)
 class Volume:
-    """What is written."""
+    """The content of the files of one volume."""
 
     images: Float32[np.ndarray, "slice row col"]
     masks: Bool[np.ndarray, "slice col"]
-    """The columns that each image was made of."""
+    """Measured columns of each image."""
     record: VolumeRecord
     about: Mapping[str, str]
-    """What made the images."""
+    """Description of the reconstruction and the policy."""
 
     @property
     def spacing_mm(self) -> tuple[float, float] | None:
-        """Distance of rows, and of columns, where the store knows it."""
+        """Distance of rows, and of columns; None if unknown."""
         geometry = self.record.geometry
         return None if geometry is None else geometry.stored_mm
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         return f"kscout: {self.about['reconstruction']}, {self.about['policy']}; research only"
 
 
 def write_fastmri(path: Path, volume: Volume) -> None:
-    """Write `reconstruction`, slice x row x column, where fastMRI's evaluation looks for it."""
+    """Write `reconstruction`, slice x row x column, in the format of fastMRI's evaluation."""
     with written_whole(path) as aside, h5py.File(aside, "w") as file:
         file.create_dataset("reconstruction", data=volume.images)
         file.create_dataset("mask", data=volume.masks)
@@ -57,15 +57,15 @@ def write_fastmri(path: Path, volume: Volume) -> None:
 
 
 def write_nifti(path: Path, volume: Volume) -> None:
-    """Write an axial stack in radiological view, as `kscout data import` reads one."""
+    """Write an axial stack in radiological view, as `kscout data import` reads it."""
     nibabel = _package("nibabel", path)
     rows_mm, cols_mm = volume.spacing_mm or (1.0, 1.0)
     data = np.ascontiguousarray(volume.images[:, ::-1, ::-1].transpose(2, 1, 0))
     image = nibabel.Nifti1Image(data, np.diag([cols_mm, rows_mm, 1.0, 1.0]))
     image.header.set_xyzt_units("mm")
-    image.header["descrip"] = volume.told.encode("ascii", "replace")[:79]
+    image.header["descrip"] = volume.summary.encode("ascii", "replace")[:79]
     with written_whole(path) as aside:
-        # No time: the same images make the same file.
+        # Without a time stamp, so that equal images give equal files.
         aside.write_bytes(gzip.compress(image.to_bytes(), mtime=0))
 
 
@@ -73,7 +73,7 @@ def write_dicom(folder: Path, volume: Volume) -> None:
     """Write a series of secondary captures, one file per slice, in 16 bit with a common scale."""
     pydicom = _package("pydicom", folder)
     low = min(0.0, float(volume.images.min()))
-    # As short as the decimal that the file holds, and never so small that the maximum overflows.
+    # Rounded to the decimal in the file, and large enough that the maximum does not overflow.
     scale = (float(volume.images.max()) - low) / _LEVELS
     low, slope = (float(_decimal(x * (1 + 1e-6))) for x in (low, scale or 1.0))
     study, series = (_uid(pydicom, volume, word) for word in ("study", "series"))
@@ -107,7 +107,7 @@ def _capture(pydicom: Any, volume: Volume, shape: tuple[int, ...]) -> Any:  # no
     data.ReferringPhysicianName, data.SeriesNumber = "", 1
     data.ImageType = ["DERIVED", "SECONDARY"]
     data.Manufacturer, data.SeriesDescription = "kscout", _short(volume.record.acquisition)
-    data.StudyDescription, data.DerivationDescription = _short(volume.record.volume), volume.told
+    data.StudyDescription, data.DerivationDescription = _short(volume.record.volume), volume.summary
     data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
     data.Rows, data.Columns = shape
     data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 0
@@ -117,18 +117,18 @@ def _capture(pydicom: Any, volume: Volume, shape: tuple[int, ...]) -> Any:  # no
 
 
 def _decimal(value: float) -> str:
-    """Return a number in the 16 characters that DICOM has for one."""
+    """Return a number in at most 16 characters, the limit of DICOM."""
     return f"{value:.8e}"
 
 
 def _short(text: str) -> str:
-    """Return what a DICOM description may hold."""
+    """Return a text reduced to the characters and length of a DICOM description."""
     plain = "".join(c if c.isascii() and c.isprintable() and c != "\\" else "_" for c in text)
     return plain[:64]
 
 
 def _uid(pydicom: Any, volume: Volume, word: str) -> str:  # noqa: ANN401 - a module
-    """Return a name for good that tells images of other slices, networks and policies apart."""
+    """Return an identifier that depends on slices, network and policy."""
     facts = [volume.record.split, volume.record.volume, *volume.about.values(), word]
     return str(pydicom.uid.generate_uid(entropy_srcs=[str(fact) for fact in facts]))
 

@@ -1,8 +1,8 @@
 """Networks for other runtimes: from measured k-space and mask to image and scores, as ONNX.
 
-K-space comes as pairs of real and imaginary parts, and networks that compute with complex numbers
-run in real arithmetic (`kscout.export.pairs`), as ONNX has no complex numbers. Sensitivities of
-coils are an input, where a reconstruction has any: they are found once, at the start.
+K-space consists of pairs of real and imaginary parts, and networks with complex numbers run in
+real arithmetic (`kscout.export.pairs`), because ONNX has no complex numbers. Coil sensitivities
+are an input, if a reconstruction has any: they are estimated once, at the start.
 """
 
 import json
@@ -39,14 +39,14 @@ from kscout.weights import fingerprint
 
 OPSET = 20
 TOLERANCE = 1e-4
-"""How far images (in deviations of the zero-filled image) and scores may lie from torch's."""
+"""Tolerance of images (in standard deviations of the zero-filled image) and scores to torch."""
 _N_TOGETHER = 4
 
 
 @final
 @dataclass(frozen=True)
 class Exported:
-    """What a file says about itself, in its metadata under the key `kscout`."""
+    """The description in a file's metadata, under the key `kscout`."""
 
     kscout: str
     opset: int
@@ -56,12 +56,12 @@ class Exported:
     policy: str | None
     """Fingerprints of the weights."""
     n_checked: int
-    """Slices on which onnxruntime was compared with torch."""
+    """Number of slices on which onnxruntime was compared with torch."""
     image_error: float | None
     score_error: float | None
-    """The largest ones found, in the units of `TOLERANCE`."""
+    """Largest differences, in the units of `TOLERANCE`."""
     n_same_choices: int | None
-    """Slices where the best column was the same."""
+    """Number of slices with the same best column."""
 
 
 @final
@@ -69,9 +69,9 @@ class Graph(nn.Module):
     """From k-space as real pairs, and a mask, to the image in its own units and scores.
 
     Args:
-        reconstructor: makes the image; without one the policy is given what it sees.
-        policy: makes the scores; none where not given.
-        has_maps: whether the reconstructor is given sensitivities of coils.
+        reconstructor: computes the image; without one the image is an input.
+        policy: computes the scores; None for no scores.
+        has_maps: whether coil sensitivities are an input.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class Graph(nn.Module):
 
     @property
     def counts(self) -> bool:
-        """Whether it is told how far the acquisition has come."""
+        """Whether the step and the remaining columns are inputs."""
         return self.policy is not None and self.policy.needs_measurement
 
     @property
     def inputs(self) -> list[str]:
-        """Names of what it is given, in their order."""
+        """Names of the inputs, in order."""
         is_alone, counts = self.reconstructor is None, ["step", "n_left"] * self.counts
         kspace = ["kspace"] * (self.counts or not is_alone)
         seen = ["image", *(["mean", "std"] * self.counts)] * is_alone
@@ -95,7 +95,7 @@ class Graph(nn.Module):
 
     @property
     def outputs(self) -> list[str]:
-        """Names of what it gives."""
+        """Names of the outputs."""
         image, scores = self.reconstructor is not None, self.policy is not None
         return ["image"] * image + ["scores"] * scores
 
@@ -117,8 +117,8 @@ class Graph(nn.Module):
             zero_filled = None if measured is None else ifft2c(measured)
             if self.reconstructor is not None:
                 assert zero_filled is not None
-                found = self.reconstructor.reconstruct(_measurement(zero_filled, mask, maps))
-                image, mean, std = found.image, found.mean, found.std
+                output = self.reconstructor.reconstruct(_measurement(zero_filled, mask, maps))
+                image, mean, std = output.image, output.mean, output.std
                 made = (denormalize(image, mean, std),)
             if self.policy is None:
                 return made
@@ -132,15 +132,15 @@ class Graph(nn.Module):
 
 
 def _measurement(zero_filled: Tensor, mask: Tensor, maps: Tensor | None) -> Measurement:
-    # Written out, for any number of coils.
+    # Written out, so that the number of coils is dynamic.
     magnitude = zero_filled.abs().square().sum(dim=1).sqrt()
     summary = (magnitude, *statistics(magnitude))
-    own = None if maps is None else from_pairs(maps)
-    return Measurement(zero_filled, mask, summary=summary, maps=own)
+    complex_maps = None if maps is None else from_pairs(maps)
+    return Measurement(zero_filled, mask, summary=summary, maps=complex_maps)
 
 
 def _one_image(zero_filled: Tensor, kspace: Tensor, mask: Tensor) -> Tensor:
-    """Return coils combined, or the only one as it is, whatever number a file is given."""
+    """Return the combined coils, or the image of a single coil, for a dynamic number of coils."""
     several = combine(zero_filled, rough_sensitivities(kspace, mask))[:, None]
     n_coils = torch.ones_like(zero_filled.real[:1, :, :1, :1]).sum()
     return torch.where(n_coils == 1, zero_filled[:, :1], several)
@@ -158,27 +158,27 @@ def export_onnx(
     """Write a network as ONNX for one image size, any batch and number of coils, and check it.
 
     Args:
-        out: the file, which appears whole once onnxruntime agrees with torch.
-        reconstructor: makes the image; without one the file holds the policy alone.
-        policy: no oracle.
-        n_rows: of the images.
-        n_cols: of the images.
-        n_checked: drawn slices on which both are compared.
+        out: output file, written atomically after onnxruntime agrees with torch.
+        reconstructor: computes the image; without one the file contains only the policy.
+        policy: a policy that is no oracle.
+        n_rows: rows of the images.
+        n_cols: columns of the images.
+        n_checked: number of random slices for the comparison.
     """
     if policy is not None and policy.needs_target:
         raise ConfigError(
-            f"{type(policy).__name__} is an oracle: it looks at the truth, which no scanner has; "
-            "export another policy"
+            f"{type(policy).__name__} is an oracle: it uses the ground truth, which no scanner "
+            "has; export another policy"
         )
     if policy is not None and policy.needs_judge:
         raise ConfigError(
-            f"{type(policy).__name__} reconstructs and scores for every column, which is no "
-            "network that ONNX could hold; export another policy"
+            f"{type(policy).__name__} reconstructs and scores for every column, which ONNX cannot "
+            "represent as a network; export another policy"
         )
     if isinstance(reconstructor, TotalVariation | SenseTotalVariation):
         raise ConfigError(
-            f"{type(reconstructor).__name__} is solved anew for each image, and no network that "
-            "ONNX could hold; export a trained reconstruction, zero-filled or a policy alone"
+            f"{type(reconstructor).__name__} solves each image iteratively, which ONNX cannot "
+            "represent as a network; export a trained reconstruction, zero-filled or only a policy"
         )
     onnx, runtime = onnx_packages()
     use = Use((0, n_rows, n_cols))
@@ -205,9 +205,9 @@ def export_onnx(
 
 
 def onnx_packages() -> tuple[Any, Any]:
-    """Return `onnx` and `onnxruntime`, which is kept from writing an identity into the home folder.
+    """Return `onnx` and `onnxruntime`, without onnxruntime's identity file in the home folder.
 
-    It does so when it is imported; turning its telemetry off by a call comes too late.
+    It is written at import; a later call that disables telemetry comes too late.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
@@ -223,7 +223,7 @@ def onnx_packages() -> tuple[Any, Any]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Leave out what the exporter says about packages that nobody needs."""
+    """Suppress the exporter's warnings about packages that are not needed."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -241,7 +241,7 @@ def _traced(graph: Graph, n_rows: int, n_cols: int) -> Any:  # noqa: ANN401 - a 
     shapes = {k: {0: batch, 1: coil} if x.ndim == 5 else {0: batch} for k, x in given.items()}
     try:
         with _quietly():
-            # Before the exporter, which takes long and may not make what is kept for later calls.
+            # Run first, so that the exporter, which takes long, finds cached constants.
             graph(**given)
             program = torch.onnx.export(
                 graph,
@@ -253,7 +253,7 @@ def _traced(graph: Graph, n_rows: int, n_cols: int) -> Any:  # noqa: ANN401 - a 
                 output_names=graph.outputs,
                 dynamic_shapes=shapes,
             )
-    except Exception as error:  # the exporter wraps whatever a network raises
+    except Exception as error:  # the exporter wraps any exception of a network
         reason = " ".join(str(error).split())[:200]
         parts = [type(x).__name__ for x in (graph.reconstructor, graph.policy) if x is not None]
         raise ConfigError(
@@ -271,19 +271,19 @@ def _checked(
     n_cols: int,
     n_checked: int,
 ) -> Exported:
-    """Compare with the arithmetic that kscout uses, and refuse what differs."""
+    """Compare with the arithmetic of kscout, and raise an error for differences."""
     image_error, score_error, n_same = 0.0, 0.0, 0
     for begin in range(0, n_checked, _N_TOGETHER):
         n_batch, n_coils = min(_N_TOGETHER, n_checked - begin), 1 + begin // _N_TOGETHER % 3
         example = _example(graph.reconstructor, n_batch, n_coils, n_rows, n_cols, begin + 1)
         given = {name: x.numpy() for name, x in example.given(graph).items()}
-        # A network may have no use for all that it is told.
+        # A network may not depend on all inputs.
         known = {one.name for one in session.get_inputs()}
         answers = session.run(None, {k: v for k, v in given.items() if k in known})
         got = {name: torch.from_numpy(x) for name, x in zip(graph.outputs, answers, strict=True)}
         found, expected = example.found, _expected(graph, example)
         if "image" in got:
-            # Scaled back to normalized units, in which errors of all slices are alike.
+            # Scaled to normalized units, in which errors of all slices are comparable.
             off = got["image"] - denormalize(found.image, found.mean, found.std)
             image_error = max(image_error, float((off / found.std[:, None, None]).abs().max()))
         if expected is None:
@@ -316,17 +316,17 @@ def _n_same_choices(
     expected: Float[Tensor, "batch col"],
     mask: Bool[Tensor, "batch col"],
 ) -> int:
-    """Count slices whose best column is the same; others are refused but for a tie."""
+    """Count slices with the same best column; raise an error for others, except for ties."""
     found, expected = (scores.masked_fill(mask, -torch.inf) for scores in (found, expected))
     same, best = found.argmax(-1) == expected.argmax(-1), expected.topk(2).values
     if (~same & (best[:, 0] - best[:, 1] > TOLERANCE)).any():
-        raise RunError("onnxruntime chooses other columns than torch; nothing was written")
+        raise RunError("onnxruntime selects other columns than torch; nothing was written")
     return int(same.sum())
 
 
 @torch.no_grad()
 def _expected(graph: Graph, example: "_Example") -> Tensor | None:
-    """Return the scores, where there is a policy."""
+    """Return the policy's scores; None without a policy."""
     if graph.policy is None:
         return None
     zero_filled = Measurement.of(example.kspace, example.mask).zero_filled
@@ -337,18 +337,18 @@ def _expected(graph: Graph, example: "_Example") -> Tensor | None:
 @final
 @dataclass(frozen=True)
 class _Example:
-    """Slices on which two runtimes are compared."""
+    """Slices for the comparison of two runtimes."""
 
     kspace: Complex[Tensor, "batch coil row col"]
     mask: Bool[Tensor, "batch col"]
     maps: Complex[Tensor, "batch coil row col"] | None
     found: Reconstruction
-    """By the reconstruction, or zero-filled where there is none."""
+    """By the reconstruction, or zero-filled without one."""
     step: Int[Tensor, " batch"]
     n_left: Int[Tensor, " batch"]
 
     def given(self, graph: Graph) -> dict[str, Tensor]:
-        """Return what a graph takes of it."""
+        """Return the inputs of a graph."""
         every: dict[str, Tensor | None] = {
             "kspace": torch.view_as_real(self.kspace),
             "mask": self.mask,
@@ -371,9 +371,9 @@ def _example(
     n_cols: int,
     seed: int,
 ) -> _Example:
-    """Draw k-space of complex images that vary slowly, and masks that hold the center."""
+    """Draw k-space of smooth complex images, and masks that contain the center."""
     generator = keyed_generator("onnx", seed)
-    # Of real images some networks normalize an imaginary part that is nothing but rounding.
+    # For real images some networks would normalize an imaginary part of rounding errors.
     parts = torch.randn(2, n_batch, n_coils, n_rows, n_cols, generator=generator)
     image = torch.complex(*(0.5 + parts)).cumsum(dim=-1)
     mask = torch.rand(n_batch, n_cols, generator=generator) < 0.3

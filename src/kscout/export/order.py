@@ -1,4 +1,4 @@
-"""Scan tables: in which order columns are measured, in the units of a sequence."""
+"""Scan tables: the order in which columns are measured, in the units of a sequence."""
 
 import csv
 import io
@@ -33,15 +33,15 @@ _LOG = logging.getLogger(__name__)
 @final
 @dataclass(frozen=True)
 class ScanTable:
-    """Columns in the order in which they are measured."""
+    """Columns in the order of measurement."""
 
     source: str
-    """Where the order comes from."""
+    """Origin of the order."""
     n_cols: int
     start: tuple[int, ...]
-    """Measured first."""
+    """Columns measured first."""
     acquired: tuple[int, ...]
-    """Measured after them."""
+    """Columns measured afterwards."""
     field_of_view_mm: float | None = None
     """Along phase encoding."""
 
@@ -50,13 +50,13 @@ class ScanTable:
         wrong = [x for x in columns if not 0 <= x < self.n_cols or columns.count(x) > 1]
         if wrong:
             raise DataError(
-                f"{self.source} measures column {wrong[0]}, which is none of 0 to "
-                f"{self.n_cols - 1} or comes twice; give each of them once at most"
+                f"{self.source} measures column {wrong[0]}, which is not in 0 to "
+                f"{self.n_cols - 1} or occurs twice; give each column at most once"
             )
         if self.field_of_view_mm is not None and not 0 < self.field_of_view_mm < 1e6:
             raise ConfigError(
-                f"a field of view of {self.field_of_view_mm:g} mm cannot be; give the size of the "
-                "image along phase encoding, e.g. 220"
+                f"a field of view of {self.field_of_view_mm:g} mm is impossible; give the size of "
+                "the image along phase encoding, e.g. 220"
             )
 
     @property
@@ -66,17 +66,17 @@ class ScanTable:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per column; `line` is its phase-encoding step, 0 at DC."""
-        found = []
+        rows = []
         for place, column in enumerate([*self.start, *self.acquired]):
             line = column - self.n_cols // 2
             step = max(0, place - len(self.start) + 1)
             row = {"place": place, "step": step, "column": column, "line": line}
             unit = self.k_step_per_m
-            found.append(row if unit is None else {**row, "k_per_m": line * unit})
-        return found
+            rows.append(row if unit is None else {**row, "k_per_m": line * unit})
+        return rows
 
     def write(self, path: Path) -> None:
-        """Write the table as CSV, or with its facts as JSON, by the name of the file."""
+        """Write the table as CSV, or with metadata as JSON, depending on the suffix."""
         rows = self.rows()
         if path.suffix == ".csv":
             text = io.StringIO()
@@ -86,7 +86,7 @@ class ScanTable:
             write_text(path, text.getvalue())
             return
         if path.suffix != ".json":
-            raise ConfigError(f"{path} is neither .csv nor .json; name the table by one of them")
+            raise ConfigError(f"{path} is neither .csv nor .json; use one of these suffixes")
         facts = {
             "source": self.source,
             "n_cols": self.n_cols,
@@ -100,13 +100,13 @@ class ScanTable:
 def order_of_policy(
     given: str, *, n_cols: int, n_initial: int, steps: int, field_of_view_mm: float | None = None
 ) -> ScanTable:
-    """Return the order of a policy that has one; an adaptive or random one is refused.
+    """Return the order of a non-adaptive policy; raise an error for others.
 
     Args:
         given: a name (`center-out`), a run folder, a weights file or a name of the zoo.
         n_cols: columns of the image.
         n_initial: central columns measured first.
-        steps: columns measured after them.
+        steps: columns measured afterwards.
         field_of_view_mm: along phase encoding.
     """
     if not 0 < n_initial <= n_initial + steps <= n_cols:
@@ -116,13 +116,13 @@ def order_of_policy(
         )
     policy = ranking_of(given, n_cols=n_cols, n_initial=n_initial, horizon=steps)
     if len(policy.scores) != n_cols:
-        raise ConfigError(f"{given} orders {len(policy.scores)} columns; set --n-cols to that")
+        raise ConfigError(f"{given} orders {len(policy.scores)} columns; set --n-cols to it")
     note = acquisition_note(given, policy, None, Use((0, n_cols, n_cols), n_initial, steps))
     warn([] if note is None else [note])
     start, scores = tuple(center_columns(n_cols, n_initial)), policy.scores
     if isinstance(policy, FixedOrder) and (n_more := steps - len({*policy.order} - {*start})) > 0:
-        told = "%s was fitted for fewer columns; the last %d follow from the center outwards"
-        _LOG.warning(told, given, n_more)
+        text = "%s was fitted for fewer columns; the last %d follow from the center outwards"
+        _LOG.warning(text, given, n_more)
     blocked = torch.zeros(n_cols, dtype=torch.bool)
     blocked[list(start)] = True
     acquired = []
@@ -135,22 +135,21 @@ def order_of_policy(
 def sizes_of(
     given: str, *, n_cols: int | None, n_initial: int | None, steps: int | None
 ) -> dict[str, int]:
-    """Return the sizes of an acquisition, those that were not given from a policy's file."""
-    told = {"n_cols": n_cols, "n_initial": n_initial, "steps": steps}
-    if None in told.values() and (Path(given).exists() or zoo_path(given) is not None):
-        own = load(given)
-        known: dict[str, Any] = {"n_cols": getattr(own, "n_cols", None)}
+    """Return the sizes of an acquisition; missing ones are read from a policy's file."""
+    sizes = {"n_cols": n_cols, "n_initial": n_initial, "steps": steps}
+    if None in sizes.values() and (Path(given).exists() or zoo_path(given) is not None):
+        known: dict[str, Any] = {"n_cols": getattr(load(given), "n_cols", None)}
         if n_initial is None or steps is None:
             known["n_initial"], known["steps"] = central_budget(given)
-        told = {name: known.get(name) if value is None else value for name, value in told.items()}
-    found = {name: value for name, value in told.items() if value is not None}
-    if len(found) < len(told):
+        sizes = {name: known.get(name) if size is None else size for name, size in sizes.items()}
+    complete = {name: size for name, size in sizes.items() if size is not None}
+    if len(complete) < len(sizes):
         raise ConfigError("a policy orders columns by --n-cols, --n-initial and --steps; give all")
-    return found
+    return complete
 
 
 def central_budget(given: str) -> tuple[int, int]:
-    """Return the start and the steps that a policy was trained for, of central columns."""
+    """Return the number of central columns at the start, and of steps, of a policy's training."""
     n_initial, steps, initial, _ = told_by_runs([given])
     if initial is not None:
         raise ConfigError(
@@ -161,19 +160,19 @@ def central_budget(given: str) -> tuple[int, int]:
 
 
 def ranking_of(given: str, **sizes: int) -> Ranking:
-    """Return a policy that has an order; any other is refused."""
+    """Return a policy with a fixed order; raise an error for others."""
     policy = policy_of(given, **sizes)
     if isinstance(policy, Ranking) and not draws_columns(policy, is_asked=False):
         return policy
     raise ConfigError(
-        f"{given} ({type(policy).__name__}) chooses columns as it goes, by the image or by chance, "
+        f"{given} ({type(policy).__name__}) selects columns adaptively or at random, "
         "and has no order; give a fixed order (center-out, equispaced-one, equispaced-two, a "
         "fitted one), or an evaluation or session that recorded one"
     )
 
 
 def policy_of(given: str, **sizes: int) -> Policy:
-    """Return a policy: that of a run, a file or the zoo, or one built for given sizes."""
+    """Return the policy of a run, a file or the zoo, or one built for given sizes."""
     if Path(given).exists():
         return load(given)
     try:
@@ -188,13 +187,13 @@ def policy_of(given: str, **sizes: int) -> Policy:
 def order_of_evaluation(
     folder: Path, *, policy: str, volume: str, number: int, field_of_view_mm: float | None = None
 ) -> ScanTable:
-    """Return what a policy measured of one slice of an evaluation, its first trajectory."""
+    """Return the order of a policy on one slice of an evaluation, its first trajectory."""
     summary = read_summary(folder)
-    found = read_orders(folder, summary, is_wanted=lambda name, _: name == policy)
-    if not found:
+    recorded = read_orders(folder, summary, is_wanted=lambda name, _: name == policy)
+    if not recorded:
         names = sorted({entry.policy for entry in summary.policies})
         raise ConfigError(f"{folder} has no policy {policy!r}; choose one of: {', '.join(names)}")
-    orders = found[0]
+    orders = recorded[0]
     slices = list(zip(orders.volumes, orders.slices, strict=True))
     if (volume, number) not in slices:
         raise ConfigError(f"{folder} has no slice {volume}:{number}; it has {_some(slices)}")
@@ -206,22 +205,20 @@ def order_of_evaluation(
 
 
 def order_of_session(path: Path, *, field_of_view_mm: float | None = None) -> ScanTable:
-    """Return what a session measured; its file is what `kscout.acquisition.Session` keeps."""
+    """Return the order of a session, from a file of `kscout.acquisition.Session`."""
     facts = read_kept(path).facts
     try:
         n_cols, initial = facts["scan"]["n_cols"], facts["scan"]["initial"]
         start = set(center_columns(n_cols, initial) if isinstance(initial, int) else initial)
         order = [int(column) for column in facts["order"]]
-        # A session may be given columns before its start is complete.
+        # A session may receive other columns before its start is complete.
         first = tuple(column for column in order if column in start)
         rest = tuple(column for column in order if column not in start)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{path} holds no session ({error}); name a file that one was kept in"
-        ) from error
+        raise DataError(f"{path} is not a session ({error}); name a file of a session") from error
     return ScanTable(path.name, n_cols, first, rest, field_of_view_mm)
 
 
 def _some(slices: Sequence[tuple[str, int]]) -> str:
-    told = ", ".join(f"{volume}:{number}" for volume, number in slices[:5])
-    return told if len(slices) <= 5 else f"{told} and {len(slices) - 5} more"
+    listed = ", ".join(f"{volume}:{number}" for volume, number in slices[:5])
+    return listed if len(slices) <= 5 else f"{listed} and {len(slices) - 5} more"

@@ -1,7 +1,7 @@
-"""Complex tensors as pairs of real ones, for exporters that know no complex numbers.
+"""Complex tensors as pairs of real ones, for exporters without complex numbers.
 
-Under `real_arithmetic` code that is written for complex tensors runs as it is: a `Pairs` stands in
-for each of them, and Fourier transforms are products with matrices.
+Under `real_arithmetic` code for complex tensors runs unchanged: a `Pairs` replaces each of them,
+and Fourier transforms are products with matrices.
 """
 
 import math
@@ -20,7 +20,7 @@ Handler = Callable[..., Any]
 
 @final
 class Pairs:
-    """A complex tensor, of which real and imaginary part are tensors of one shape."""
+    """A complex tensor as real and imaginary parts of one shape."""
 
     def __init__(self, real: Tensor, imag: Tensor) -> None:
         self.real, self.imag = real, imag
@@ -115,15 +115,15 @@ class Pairs:
 
 
 def from_pairs(values: Float[Tensor, "*axes 2"]) -> Tensor:
-    """Return what stands for a complex tensor, and is used as if it were one."""
+    """Return a substitute for a complex tensor, with the same operations."""
     return cast(Tensor, Pairs(*values.unbind(dim=-1)))
 
 
-# Kept, so that an exporter meets constants in place of how they are computed.
+# Cached, so that exporters see constants instead of their computation.
 @lru_cache(maxsize=64)
 def _waves(n: int, sign: float, scale: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of 2 pi j k / n, of which a transform of length n is made."""
-    # Of whole turns nothing is left, so that large products lose no digits.
+    """Return cosines and sines of 2 pi j k / n, the matrix of a transform of length n."""
+    # Full turns are removed, so that large products lose no precision.
     turns = torch.outer(torch.arange(n), torch.arange(n)) % n
     angle = turns.double() * (2 * math.pi / n)
     waves = (angle.cos().float() * scale, angle.sin().float() * (sign * scale))
@@ -151,18 +151,18 @@ def _fourier(*, is_inverse: bool, n_axes: int) -> Handler:
     plain = {"backward": is_inverse, "forward": not is_inverse}
 
     def transform(values: Any, norm: str | None = None) -> Pairs:  # noqa: ANN401
-        found = Pairs.of(values)
+        pairs = Pairs.of(values)
         for axis in range(-n_axes, 0):
-            n = found.shape[axis]
+            n = pairs.shape[axis]
             scale = n**-0.5 if norm == "ortho" else 1 / n if plain[norm or "backward"] else 1.0
-            found = _transformed(found, axis, sign=1.0 if is_inverse else -1.0, scale=scale)
-        return found
+            pairs = _transformed(pairs, axis, sign=1.0 if is_inverse else -1.0, scale=scale)
+        return pairs
 
     return transform
 
 
 def _shifted(values: Pairs, axes: tuple[int, ...], shift: Callable[[Tensor], Tensor]) -> Pairs:
-    """Look values up, which exporters write in fewer words than a roll."""
+    """Index the values, which exporters write more compactly than a roll."""
     for axis in axes:
         place = _shifted_places(values.shape[axis], shift, values.device)
         values = values.each(partial(torch.index_select, dim=axis, index=place))
@@ -185,7 +185,7 @@ def _norm(values: Pairs, dim: int, keepdim: bool = False) -> Tensor:
 def _std_mean(
     values: Tensor, dim: tuple[int, ...], correction: int = 1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Written out, because exporters have no unbiased deviation over two axes."""
+    """Written out, because exporters lack the unbiased standard deviation over two axes."""
     mean = values.mean(dim=dim, keepdim=True)
     n_others = math.prod(values.shape[axis] for axis in dim) - correction
     std = ((values - mean).square().sum(dim=dim, keepdim=True) / n_others).sqrt()
@@ -221,7 +221,7 @@ _HANDLERS: dict[Any, Handler] = {
     Tensor.__sub__: lambda x, y: -y + x,
 }
 _OF_REAL: dict[Any, Handler] = {**_FOURIER, torch.complex: Pairs, torch.std_mean: _std_mean}
-"""What is done otherwise though all that it is given is real."""
+"""Functions that are replaced even for real arguments."""
 
 
 @final
@@ -238,6 +238,6 @@ class _Real(TorchFunctionMode):
 
 @contextmanager
 def real_arithmetic() -> Iterator[None]:
-    """Let everything complex be made as `Pairs`."""
+    """Represent all complex tensors as `Pairs`."""
     with _Real():
         yield

@@ -1,6 +1,6 @@
-"""Scan tables as sequences: a spoiled gradient echo in Pulseq's format, and the header of its data.
+"""Scan tables as Pulseq sequences: a spoiled gradient echo, with an ISMRMRD header.
 
-The header is ISMRMRD's: with it `kscout data import --header` reads what such a scan measured.
+With the header, `kscout data import --header` reads the data of such a scan.
 """
 
 import tempfile
@@ -18,11 +18,11 @@ from kscout.export.settings import GradientEcho
 from kscout.files import check_replaceable, write_text
 
 _RASTER_S = 1e-5
-"""Times of gradients and blocks are multiples of this."""
+"""Raster in seconds: gradients and blocks have multiples of this duration."""
 _SPOILING_DEG = 117.0
-"""The increment of the increment of the phase of pulses."""
+"""Increment of the phase increment of pulses (RF spoiling), in degrees."""
 _SPOIL_CYCLES = 4
-"""Of phase over a slice, and over two pixels of the readout."""
+"""Cycles of phase over a slice, and over two pixels of the readout."""
 _PULSE_S, _PULSE_CYCLES = 3e-3, 4.0
 
 
@@ -31,7 +31,7 @@ def write_pulseq(path: Path, table: ScanTable, echo: GradientEcho) -> Path:
     if table.field_of_view_mm is None:
         raise ConfigError("a sequence needs the field of view along phase encoding; give --fov-mm")
     if path.suffix != ".seq":
-        raise ConfigError(f"{path} is no .seq; name the sequence so")
+        raise ConfigError(f"{path} has not the suffix .seq; use it")
     header = path.with_suffix(".xml")
     check_replaceable(path, header)
     try:
@@ -52,7 +52,7 @@ def write_pulseq(path: Path, table: ScanTable, echo: GradientEcho) -> Path:
 
 
 def mrd_header(table: ScanTable, echo: GradientEcho) -> str:
-    """Return the ISMRMRD header of what the sequence measures; LIN is the column."""
+    """Return the ISMRMRD header of the measured data; LIN is the column."""
     assert table.field_of_view_mm is not None
     lines = sorted({*table.start, *table.acquired})
     space = (
@@ -90,16 +90,16 @@ def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # no
         sequence = pypulseq.Sequence(events.system)
         for number, row in enumerate(rows):
             _add_line(pypulseq, sequence, events, row, number)
-    # The package refuses what gradients cannot do in several ways.
+    # The package raises several types for gradients that are impossible.
     except (ValueError, AssertionError, RuntimeError) as error:
         raise ConfigError(
-            f"such a sequence cannot be played ({error}); enlarge the field of view, the slice or "
+            f"this sequence is impossible ({error}); enlarge the field of view, the slice or "
             "--dwell-us"
         ) from error
     is_ok, report = sequence.check_timing()
     if not is_ok:
         raise ConfigError(
-            f"the sequence has {len(report)} faults of timing, such as {report[0]}; lengthen "
+            f"the sequence has {len(report)} timing errors, such as {report[0]}; lengthen "
             "--repetition-ms, or change --dwell-us"
         )
     views = (echo.readout_mm, table.field_of_view_mm, echo.slice_mm)
@@ -109,7 +109,7 @@ def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # no
 
 
 def _events(pypulseq: Any, echo: GradientEcho, farthest_per_m: float) -> SimpleNamespace:  # noqa: ANN401
-    """Return what every line has, also the farthest one, and how long to wait between."""
+    """Return the events of every line, including the farthest one, and the waiting times."""
     system = _system(pypulseq, echo)
     pulse, select = _excitation(pypulseq, echo, system)
     step, dwell_s = 1000 / echo.readout_mm, max(1, round(echo.dwell_us / 10)) * _RASTER_S
@@ -117,7 +117,7 @@ def _events(pypulseq: Any, echo: GradientEcho, farthest_per_m: float) -> SimpleN
     trapezoid = partial(pypulseq.make_trapezoid, system=system)
     read = trapezoid("x", flat_area=echo.n_rows * step, flat_time=flat_s)
     sampling = pypulseq.make_adc(echo.n_rows, duration=flat_s, delay=read.rise_time, system=system)
-    # Sample n // 2 is the center of k-space, where kscout has it; samples lie amid their dwell.
+    # Sample n // 2 is the center of k-space, as in kscout; samples are centered in their dwell.
     before = -read.area / 2 - (step / 2 if echo.n_rows % 2 == 0 else 0)
     center_s = read.rise_time + (echo.n_rows // 2 + 0.5) * dwell_s
     spoil_x, spoil_z = 2 * _SPOIL_CYCLES * step, _SPOIL_CYCLES * 1000 / echo.slice_mm
@@ -148,7 +148,7 @@ def _events(pypulseq: Any, echo: GradientEcho, farthest_per_m: float) -> SimpleN
 
 
 def _excitation(pypulseq: Any, echo: GradientEcho, system: Any) -> tuple[Any, Any]:  # noqa: ANN401
-    """Return the pulse, and the gradient that selects the slice."""
+    """Return the pulse and the slice-selection gradient."""
     pulse, select, _ = pypulseq.make_sinc_pulse(
         flip_angle=np.deg2rad(echo.flip_deg),
         duration=_PULSE_S,
@@ -178,7 +178,7 @@ def _system(pypulseq: Any, echo: GradientEcho) -> Any:  # noqa: ANN401 - of a mo
 def _add_waits(
     events: SimpleNamespace, echo: GradientEcho, echo_s: float, repetition_s: float
 ) -> None:
-    """Add the waiting before the readout and after all, given the times without any."""
+    """Add the delays before the readout and at the end, given the times without them."""
     before_s = _on_raster(echo.echo_ms * 1e-3 - echo_s)
     after_s = _on_raster(echo.repetition_ms * 1e-3 - repetition_s - before_s)
     shortest = {"echo": (before_s, echo_s), "repetition": (after_s, repetition_s + before_s)}
@@ -192,7 +192,7 @@ def _add_waits(
 
 
 def _on_raster(time_s: float) -> float:
-    # The center of k-space may lie between two steps of the raster: the next, not the one before.
+    # If the center of k-space is between two raster steps, the later one is used.
     return float(np.round(np.ceil(time_s / _RASTER_S - 1e-6) * _RASTER_S, 9))
 
 

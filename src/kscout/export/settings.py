@@ -1,4 +1,4 @@
-"""What is exported, and how; nothing here needs torch."""
+"""Settings of exports; nothing here needs torch."""
 
 from dataclasses import dataclass
 from typing import Annotated, final
@@ -12,31 +12,31 @@ from kscout.names import ImageFormat
 @final
 @dataclass(frozen=True, kw_only=True)
 class OrderSetting:
-    """Which acquisition of a policy or of an evaluation a scan table describes."""
+    """The acquisition that a scan table describes, of a policy or of an evaluation."""
 
     n_cols: int | None = None
     """Columns of the image, for a policy."""
     n_initial: int | None = None
     """Central columns measured first, for a policy."""
     steps: int | None = None
-    """Columns measured after them, for a policy."""
+    """Columns measured afterwards, for a policy."""
     policy: str | None = None
-    """Whose acquisition, of an evaluation."""
+    """Policy of the evaluation."""
     slice: Annotated[str | None, Written("VOLUME:NUMBER")] = None
-    """Which slice, of an evaluation."""
+    """Slice of the evaluation."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class GradientEcho:
-    """What a sequence is like, besides the order of its lines."""
+    """Parameters of the sequence, except for the order of its lines."""
 
     n_rows: Annotated[int, Between(2, 4096)]
-    """Samples of a readout; else as many as columns."""
+    """Samples per readout. (default: number of columns)"""
     readout_mm: Annotated[float, Above(0)]
-    """Field of view along the readout; else --fov-mm."""
+    """Field of view along the readout. (default: --fov-mm)"""
     slice_mm: Annotated[float, Above(0)] = 5.0
-    """Thickness of the slice."""
+    """Slice thickness."""
     flip_deg: Annotated[float, Between(0.1, 180)] = 15.0
     """Flip angle."""
     echo_ms: Annotated[float, Above(0)] = 8.0
@@ -44,11 +44,11 @@ class GradientEcho:
     repetition_ms: Annotated[float, Above(0)] = 20.0
     """Repetition time."""
     dwell_us: Annotated[float, Above(0)] = 20.0
-    """Time of a sample, in steps of 10."""
+    """Dwell time of a sample, in steps of 10."""
     max_grad_mt_per_m: Annotated[float, Above(0)] = 28.0
     max_slew_t_per_m_per_s: Annotated[float, Above(0)] = 120.0
     field_t: Annotated[float, Above(0)] = 3.0
-    """Field of the magnet, for the header."""
+    """Field strength for the header."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -57,20 +57,20 @@ class GradientEcho:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ExportSetting:
-    """What is reconstructed, from which columns, and as what it is written."""
+    """Which reconstructions are exported, and in which format."""
 
     format: ImageFormat
-    """Of the files."""
+    """Format of the files."""
     split: str = "test"
     """train, val or test."""
     n_initial: int | None = None
-    """Central columns at the start; else as it was trained."""
+    """Central columns at the start. (default: as in training)"""
     steps: int | None = None
-    """Columns acquired; else as it was trained."""
+    """Columns to acquire. (default: as in training)"""
     seed: int | None = None
-    """Draw columns by this seed; else a trained policy's best."""
+    """Sample columns with this seed; by default a trained policy's best."""
     batch_size: Annotated[int | None, AtLeast(1)] = None
-    """Slices at once."""
+    """Slices per batch."""
     device: str = "auto"
     """auto, cpu or cuda."""
 

@@ -1,4 +1,4 @@
-"""Reconstructions of a store, volume by volume, as files of other programs."""
+"""Reconstructions of a store, volume by volume, as files for other programs."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -42,18 +42,18 @@ def export_store(
     policy: str | None = None,
     on_step: OnStep | None = None,
 ) -> list[Path]:
-    """Write the reconstructions of a split, one volume per file, and return what was written.
+    """Write the reconstructions of a split, one volume per file; return their descriptions.
 
-    Images are in the reconstruction's own units, as those of a session: nothing of the truth is
-    in them.
+    Images are in the reconstruction's own units, as in a session: they do not depend on the
+    ground truth.
 
     Args:
-        store: of images or k-space; one that was imported undersampled cannot have a policy.
+        store: dataset of images or k-space; an undersampled one supports no policy.
         out: folder for the files.
-        setting: what is reconstructed, from which columns, and as what.
-        reconstructor: as `kscout.reconstruction.load` takes it.
-        policy: chooses the columns; without one all that were measured are used.
-        on_step: is told how far it has come.
+        setting: slices, columns and format.
+        reconstructor: as in `kscout.reconstruction.load`.
+        policy: selects the columns; without one all measured columns are used.
+        on_step: called with the progress.
     """
     refuse_store(out)
     setting = _with_budget(setting, policy)
@@ -99,36 +99,36 @@ def _check(
 
 
 def _without_truth(given: str, **sizes: int) -> Policy:
-    """Return a policy that chooses columns by what was measured."""
+    """Return a policy that does not use the ground truth."""
     policy = policy_of(given, **sizes)
     if policy.needs_target:
-        raise ConfigError(f"{given} chooses columns by the truth; give a policy that measures")
+        raise ConfigError(f"{given} uses the ground truth; give a policy that does not")
     return policy
 
 
 def _with_budget(setting: ExportSetting, policy: str | None) -> ExportSetting:
-    """Return a setting with the budget that a policy was trained for, where none is told."""
-    told = (setting.n_initial, setting.steps)
-    if policy is None and told != (None, None):
-        raise ConfigError("--n-initial and --steps are those of a policy; give --policy, too")
-    if policy is None or None not in told:
+    """Return a setting with the budget of the policy's training, if none is given."""
+    budget = (setting.n_initial, setting.steps)
+    if policy is None and budget != (None, None):
+        raise ConfigError("--n-initial and --steps only apply to a policy; also give --policy")
+    if policy is None or None not in budget:
         return setting
     n_initial, steps = central_budget(policy)
-    own = (n_initial if told[0] is None else told[0], steps if told[1] is None else told[1])
-    return replace(setting, n_initial=own[0], steps=own[1])
+    n_initial = n_initial if budget[0] is None else budget[0]
+    return replace(setting, n_initial=n_initial, steps=steps if budget[1] is None else budget[1])
 
 
 def _volumes(
     store: Store, setting: ExportSetting, *, is_scored: bool
 ) -> Iterator[tuple[VolumeRecord, SliceSet]]:
-    """Yield the volumes of a split, whatever their matrix sizes."""
+    """Yield the volumes of a split, of all matrix sizes."""
     for slices in _sizes(store, setting, is_scored=is_scored):
         for record in store.records(setting.split, slices.shape[1:]):
             yield record, slices.of_volumes(record.volume)
 
 
 def _sizes(store: Store, setting: ExportSetting, *, is_scored: bool) -> Iterator[SliceSet]:
-    """Yield the slices of a split, those of one matrix size at a time."""
+    """Yield the slices of a split, grouped by matrix size."""
     open_split = store.split if is_scored else store.measured
     arrays = [array for array in store.manifest.arrays if array.split == setting.split]
     for size in [array.size for array in arrays or [store.array(setting.split)]]:
@@ -142,14 +142,14 @@ def _reconstructed(
     choose: Callable[..., Policy] | None,
     setting: ExportSetting,
 ) -> tuple[Float32[np.ndarray, "slice row col"], Bool[np.ndarray, "slice col"]]:
-    """Return the images of all slices, and the columns they were made of."""
+    """Return the images of all slices, and their measured columns."""
     _, n_rows, n_cols = slices.shape
     view = network.frozen(precision="auto", n_rows=n_rows, n_cols=n_cols, device=slices.device)
     images, masks, plan = [], [], _plan(setting)
     if choose is None:
         for batch in slices.batches(plan.n_at_once(slices)):
-            found = view(batch.kspace, batch.selectable)
-            images.append(batch.unnormalized(found, "blind"))
+            output = view(batch.kspace, batch.selectable)
+            images.append(batch.unnormalized(output, "blind"))
             masks.append(batch.selectable)
     else:
         policy = choose(n_cols=n_cols)
@@ -162,14 +162,14 @@ def _reconstructed(
 
 
 def _name(volume: str, suffix: str, others: set[str]) -> str:
-    """Return a name for a volume that leads nowhere else and that no other one has."""
+    """Return a unique file name for a volume, inside the folder."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", volume).strip(".") or "volume"
     for known in (".nii.gz", ".nii", ".h5", ".hdf5", ".npy", ".npz", ".dcm", ".mrd", ".cfl"):
         plain = plain.removesuffix(known) or "volume"
     plain, number = plain[:100], 1
-    while (found := f"{plain}{'' if number == 1 else f'-{number}'}{suffix}") in others:
+    while (name := f"{plain}{'' if number == 1 else f'-{number}'}{suffix}") in others:
         number += 1
-    return found
+    return name
 
 
 def _plan(setting: ExportSetting) -> AcquisitionPlan:

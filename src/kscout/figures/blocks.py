@@ -1,4 +1,4 @@
-"""What stands on a page, before it is written in one form or another."""
+"""The blocks of a page, independent of the output format."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from kscout.figures.tables import Table
 @final
 @dataclass(frozen=True)
 class Prose:
-    """A paragraph; `**words**` are strong."""
+    """A paragraph; `**words**` are bold."""
 
     text: str
 
@@ -23,23 +23,23 @@ class Drawing:
     """A figure with its caption."""
 
     figure: Any
-    """A `matplotlib.figure.Figure`, which only those who draw import, or a function that draws it:
-    who writes tables alone need not wait for it."""
+    """A `matplotlib.figure.Figure`, or a function that draws it on request, so that writing only
+    tables needs no matplotlib."""
     name: str
-    """For file names and links: small letters, digits and hyphens."""
+    """Name in file names and links: lowercase letters, digits and hyphens."""
     caption: str
     is_wide: bool = False
 
     @cached_property
     def drawn(self) -> Any:  # noqa: ANN401 - a matplotlib figure
-        """The figure itself."""
+        """The figure, drawn if necessary."""
         return self.figure() if callable(self.figure) else self.figure
 
 
 @final
 @dataclass(frozen=True)
 class Widget:
-    """HTML that is trusted as it stands, e.g. the player."""
+    """Trusted HTML, e.g. the player."""
 
     html: str
     caption: str = ""
@@ -51,7 +51,7 @@ Block = Prose | Table | Drawing | Widget
 @final
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and its blocks."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -63,7 +63,7 @@ class Section:
 
 
 def link_name(text: str) -> str:
-    """Return small letters, digits and hyphens of a text."""
+    """Return a text reduced to lowercase letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
 
 
@@ -83,13 +83,13 @@ def under_protocol(blocks: Sequence[Block], protocol: str | None) -> list[Block]
 
 
 def labeled(blocks: Sequence[Block], label: str) -> list[Block]:
-    """Name figures and tables after their folder, where a page has several of a kind."""
-    stem, found = link_name(label), []
+    """Prefix names of figures and tables with the folder's label."""
+    stem, named = link_name(label), []
     for block in blocks:
         if isinstance(block, Drawing):
             caption = f"{label}. {block.caption}"
             block = replace(block, name=f"{stem}-{block.name}", caption=caption)
         elif isinstance(block, Table):
             block = replace(block, name=f"{stem}-{block.name}", title=f"{block.title}: {label}")
-        found.append(block)
-    return found
+        named.append(block)
+    return named

@@ -1,6 +1,6 @@
 """Line and point figures: pure functions from numbers to a matplotlib Figure.
 
-Pictures are drawn in `kscout.figures.pictures`. Nothing is shown or saved, and no global state of
+`kscout.figures.pictures` draws pictures. Nothing is shown or saved, and no global state of
 matplotlib changes.
 """
 
@@ -26,14 +26,14 @@ from kscout.figures.style import house_style, new_axes
 from kscout.figures.tables import Column
 
 Styles = Mapping[str, LineStyle] | None
-"""Looks of methods by name; found from the curves where not given."""
+"""Line styles by method; by default assigned from the curves."""
 
 _SIGNED = Column("difference", is_signed=True)
 _ORACLE_MARKERS = ("*", "h", "8")
 
 
 def _draw(axes: Axes, curves: Sequence[Curve], styles: Mapping[str, LineStyle]) -> None:
-    """Draw curves over whole numbers, with their bands."""
+    """Draw curves over integers, with their bands."""
     for curve in curves:
         style, is_oracle = styles[curve.name], curve.is_oracle
         axes.plot(
@@ -64,18 +64,18 @@ def draw_ssim_by_step(curves: Sequence[Curve], *, styles: Styles = None) -> Figu
 
     Args:
         curves: one per method, from step 0 on; bands are 95 % intervals over volumes.
-        styles: the looks of the methods.
+        styles: line styles of the methods.
     """
     return _draw_by_step(curves, styles, "SSIM", "interval over volumes")
 
 
 def draw_differences(curves: Sequence[Curve], *, reference: str, styles: Styles = None) -> Figure:
-    """Draw how far the SSIM of each method lies above the reference's after every column.
+    """Draw the SSIM difference of each method to the reference, by acquired column.
 
     Args:
         curves: paired differences from step 0 on; bands are their 95 % intervals over volumes.
         reference: the method that all are compared with: the line at zero.
-        styles: the looks of the methods.
+        styles: line styles of the methods.
     """
     label = f"SSIM minus that of {reference}"
     figure = _draw_by_step(curves, styles, label, "interval of the paired difference")
@@ -104,7 +104,7 @@ def _ranked(curves: Sequence[Curve]) -> list[Curve]:
 def draw_final_differences(
     curves: Sequence[Curve], *, reference: str, styles: Styles = None
 ) -> Figure:
-    """Draw the last paired difference of each method as a row: point, interval and number."""
+    """Draw the final paired difference of each method as a row: point, interval and number."""
     looks = styles or styles_of(curves)
     ranked = _ranked(curves)
     with house_style():
@@ -166,7 +166,7 @@ def draw_entropies(panels: Mapping[str, Sequence[Curve]], *, styles: Styles = No
 def draw_curves(
     training: Sequence[Curve], validation: Sequence[Curve], *, styles: Styles = None
 ) -> Figure:
-    """Draw learning curves: training and validation side by side on one scale."""
+    """Draw learning curves: training and validation next to each other on one scale."""
     both = {"training, while learning": training, "validation": validation}
     panels = {title: curves for title, curves in both.items() if curves}
     with house_style():
@@ -224,7 +224,7 @@ def draw_gammas(
         if greedy is not None:
             axes.axhline(greedy, color=SERIES[1], linestyle="--", label="greedy")
             _legend(figure, axes)
-        # The values crowd near 1, so they stand at equal distances.
+        # Most values are near 1, so they are drawn at equal distances.
         axes.set_xticks(places, [f"{gamma:g}" for gamma in gammas[order]])
         axes.set_xlabel("discount γ (not to scale)")
         axes.set_ylabel("SSIM")

@@ -18,7 +18,7 @@ from kscout.figures.series import QUIET
 from kscout.figures.style import house_style, new_axes
 
 _N_ACROSS = 4
-"""Images of a montage in a row."""
+"""Images per row of a montage."""
 _STRIP = 0.14
 """Height over width of a drawn mask."""
 
@@ -29,7 +29,7 @@ _START, _NEVER = (0.62, 0.62, 0.62), (1.0, 1.0, 1.0)
 @final
 @dataclass(frozen=True)
 class Shown:
-    """One slice under one method: what was measured and what came of it."""
+    """One slice under one method: the mask and the reconstruction."""
 
     title: str
     mask: Bool[np.ndarray, " col"]
@@ -46,8 +46,8 @@ def draw_average_policy(
     """Draw the fraction of slices that have acquired a column by each step.
 
     Args:
-        policies: one picture by title, drawn side by side.
-        start_columns: measured before the first step; they are white, as in the paper.
+        policies: pictures by title, drawn next to each other.
+        start_columns: columns measured before the first step; they are white, as in the paper.
     """
     n_panels = len(policies)
     with house_style():
@@ -76,7 +76,7 @@ def draw_masks(orders: Mapping[str, Int[np.ndarray, "_ _"]]) -> Figure:
 
     Args:
         orders: by title, per slice and column: 0 for the start, 1 for the first column acquired,
-            negative where it was not measured. Of many slices some are drawn, evenly spread.
+            negative if not measured. Of many slices, evenly spaced ones are drawn.
     """
     latest = max([1, *(int(order.max()) for order in orders.values())])
     scale = Normalize(1, max(latest, 2))
@@ -112,7 +112,7 @@ def draw_masks(orders: Mapping[str, Int[np.ndarray, "_ _"]]) -> Figure:
 def draw_examples(examples: Sequence[Shown]) -> Figure:
     """Draw mask, reconstruction, target and absolute difference, one example per row.
 
-    All differences share one scale, so that rows may be compared.
+    All differences share one scale, so that rows are comparable.
     """
     errors = [np.abs(example.image - example.target) for example in examples]
     largest = max(float(error.max()) for error in errors)
@@ -141,10 +141,10 @@ def draw_reconstructions(
     ssim: Mapping[str, float] | None = None,
     masks: Mapping[str, Bool[np.ndarray, " col"]] | None = None,
 ) -> Figure:
-    """Draw the target and reconstructions side by side, and under each its absolute error.
+    """Draw the target and reconstructions in a row, each above its absolute error.
 
-    All pictures share the target's brightness, all errors one scale. Where masks are given, the
-    measured columns of each stand between the two.
+    All pictures share the target's brightness, all errors one scale. If masks are given, the
+    measured columns of each are drawn between the two.
     """
     errors = {name: np.abs(image - target) for name, image in images.items()}
     largest = max(float(np.quantile(error, 0.999)) for error in errors.values())
@@ -169,7 +169,7 @@ def draw_reconstructions(
                 n_high = max(1, round(_STRIP * len(masks[name])))
                 strip = np.broadcast_to(masks[name], (n_high, len(masks[name])))
                 _show(cells["mask"][index], strip, 1.0)
-                # White columns would otherwise be part of white paper.
+                # White columns would otherwise be invisible on white paper.
                 cells["mask"][index].spines[:].set(visible=True, color="0.5", linewidth=0.6)
             _show(cells["error"][index], errors[name], largest, "inferno")
             if ssim is not None and name in ssim:
@@ -184,7 +184,7 @@ def _set_heights(axes: Axes, heights: Sequence[float]) -> None:
 
 
 def draw_montage(images: Sequence[Float[np.ndarray, "row col"]]) -> Figure:
-    """Draw a grid of images, each with its own brightness."""
+    """Draw a grid of images, each with its own scale."""
     n_across = min(_N_ACROSS, len(images))
     n_down, size = -(-len(images) // n_across), 7.2 / max(n_across, 3)
     with house_style():
@@ -200,7 +200,7 @@ def draw_montage(images: Sequence[Float[np.ndarray, "row col"]]) -> Figure:
 def _show(
     axes: Axes, picture: Shaped[np.ndarray, "row col"], limit: float, colormap: str = "gray"
 ) -> None:
-    # A blank picture would make an empty scale.
+    # A blank picture would have an empty scale.
     axes.imshow(picture, cmap=colormap, vmin=0, vmax=limit or 1.0)
     axes.grid(visible=False)
     axes.set_xticks([])

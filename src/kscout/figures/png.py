@@ -1,4 +1,4 @@
-"""Arrays as pictures: compact data URIs for a page without files, and pages of many images."""
+"""Arrays as pictures: compact data URIs for a self-contained page, and montages."""
 
 import base64
 import io
@@ -18,7 +18,7 @@ _GAP = 2
 
 
 def brightest_shown(target: Float[np.ndarray, "row col"]) -> float:
-    """Return what is drawn white: a few bright pixels of fat would leave the rest in the dark."""
+    """Return the white level, clipped because a few bright pixels of fat would darken the rest."""
     return float(np.quantile(target, 0.995)) or float(target.max())
 
 
@@ -27,8 +27,8 @@ def gray_uri(image: Float[np.ndarray, "row col"], limit: float, *, is_exact: boo
 
     Args:
         image: the image.
-        limit: what is drawn white.
-        is_exact: keep every pixel; else lose what the eye hardly sees, and two thirds of the bytes.
+        limit: value of white.
+        is_exact: lossless; otherwise lossy with a third of the bytes and hardly visible changes.
     """
     return _data_uri(gray_picture(image, limit), is_exact)
 
@@ -45,7 +45,7 @@ def gray_picture(image: Float[np.ndarray, "row col"], limit: float) -> Image.Ima
 
 def heat_picture(image: Float[np.ndarray, "row col"], limit: float) -> Image.Image:
     """Draw an error map with a color table, black at 0 and pale yellow at `limit`."""
-    # 64 levels compress to half the size, and no eye tells them from 256.
+    # 64 levels compress to half the size, without visible difference from 256.
     picture = _picture(_levels(image, limit) // 4, "P")
     picture.putpalette(heat_table())
     return picture
@@ -80,7 +80,7 @@ def _data_uri(picture: Image.Image, is_exact: bool) -> str:
 def montage(
     images: Float32[np.ndarray, "slice row col"], n_across: int | None = None
 ) -> Float32[np.ndarray, "height width"]:
-    """Lay images in rows of `n_across`, a thin bright gap between them; values are kept."""
+    """Arrange images in rows of `n_across`, with a thin bright gap; values are unchanged."""
     n_images, n_rows, n_cols = images.shape
     n_across = n_across or math.ceil(math.sqrt(n_images * 1.5))
     n_down = math.ceil(n_images / n_across)

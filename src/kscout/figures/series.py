@@ -1,6 +1,6 @@
-"""Named series of numbers, and the look that each keeps in every figure of a page.
+"""Named series of numbers, each with the same line style in all figures of a page.
 
-Colors can be told apart with any color vision; marker and dash repeat what the color says.
+Colors are distinguishable with any color vision; marker and dash duplicate the color.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 INK, QUIET, GRID, PAPER = "#1b1f24", "#67707a", "#d9dee3", "#fdfdfe"
-# After Okabe and Ito, with one blue only; a test measures them as color-blind eyes see them.
+# After Okabe and Ito, with one blue only; a test measures distances under color blindness.
 SERIES = ("#0072b2", "#c94f00", "#00a078", "#d486b2", "#dfa300", "#7a1650", "#3f4f10", "#68707a")
 _MARKERS = "osD^vPXp"
 _ORACLE_DASHES: tuple[Any, ...] = ("--", "-.", (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
@@ -20,7 +20,7 @@ _ORACLE_DASHES: tuple[Any, ...] = ("--", "-.", (0, (1, 1.5)), (0, (6, 1.5, 1, 1.
 @final
 @dataclass(frozen=True)
 class LineStyle:
-    """How a method is drawn, everywhere in a report."""
+    """Line style of a method in all figures of a report."""
 
     color: str
     dash: Any
@@ -30,7 +30,7 @@ class LineStyle:
 @final
 @dataclass(frozen=True)
 class Curve:
-    """One method's values over steps or epochs, with a band where its uncertainty is known."""
+    """Values of one method over steps or epochs, with an optional band of uncertainty."""
 
     name: str
     x: Float[np.ndarray, " point"]
@@ -47,7 +47,7 @@ class Curve:
         mean: Sequence[int | float | None],
         std: Sequence[int | float | None],
     ) -> "Curve":
-        """Return a curve with a band of one deviation, where every point has one."""
+        """Return a curve with a band of one standard deviation, if known at every point."""
         middle = np.array(mean, dtype=np.float64)
         if any(value is None for value in std):
             return cls(name, np.array(x, dtype=np.float64), middle)
@@ -56,7 +56,7 @@ class Curve:
 
 
 def assign_styles(names: list[str], oracles: set[str]) -> dict[str, LineStyle]:
-    """Give every method its look: oracles dashed in ink, the others solid in color."""
+    """Assign a line style to every method: oracles dashed in black, the others solid in color."""
     styles: dict[str, LineStyle] = {}
     n_methods = n_oracles = 0
     for name in names:
@@ -64,7 +64,7 @@ def assign_styles(names: list[str], oracles: set[str]) -> dict[str, LineStyle]:
             styles[name] = LineStyle(INK, _ORACLE_DASHES[n_oracles % len(_ORACLE_DASHES)], None)
             n_oracles += 1
         else:
-            # After the colors are used up, a shifted marker keeps the pairs distinct.
+            # If there are more methods than colors, shifted markers distinguish them.
             turn = n_methods // len(SERIES)
             marker = _MARKERS[(n_methods + turn) % len(_MARKERS)]
             styles[name] = LineStyle(SERIES[n_methods % len(SERIES)], "-", marker)
@@ -73,11 +73,11 @@ def assign_styles(names: list[str], oracles: set[str]) -> dict[str, LineStyle]:
 
 
 def styles_of(curves: Sequence[Curve]) -> dict[str, LineStyle]:
-    """Return a look for every curve's method."""
+    """Return a line style for the method of every curve."""
     names = list(dict.fromkeys(curve.name for curve in curves))
     return assign_styles(names, {curve.name for curve in curves if curve.is_oracle})
 
 
 def mark_oracle(name: str) -> str:
-    """Return a name that says that it is an oracle's."""
+    """Return a name that marks an oracle."""
     return name if "oracle" in name.lower() else f"{name} (oracle)"

@@ -1,7 +1,7 @@
-"""The style and the files of figures.
+"""Style and file output of figures.
 
-A figure is drawn in fixed colors; inside the page these become CSS variables, so that one drawing
-serves light and dark.
+A figure is drawn in fixed colors, which become CSS variables in the page, so that one drawing
+supports light and dark mode.
 """
 
 import base64
@@ -23,10 +23,10 @@ from kscout.files import write_text, written_whole
 
 COLORS = {"--ink": INK, "--quiet": QUIET, "--grid": GRID, "--paper": PAPER}
 COLORS |= {f"--series-{index}": color for index, color in enumerate(SERIES, start=1)}
-"""What drawings are drawn in, by the variables of pages."""
+"""Colors of drawings, by the page's variables."""
 _BACKENDS = {"png": "agg", "pdf": "pdf", "svg": "svg"}
 _LARGE_PICTURE = 3_000
-"""Bytes of a picture inside a figure above which a page encodes it anew."""
+"""Size in bytes above which a picture inside a figure is compressed again for a page."""
 _RC = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -61,7 +61,7 @@ _RC = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw with the house's settings, and leave the caller's as they were."""
+    """Draw with the settings of kscout, and restore the caller's afterwards."""
     with mpl.rc_context(_RC):
         yield
 
@@ -81,7 +81,7 @@ def new_axes(
 
 
 def to_svg(figure: Figure, *, name: str = "figure", background: str = "white") -> str:
-    """Return the figure as SVG text, the same text for the same figure."""
+    """Return the figure as SVG text, which is deterministic."""
     buffer = io.BytesIO()
     with house_style(), mpl.rc_context({"svg.hashsalt": name}):
         _write(figure, buffer, "svg", {"Date": None}, background)
@@ -95,9 +95,9 @@ def _write(
     metadata: Mapping[str, None],
     background: str,
 ) -> None:
-    """Write what `Figure.savefig` writes, which draws a figure twice."""
+    """Write the output of `Figure.savefig`, which draws a figure twice."""
     dpi, color, canvas = figure.dpi, figure.get_facecolor(), figure.canvas
-    # Late: that of PDF loads a library for fonts.
+    # Imported here, because that of PDF loads a library for fonts.
     backend = import_module(f"matplotlib.backends.backend_{_BACKENDS[kind]}")
     try:
         figure.set_facecolor(background)
@@ -110,7 +110,7 @@ def _write(
 
 
 def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
-    """Return SVG to put into a page: the page's font and colors, and ids of its own."""
+    """Return SVG to embed in a page, with the page's font and colors, and unique ids."""
     text = to_svg(figure, name=name, background="none")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -118,10 +118,10 @@ def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = _shortened(text)
-    own = f"{zlib.crc32(name.encode()):08x}"
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{own}-\1"', text)
-    text = re.sub(r'href="#([^"]+)"', rf'href="#{own}-\1"', text)
-    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{own}-\1)", text)
+    unique = f"{zlib.crc32(name.encode()):08x}"
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{unique}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{unique}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{unique}-\1)", text)
     text = re.sub(r"font-family: [^;\"]+;? ?", "", text)
     text = re.sub(r"font: ([\d.]+px) [^;\"]+", r"font-size: \1", text)
     for variable, color in COLORS.items():
@@ -130,7 +130,7 @@ def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Leave out what a page does not need: names nobody refers to, blanks, digits beyond .01 pt."""
+    """Remove what a page does not need: unused names, blanks, digits beyond .01 pt."""
     named = set(re.findall(r'href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))
     text = re.sub(r' id="([^"]+)"', lambda one: one[0] if one[1] in named else "", text)
     text = re.sub(r' (?:d|x|y|width|height|transform)="[^"]*"', _rounded, text)
@@ -139,7 +139,7 @@ def _shortened(text: str) -> str:
 
 
 def _styled_once(group: re.Match[str]) -> str:
-    """Let the markers of a curve take from their group the style that they share."""
+    """Move the common style of a curve's markers to their group."""
     styles = set(re.findall(r' style="[^"]*"', group[2]))
     if len(styles) != 1 or "style=" in group[1]:
         return group[0]
@@ -153,7 +153,7 @@ def _rounded(attribute: re.Match[str]) -> str:
 
 
 def _smaller_picture(found: re.Match[str]) -> str:
-    """Encode a large picture anew, with a loss that the eye hardly sees: a page stays small."""
+    """Compress a large picture again, with hardly visible loss, to limit the size of a page."""
     data = base64.b64decode(found.group(1))
     if len(data) < _LARGE_PICTURE:
         return found.group(0)

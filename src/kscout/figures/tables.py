@@ -1,7 +1,7 @@
 """One table, written as HTML, CSV, LaTeX or Markdown.
 
-Every form says the same: which value is best among methods that a scanner could run, which rows are
-oracles, and which columns are the paper's own numbers.
+All formats mark the best value among feasible methods, the rows of oracles, and the columns with
+the paper's own numbers.
 """
 
 import csv
@@ -29,7 +29,7 @@ Cell = str | Measured | None
 
 
 def measured(value: int | float | None, spread: int | float | None = None) -> Measured | None:
-    """Return a cell for a number that may not be known."""
+    """Return a cell for a number that may be unknown."""
     if value is None:
         return None
     return Measured(float(value), None if spread is None else float(spread))
@@ -38,20 +38,20 @@ def measured(value: int | float | None, spread: int | float | None = None) -> Me
 @final
 @dataclass(frozen=True)
 class Column:
-    """How a column is named and printed."""
+    """Name and number format of a column."""
 
     name: str
     digits: int = 4
     best: Literal["max", "min"] | None = None
     is_paper: bool = False
-    """The paper's own numbers: set apart, and never marked as best."""
+    """The paper's own numbers: separate, and never marked as best."""
     is_signed: bool = False
-    """Differences: a plus sign is printed."""
+    """Differences: with a plus sign."""
     is_probability: bool = False
-    """Small values are printed as a bound, since no test yields an exact zero."""
+    """Small values are printed as a bound, since no test gives an exact zero."""
 
     def number(self, value: float) -> str:
-        """Print one number with a true minus sign; what rounds to zero has none."""
+        """Format one number with a true minus sign, except for a rounded zero."""
         if math.isnan(value):
             return "–"
         if self.is_probability and value < 10**-self.digits:
@@ -72,26 +72,26 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Table:
-    """Rows of methods under named columns; the first column is the row's name."""
+    """Rows of methods under named columns; the first column is the name of the row."""
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     note: str = ""
     name: str = field(default="table")
-    """For file names and links."""
+    """Name in file names and links."""
 
     def parted(self) -> tuple[list[Row], list[Row]]:
-        """Return feasible methods, and oracles."""
+        """Return the rows of feasible methods, and of oracles."""
         methods = [row for row in self.rows if not row.is_oracle]
         return methods, [row for row in self.rows if row.is_oracle]
 
     def ordered(self) -> list[Row]:
-        """Return feasible methods first, oracles after them."""
+        """Return feasible methods first, then oracles."""
         return [row for part in self.parted() for row in part]
 
     def is_best(self, row: Row, index: int) -> bool:
-        """Say whether a cell is the best of its column, as printed, among rows without oracles."""
+        """Return whether a cell is the best of its column, as printed, without oracles."""
         column, value = self.columns[index], self._rounded(row, index)
         if column.best is None or column.is_paper or row.is_oracle or value is None:
             return False
@@ -107,7 +107,7 @@ class Table:
 
 
 def plain_table(title: str, name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Lay out rows of any kind: their keys are the columns, numbers with a fraction are rounded."""
+    """Make a table of any rows: their keys are the columns, fractional numbers are rounded."""
     columns = tuple(Column(key.replace("_", " ")) for key in rows[0])
     lines = tuple(Row(tuple(map(_plain_cell, row.values()))) for row in rows)
     return Table(title, columns, lines, name=name.replace("_", "-"))
@@ -122,10 +122,10 @@ def _plain_cell(value: object) -> Cell:
 @final
 @dataclass(frozen=True)
 class _Marks:
-    """How a form marks what stands in cells."""
+    """Markup of cells in one format."""
 
     text: Callable[[str], str]
-    """Escapes what has a meaning in the form."""
+    """Escapes special characters."""
     best: str
     """The best value {0} of a column, and its uncertainty {1}."""
     oracle: str = "{}"
@@ -136,12 +136,12 @@ class _Marks:
 
 
 def _cells(table: Table, row: Row, marks: _Marks) -> list[str]:
-    """Write the cells of a row; the best value is marked, and so is an oracle's name."""
-    found = []
+    """Format the cells of a row; the best value and the name of an oracle are marked."""
+    texts = []
     for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
         if not isinstance(cell, Measured):
             text = marks.none if cell is None else marks.text(cell)
-            found.append(marks.oracle.format(text) if row.is_oracle and index == 0 else text)
+            texts.append(marks.oracle.format(text) if row.is_oracle and index == 0 else text)
             continue
         value, rest = marks.text(column.number(cell.value)), ""
         if cell.spread is not None:
@@ -150,8 +150,8 @@ def _cells(table: Table, row: Row, marks: _Marks) -> list[str]:
             bounds = ", ".join(column.number(bound) for bound in cell.interval)
             rest += marks.interval.format(marks.text(bounds))
         best = marks.best if table.is_best(row, index) else "{0}{1}"
-        found.append(best.format(value, rest))
-    return found
+        texts.append(best.format(value, rest))
+    return texts
 
 
 _HTML = _Marks(
@@ -164,7 +164,7 @@ _HTML = _Marks(
 
 
 def to_html(table: Table) -> str:
-    """Write the table as HTML; oracles are a body of their own under a heading row."""
+    """Format the table as HTML; oracles are a separate body under a heading row."""
     kinds = [
         " ".join((["name"] if not index else []) + (["paper"] if column.is_paper else []))
         for index, column in enumerate(table.columns)
@@ -183,7 +183,7 @@ def to_html(table: Table) -> str:
     methods, oracles = ("".join(map(line, rows)) for rows in table.parted())
     heading = (
         f'<tr class="heading"><th scope="rowgroup" colspan="{len(table.columns)}">'
-        "<span>Oracles: they look at the ground truth, so they are bounds and not methods"
+        "<span>Oracles use the ground truth, so they are bounds and not methods"
         "</span></th></tr>"
         if methods
         else ""
@@ -200,7 +200,7 @@ def to_html(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Write the table for machines: full numbers, one column each for spread and interval."""
+    """Format the table for machines: full numbers, one column each for spread and interval."""
     has_oracles = any(row.is_oracle for row in table.rows)
     lines: list[list[str]] = [[] for _ in range(len(table.rows) + 1)]
     rows = table.ordered()
@@ -216,22 +216,22 @@ def to_csv(table: Table) -> str:
 
 
 def _csv_column(name: str, rows: Sequence[Row], index: int) -> list[list[str]]:
-    """Return the header of one column and its cells, spread and interval beside the value."""
+    """Return the header of one column and its cells, with spread and interval next to the value."""
     cells = [row.cells[index] for row in rows]
     measured = [cell for cell in cells if isinstance(cell, Measured)]
     has_spread = any(cell.spread is not None for cell in measured)
     has_interval = any(cell.interval is not None for cell in measured)
     names = [name, *([f"{name} std"] if has_spread else [])]
-    found = [names + ([f"{name} low", f"{name} high"] if has_interval else [])]
+    texts = [names + ([f"{name} low", f"{name} high"] if has_interval else [])]
     for cell in cells:
         if not isinstance(cell, Measured):
-            found.append([cell or "", *[""] * (len(found[0]) - 1)])
+            texts.append([cell or "", *[""] * (len(texts[0]) - 1)])
             continue
         values: list[float | None] = [None if math.isnan(cell.value) else cell.value]
         values += [cell.spread] if has_spread else []
         values += (cell.interval or (None, None)) if has_interval else ()
-        found.append(["" if value is None else repr(value) for value in values])
-    return found
+        texts.append(["" if value is None else repr(value) for value in values])
+    return texts
 
 
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|"})
@@ -242,7 +242,7 @@ def _markdown_text(text: str) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """Write a pipe table; the best is bold, oracles are in italics after the rest."""
+    """Format as a pipe table; the best is bold, oracles are in italics at the end."""
     marks = _Marks(_markdown_text, "**{0}{1}**", "*{}* (oracle)")
     rows = [[_markdown_text(column.name) for column in table.columns]]
     rows += [_cells(table, row, marks) for row in table.ordered()]
@@ -254,7 +254,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_text(table: Table) -> str:
-    """Write the table for a terminal: columns aligned, oracles marked by a star."""
+    """Format for a terminal: aligned columns, oracles marked by a star."""
     marks = _Marks(str, "{0}{1}", "{} *")
     head, *rows = [[column.name for column in table.columns]] + [
         _cells(table, row, marks) for row in table.ordered()
@@ -264,7 +264,7 @@ def to_text(table: Table) -> str:
         "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]).rstrip()
         for cells in (head, *rows)
     ]
-    foot = ["* looks at the truth, no scanner can"] if table.parted()[1] else []
+    foot = ["* uses the ground truth, which no scanner has"] if table.parted()[1] else []
     return "\n".join([table.title, *lines, *foot])
 
 
@@ -280,7 +280,7 @@ def _latex_text(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Write a booktabs table; a rule stands between methods and oracles."""
+    """Format as a booktabs table; a rule separates methods and oracles."""
     marks = _Marks(_latex_text, r"\textbf{{{0}{1}}}", r"\textit{{{}}}", r" $\pm$ {}", none="--")
     head = " & ".join(rf"\textbf{{{_latex_text(column.name)}}}" for column in table.columns)
     bodies = [
@@ -312,7 +312,7 @@ EXTENSIONS = {"csv": ".csv", "latex": ".tex", "markdown": ".md"}
 
 
 def write(tables: Sequence[Table], form: str) -> str:
-    """Write tables one after the other in a named form."""
+    """Format tables one after the other in a named format."""
     if form not in FORMATS:
         raise unknown_name("format", form, list(FORMATS))
     return "\n".join(FORMATS[form](table) for table in tables)

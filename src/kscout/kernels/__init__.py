@@ -1,8 +1,7 @@
-"""Compiled code for inner loops: CUDA by the compiler inside torch, C by the machine's own.
+"""Compiled code for inner loops: CUDA kernels by torch's compiler, C by the machine's compiler.
 
-`registry.py` lists the operations that have compiled implementations and the conditions under which
-each serves; plain torch is always the last. `KSCOUT_KERNELS=off` turns all of them off. This file
-imports no torch.
+`registry.py` lists the operations with compiled implementations and the conditions of each; plain
+torch is always the last. `KSCOUT_KERNELS=off` turns all of them off. This file imports no torch.
 """
 
 import os
@@ -13,11 +12,11 @@ from pathlib import Path
 from kscout.errors import ConfigError
 
 SWITCH = "KSCOUT_KERNELS"
-"""Environment variable: `on` (also where it is not set) or `off`."""
+"""Environment variable: `on` (the default) or `off`."""
 
 
 class KernelUnavailableError(Exception):
-    """Compiled code cannot be had here; the message says why, and plain torch takes its place."""
+    """Compiled code is unavailable for the reason in the message; plain torch is used instead."""
 
 
 @cache
@@ -30,7 +29,7 @@ def kernels_are_on() -> bool:
 
 
 def read_source(file: str) -> str:
-    """Return a source file of this folder with those that it includes in their places."""
+    """Return a source file of this folder with its includes expanded."""
     lines = []
     for line in Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines():
         match = re.fullmatch(r'#include "(.+)"', line)

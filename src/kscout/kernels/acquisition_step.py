@@ -1,6 +1,6 @@
-"""What one step of an acquisition does between the networks on CUDA, in three kernels.
+"""The part of an acquisition step between the networks, on CUDA, in three kernels.
 
-`acquisition_step.cu` says how. The plain versions are `kscout.acquisition`'s own.
+`acquisition_step.cu` describes them. The plain versions are in `kscout.acquisition`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def choose(
     owner: Int[Tensor, " state"],
     uniforms: Float[Tensor, "state draw"],
 ) -> tuple[Bool[Tensor, "state col"], Int[Tensor, "state draw"], Float[Tensor, "state draw"]]:
-    """Draw columns that are not measured and may be; return the blocked, the drawn, their log p."""
+    """Sample unmeasured, selectable columns; return the blocked and sampled columns, and log p."""
     (n_states, n_cols), n_draws = scores.shape, uniforms.shape[1]
     blocked = torch.empty_like(mask, memory_format=torch.contiguous_format)
     columns = torch.empty(n_states, n_draws, dtype=torch.int64, device=scores.device)
@@ -41,7 +41,7 @@ def choose(
 def list_distinct(
     columns: Int[Tensor, "state draw"], owner: Int[Tensor, " state"]
 ) -> tuple[Int[Tensor, "state draw"], Int[Tensor, "3 pair"], Int[Tensor, ""]]:
-    """List each (state, column) once: where each draw stands; states, columns, slices; how many."""
+    """List each (state, column) once: index of each sample; states, columns, slices; number."""
     slot = torch.empty(columns.shape, dtype=torch.int64, device=columns.device)
     listed = torch.empty(3, columns.numel(), dtype=torch.int64, device=columns.device)
     count = torch.empty((), dtype=torch.int32, device=columns.device)
@@ -57,11 +57,11 @@ def follow(
     choice: Int[Tensor, " state"] | None,
     states: Sequence[Tensor],
 ) -> list[Tensor]:
-    """Copy the state that each row of `slot` has at `choice`; its only one where that is None.
+    """Copy the state in each row of `slot` at index `choice`; the only one if `choice` is None.
 
     Args:
-        slot: numbers of states.
-        choice: which to take.
+        slot: indices of states.
+        choice: index of the selected state in each row.
         states: owner, zero-filled (complex64), mask, image, mean, std and score of every state.
     """
     given = [x.contiguous() for x in states]

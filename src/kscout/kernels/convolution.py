@@ -1,6 +1,6 @@
-"""3x3 convolutions in 16 bit on CUDA that finish the instance norm of what they read.
+"""3x3 convolutions in 16 bit on CUDA that apply the instance norm of their input.
 
-`convolution.cu` says how. Values lie as [image, row, col, channel], before the norm.
+`convolution.cu` describes the algorithm. Values have axes [image, row, col, channel].
 """
 
 import math
@@ -22,43 +22,43 @@ _MODES = {"same": 0, "up": 1, "pooled": 2}
 
 
 _DEPTH = 16
-"""Channels that a tile holds at a time."""
+"""Channels of a tile in shared memory at a time."""
 _SHARED_BYTES = 228 * 1024
-"""Shared memory of one multiprocessor, of which each block also costs `_BLOCK_BYTES`."""
+"""Shared memory of one multiprocessor; each block also needs `_BLOCK_BYTES`."""
 _BLOCK_BYTES = 1024
 _N_BLOCKS = (3, 4)
-"""Blocks that keep a multiprocessor busy, and where a tile takes few products: one waits or writes
-while others multiply."""
+"""Smallest number of blocks that keep a multiprocessor busy, also for tiles with few products: some
+wait or write while others multiply."""
 
 
 @final
 @dataclass(frozen=True)
 class Division:
-    """How one fused convolution is divided among blocks and warps.
+    """The division of one fused convolution among blocks and warps.
 
-    `dataclasses.replace` makes others that a `Convolution` takes, too.
+    `dataclasses.replace` makes others for a `Convolution`.
     """
 
     n_in: int
     n_out: int
     ups: bool
-    """Whether some of the input is upsampled."""
+    """Whether a part of the input is upsampled."""
     n_rows: int
     n_cols: int
     warps_m: int
     warps_n: int
     n_part: int
-    """Output channels of one block; others make the rest of the tile's."""
+    """Output channels of one block; other blocks compute the remaining ones of the tile."""
     n_stages: int
-    """Steps of `_DEPTH` channels in shared memory: one is multiplied, the others under way."""
+    """Steps of `_DEPTH` channels in shared memory: one is multiplied while others are loaded."""
     keeps_weights: bool
-    """Whether they stay in shared memory; else they come with each step."""
+    """Whether weights stay in shared memory; otherwise they are loaded with each step."""
 
     @classmethod
     def of(
         cls, n_rows: int, n_cols: int, n_in: int, n_out: int, *, ups: bool = False
     ) -> "Division":
-        """Choose tiles that are many enough for the chip and small enough for several blocks.
+        """Choose tiles that are enough for the chip and small enough for several blocks.
 
         Their sides are powers of two that divide those of the image.
         """
@@ -66,11 +66,11 @@ class Division:
         is_large = n_rows * n_cols >= 128 * 64 and n_out == 16
         height = math.gcd(n_rows, 16 if is_large or width < 32 else 8)
         n_products = height * width // 16
-        # Four products of a warp below each other share most of the pixels they read; so do two
-        # beside each other, for twice the channels.
+        # Four products of a warp in a column share most of the pixels that they read; so do two
+        # in a row, for twice the channels.
         warps_m = max(n_products // 4, min(n_products, max(width // 16, 2)))
         n_tiles = n_rows * n_cols // (height * width)
-        # A multiprocessor should find work where images are a quarter as many.
+        # A multiprocessor should also have work for a quarter of the images.
         is_wide = n_out % 32 == 0 and warps_m % 2 == 0 and n_tiles * n_out >= 4 * 32
         n_part = 32 if is_wide else 16
         fields = (n_in, n_out, ups, height, width, warps_m, 1, n_part)
@@ -80,13 +80,13 @@ class Division:
             for keeps in (True, False)
             for n_stages in range(most, 1, -1)
         ]
-        # The more is under way the better, but not at the cost of blocks that multiply meanwhile.
+        # More stages hide more latency, unless they reduce the number of resident blocks.
         wanted = _N_BLOCKS[n_part == 16 or n_in <= 2 * _DEPTH]
         return max(plans, key=lambda plan: min(plan.n_resident, wanted))
 
     @property
     def parts(self) -> int:
-        """Blocks that share the output channels of one tile."""
+        """Number of blocks that share the output channels of one tile."""
         return self.n_out // self.n_part
 
     @property
@@ -95,7 +95,7 @@ class Division:
 
     @property
     def n_bytes(self) -> int:
-        """Shared memory of a block."""
+        """Shared memory of a block in bytes."""
         n_tile = (self.n_rows + 2) * (self.n_cols + 2) * _DEPTH * 2
         n_weights = self.n_part * 18 * (self.n_in if self.keeps_weights else _DEPTH * self.n_stages)
         n_source = self.ups * (self.n_rows // 2 + 2) * (self.n_cols // 2 + 2) * _DEPTH * 2
@@ -106,14 +106,14 @@ class Division:
 
     @property
     def n_registers(self) -> int:
-        """Registers of a thread below which the kernel would spill."""
+        """Registers per thread below which the kernel would spill."""
         n_own = self.n_part // self.warps_n
         n_sums = self.n_rows * self.n_cols // self.warps_m * n_own // 32
         return 40 + n_sums + n_own * 3 // 4
 
     @property
     def n_resident(self) -> int:
-        """Blocks that one multiprocessor holds; none where not even one fits."""
+        """Blocks that fit on one multiprocessor; may be 0."""
         by_memory = _SHARED_BYTES // (self.n_bytes + _BLOCK_BYTES)
         return min(by_memory, 65536 // (self.n_registers * self.n_threads), 8)
 
@@ -121,27 +121,27 @@ class Division:
 @final
 @dataclass(frozen=True)
 class Features:
-    """What one convolution leaves: values before the norm, and their sums per tile."""
+    """The output of one convolution: values before the norm, and their sums per tile."""
 
     values: Tensor
     sums: Tensor
     n_tiles: int
     pooled: Tensor | None = None
-    """Maxima of 2 x 2 values, where the convolution was asked for them."""
+    """Maxima of 2 x 2 values, if requested."""
 
     @property
     def read(self) -> Tensor:
-        """What the next layer of a network without skip connections reads."""
+        """The input of the next layer in a network without skip connections."""
         return self.values if self.pooled is None else self.pooled
 
-    def part(self, own: slice) -> "Features":
-        """Return those of some images."""
-        pooled = None if self.pooled is None else self.pooled[own]
-        return Features(self.values[own], self.sums[own], self.n_tiles, pooled)
+    def part(self, some: slice) -> "Features":
+        """Return the features of some images."""
+        pooled = None if self.pooled is None else self.pooled[some]
+        return Features(self.values[some], self.sums[some], self.n_tiles, pooled)
 
 
 class Input(NamedTuple):
-    """Images of 32 bit and what normalizes them."""
+    """Images in 32 bit and their normalization."""
 
     image: Tensor
     mean: Tensor
@@ -154,14 +154,14 @@ class Convolution:
 
     Args:
         weight: [out, in, 3, 3]; one input channel makes a first layer, which reads images.
-        mode: what is read: values of the `same` size, of half the size (`up`), or the maxima that
-            a convolution of twice the size with `pools` has left (`pooled`).
+        mode: input: values of the `same` size, of half the size (`up`), or the maxima of a
+            convolution of twice the size with `pools` (`pooled`).
         n_rows: rows of the output.
         n_cols: columns of the output.
-        n_skip: input channels that come from a second tensor of the output's size.
-        clamps: whether a first layer clamps normalized images to six deviations.
-        pools: whether to leave maxima of 2 x 2 values, too; not for first layers.
-        division: how the work is divided, if not as `Division.of` says.
+        n_skip: input channels of a second tensor of the output's size.
+        clamps: whether a first layer clamps normalized images to six standard deviations.
+        pools: whether to also compute maxima of 2 x 2 values; not for first layers.
+        division: division of the work; by default `Division.of`.
     """
 
     def __init__(
@@ -190,9 +190,9 @@ class Convolution:
         else:
             layers = (n_rows, n_cols, n_in - n_skip, _MODES[mode], n_skip, n_out)
             divided = (division.warps_n, division.parts, division.n_stages)
-            own = (int(division.keeps_weights), division.n_resident, int(pools))
+            some = (int(division.keeps_weights), division.n_resident, int(pools))
             self.n_threads, self.n_bytes = division.n_threads, division.n_bytes
-            arguments = (*layers, *sizes, *divided, *own)
+            arguments = (*layers, *sizes, *divided, *some)
             self.kernel = compile_kernel(FILE, "convolve", *arguments, n_bytes=self.n_bytes)
             n_parts, n_resident = division.parts, division.n_resident
         n_blocks = _n_multiprocessors(weight.device) * n_resident
@@ -202,12 +202,12 @@ class Convolution:
         self.set_weight(weight)
 
     def set_weight(self, weight: Float[Tensor, "out in 3 3"]) -> None:
-        """Take other weights, in place: a CUDA graph that uses them sees the change."""
+        """Replace the weights in place, so that a CUDA graph uses the new ones."""
         values = weight.detach().reshape(-1)
         self.weight.copy_(torch.cat([values.new_zeros(1), values])[self.order])
 
     def allocate(self, n_images: int, empty: Empty | None = None) -> Features:
-        """Reserve what this convolution writes, where `empty` says, or in memory of its own."""
+        """Allocate the output, by `empty` or in new memory."""
         empty = empty or partial(_empty, self.weight.device)
         values = empty((n_images, *self.shape, self.n_out), torch.half)
         sums = empty((n_images, self.n_tiles, self.n_out, 2), torch.float32)
@@ -220,20 +220,20 @@ class Convolution:
     def __call__(
         self, main: Features | Input, skip: Features | None, out: Features, n_images: Tensor
     ) -> None:
-        """Read `main` and `skip`, write `out`, for as many images as the device counts."""
+        """Read `main` and `skip`, write `out`, for the number of images on the device."""
         most = len(out.values)
         grid = (min(self.grid[0], self.n_tiles * most), *self.grid[1:])
         arguments: list[Any]
         if isinstance(main, Input):
             arguments = [*main, self.weight, out.values, out.sums, n_images, most]
         else:
-            beside = main if skip is None else skip
+            second = main if skip is None else skip
             read = main.pooled if self.reads_pooled else main.values
             pooled = out.pooled if self.pools else out.values
             assert read is not None and pooled is not None
             arguments = [
                 *(read, main.sums, main.n_tiles),
-                *(beside.values, beside.sums, beside.n_tiles),
+                *(second.values, second.sums, second.n_tiles),
                 *(self.weight, out.values, pooled, out.sums, n_images, most),
             ]
         self.kernel(grid, (self.n_threads, 1, 1), arguments, self.n_bytes)
@@ -246,12 +246,12 @@ def _n_multiprocessors(device: torch.device) -> int:
 
 
 def packed_order(n_out: int, n_in: int) -> Int[Tensor, "tap block_in block_out lane 2 4"]:
-    """Return the order in which the lanes of a warp hold a convolution's weights.
+    """Return the order in which the lanes of a warp store a convolution's weights.
 
-    For a tap, 16 input and 16 output channels, lane l holds inputs 2 (l % 4) + {0, 1, 8, 9} of one
+    For a tap, 16 input and 16 output channels, lane l has inputs 2 (l % 4) + {0, 1, 8, 9} of one
     output, then of another: with n = l // 4 these are 4 (n // 2) + n % 2 and that plus 2, so that
-    the four results of a lane lie side by side. Weights count from 1; 0 stands for none. The nine
-    taps of a first layer, which has one input channel, take the place of input channels.
+    the four results of a lane are adjacent. Weights count from 1; 0 means none. The nine
+    taps of a first layer, which has one input channel, replace input channels.
     """
     weights = torch.arange(1, n_out * n_in * 9 + 1).view(n_out, n_in, 9)
     if n_in == 1:

@@ -1,6 +1,6 @@
 """Gradients of 3x3 convolutions with instance norm, ReLU and pooling, in 16 bit on CUDA.
 
-`convolution_backward.cu` says how. Sums are in 32 bit and in a fixed order.
+`convolution_backward.cu` describes the algorithm. Sums are in 32 bit and in a fixed order.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LAYERS = "convolution_backward_layers.cu"
 THIN = "convolution_backward_thin.cu"
 _THREADS = 256
 _AT_ONCE = 2
-"""Blocks of plain convolutions that one multiprocessor holds."""
+"""Blocks of plain convolutions per multiprocessor."""
 _TASKS_THREADS = 512
 """Threads of kernels whose warps have different tasks: one block fills a multiprocessor."""
 
@@ -26,17 +26,17 @@ _TASKS_THREADS = 512
 @final
 @dataclass(frozen=True)
 class Flow:
-    """A gradient by what a layer leaves for the next: after norm, ReLU and pooling."""
+    """The gradient of a layer's final output, after norm, ReLU and pooling."""
 
     gradient: Float[Tensor, "image row col channel"]
     sums: Float[Tensor, "image part channel 2"]
-    """Of what passes the ReLU, and of that times the normalized value."""
+    """Sums of the gradient after the ReLU, and of its product with the normalized value."""
 
 
 @final
 @dataclass(frozen=True)
 class Before:
-    """What a convolution read: the layer before's values, pooled, and their norms."""
+    """The input of a convolution: the pooled values of the previous layer, and their norms."""
 
     values: Float[Tensor, "image row col channel"]
     norms: Float[Tensor, "image channel 2"]
@@ -44,10 +44,10 @@ class Before:
 
 @final
 class NormBackward:
-    """Instance norm and ReLU after one convolution, backward.
+    """Backward pass of instance norm and ReLU after one convolution.
 
     Args:
-        n_channels: the convolution's output channels.
+        n_channels: output channels of the convolution.
         n_pixels: pixels of its output before pooling.
     """
 
@@ -65,7 +65,7 @@ class NormBackward:
         return norms
 
     def factors(self, norms: Tensor, flow: Flow) -> Float[Tensor, "image channel 4"]:
-        """Return what takes values and gradients to the derivative by the convolution's output."""
+        """Return the factors of values and gradients in the derivative of the output."""
         n, n_parts = flow.sums.shape[:2]
         factors = torch.empty(n, self.n_channels, 4, device=norms.device)
         arguments = [flow.sums, n_parts, self.n_pixels, norms, factors]
@@ -75,10 +75,10 @@ class NormBackward:
 
 @final
 class LastSums:
-    """What the last layer's norm needs of a gradient; others find it as they make theirs.
+    """Gradient sums for the last layer's norm; other layers compute them with their gradients.
 
     Args:
-        n_channels: the convolution's output channels.
+        n_channels: output channels of the convolution.
         n_rows: rows of its output after pooling.
         n_cols: columns of its output after pooling.
     """
@@ -89,7 +89,7 @@ class LastSums:
         self.kernel = compile_kernel(FILE, "gradient_sums", *self.shape)
 
     def __call__(self, features: Features, norms: Tensor, gradient: Tensor) -> Flow:
-        """Return a gradient by the pooled output, of any shape, with its sums."""
+        """Return the gradient of the pooled output, of any shape, with its sums."""
         n = len(gradient)
         sums = torch.empty(n, self.n_parts, self.shape[2], 2, device=gradient.device)
         grid, block = (self.n_parts, n, 1), (_THREADS, 1, 1)
@@ -99,7 +99,7 @@ class LastSums:
 
 @final
 class FirstBackward:
-    """The backward pass of a first layer, which reads images and does not pool."""
+    """The backward pass of a first layer, whose input is images, and which does not pool."""
 
     def __init__(self, n_out: int, n_rows: int, n_cols: int, device: torch.device) -> None:
         self.n_out = n_out
@@ -107,7 +107,7 @@ class FirstBackward:
         tile = (min(n_rows, 8 if n_out <= 32 else 4), min(n_cols, 32))
         sizes = (n_rows, n_cols, n_out, *tile)
         n_tile = tile[0] * tile[1] * (2 * n_out + 16) + 2 * (tile[0] + 2) * (tile[1] + 2)
-        # In the end the same memory holds what eight warps have found.
+        # Finally the same memory contains the results of eight warps.
         self.n_bytes = max(n_tile, 8 * n_out * 16 * 4)
         kernel = (FILE, "first_weight_gradients", *sizes)
         self.kernel = compile_kernel(*kernel, n_bytes=self.n_bytes)
@@ -116,12 +116,12 @@ class FirstBackward:
     def __call__(
         self, image: Float[Tensor, "image row col"], features: Features, norms: Tensor, flow: Flow
     ) -> Float[Tensor, "out 1 3 3"]:
-        """Return the weight's gradient."""
+        """Return the gradient of the weights."""
         factors = self.norm.factors(norms, flow)
-        found = torch.empty(self.n_workers, self.n_out, 16, device=image.device)
-        arguments = [image, features.values, factors, flow.gradient, found, len(image)]
+        sums = torch.empty(self.n_workers, self.n_out, 16, device=image.device)
+        arguments = [image, features.values, factors, flow.gradient, sums, len(image)]
         self.kernel((self.n_workers, 1, 1), (_THREADS, 1, 1), arguments, self.n_bytes)
-        return found.sum(dim=0)[:, :9].reshape(self.n_out, 1, 3, 3)
+        return sums.sum(dim=0)[:, :9].reshape(self.n_out, 1, 3, 3)
 
 
 @final
@@ -129,7 +129,7 @@ class ConvolutionBackward:
     """The backward pass of one convolution and of the norm, ReLU and pooling after it.
 
     Args:
-        n_out: its output channels.
+        n_out: output channels of the convolution.
         n_in: its input channels.
         n_rows: rows of its output before pooling.
         n_cols: columns of its output before pooling.
@@ -153,7 +153,7 @@ class ConvolutionBackward:
             self._prepare_plain()
 
     def _prepare_thin(self) -> None:
-        """Build what does all at once, in strips of an image."""
+        """Build the kernel that computes all at once, in strips of an image."""
         n_rows, n_cols = self.shape
         width, self.thin_bytes = _strip_width(n_cols), thin_bytes(n_cols)
         kernel = (THIN, "differentiate_thin", *self.shape, width)
@@ -161,9 +161,9 @@ class ConvolutionBackward:
         self.thin_parts = (n_rows // 4 + 1) * (n_cols // width) * _n_products(width)
 
     def _prepare_weights(self) -> None:
-        """Build the sums of products of derivatives and inputs."""
+        """Build the kernel for sums of products of derivatives and inputs."""
         n_rows, n_cols = min(self.shape[0], 8), min(self.shape[1], 16)
-        # Blocks that share output channels make the same derivatives: let them have many inputs.
+        # Blocks that share output channels compute the same derivatives, so they get many inputs.
         n_out, n_in = (32, 64) if self.n_in >= 64 else (64, 32)
         arguments = (*self.shape, self.n_in, self.n_out, n_rows, n_cols, n_out, n_in)
         n_pixels, n_around = n_rows * n_cols, (n_rows + 2) * (n_cols + 2)
@@ -173,11 +173,11 @@ class ConvolutionBackward:
         self.weights_parts = (self.n_out // n_out, self.n_in // n_in)
 
     def _prepare_plain(self) -> None:
-        """Build the convolution that takes derivatives from the output to the input."""
+        """Build the convolution from derivatives of the output to those of the input."""
         n_rows, n_cols = min(self.shape[0], 16), min(self.shape[1], 32)
         n_products = n_rows * n_cols // 16
         warps_m = n_products // 4
-        # Eight warps to a block, if the channels suffice for what the pixels lack.
+        # Eight warps per block, if there are enough channels for few pixels.
         warps_n = 2 if warps_m < 8 and self.n_in >= 64 else 1
         sizes = (*self.shape, self.n_out, self.n_in, n_rows, n_cols, warps_m, warps_n)
         n_around = (n_rows + 2) * (n_cols + 2)
@@ -190,49 +190,49 @@ class ConvolutionBackward:
     def __call__(
         self, features: Features, norms: Tensor, flow: Flow, before: Before, weight: Tensor
     ) -> tuple[Float[Tensor, "out in 3 3"], Flow]:
-        """Return the weight's gradient and the gradient by what the convolution read.
+        """Return the gradients of the weights and of the convolution's input.
 
         Args:
-            features: what the convolution left.
-            norms: of these.
-            flow: the gradient by them after norm, ReLU and pooling.
-            before: what the convolution read.
+            features: output of the convolution.
+            norms: norms of the output.
+            flow: the gradient after norm, ReLU and pooling.
+            before: input of the convolution.
             weight: in `backward_order`.
         """
         factors = self.norm.factors(norms, flow)
         if self.is_thin:
             return self._differentiate_thin(features, factors, flow, before, weight)
-        found, derivative = self._to_weight(features, factors, flow, before)
-        return found, self._to_input(before, derivative, weight)
+        sums, derivative = self._to_weight(features, factors, flow, before)
+        return sums, self._to_input(before, derivative, weight)
 
     def _differentiate_thin(
         self, features: Features, factors: Tensor, flow: Flow, before: Before, weight: Tensor
     ) -> tuple[Tensor, Flow]:
         shape = (2 * self.n_processors, 9, self.n_out, self.n_in)
-        found = weight.new_empty(shape, dtype=torch.float32)
+        sums = weight.new_empty(shape, dtype=torch.float32)
         back = self._allocate(before, self.thin_parts)
         arguments = [
             *(features.values, flow.gradient, factors, weight, before.values, before.norms),
-            *(back.gradient, back.sums, found, len(features.values)),
+            *(back.gradient, back.sums, sums, len(features.values)),
         ]
         self.thin((self.n_processors, 1, 1), (_TASKS_THREADS, 1, 1), arguments, self.thin_bytes)
-        return self._total(found), back
+        return self._total(sums), back
 
     def _to_weight(
         self, features: Features, factors: Tensor, flow: Flow, before: Before
     ) -> tuple[Float[Tensor, "out in 3 3"], Float[Tensor, "image row col out"]]:
-        """Return the weight's gradient and the derivative by the convolution's output."""
+        """Return the gradient of the weights and the derivative of the convolution's output."""
         n_out, n_in = self.weights_parts
         n_workers = max(1, self.n_processors // (n_out * n_in))
-        found = torch.empty(n_workers, 9, self.n_out, self.n_in, device=factors.device)
+        sums = torch.empty(n_workers, 9, self.n_out, self.n_in, device=factors.device)
         derivative = torch.empty_like(features.values)
         arguments = [
             *(features.values, factors, flow.gradient, before.values, before.norms),
-            *(derivative, found, len(derivative)),
+            *(derivative, sums, len(derivative)),
         ]
         grid = (n_workers, n_out, n_in)
         self.weights(grid, (_TASKS_THREADS, 1, 1), arguments, self.weights_bytes)
-        return self._total(found), derivative
+        return self._total(sums), derivative
 
     def _to_input(self, before: Before, derivative: Tensor, weight: Tensor) -> Flow:
         back = self._allocate(before, self.plain_parts)
@@ -249,16 +249,16 @@ class ConvolutionBackward:
         sums = torch.empty(shape, device=before.values.device)
         return Flow(torch.empty_like(before.values), sums)
 
-    def _total(self, found: Tensor) -> Float[Tensor, "out in 3 3"]:
-        total = found.new_empty(self.n_out, self.n_in, 3, 3)
+    def _total(self, sums: Tensor) -> Float[Tensor, "out in 3 3"]:
+        total = sums.new_empty(self.n_out, self.n_in, 3, 3)
         grid = (total.numel() // 128, 1, 1)
-        self.add_workers(grid, (_THREADS, 1, 1), [found, len(found), total])
+        self.add_workers(grid, (_THREADS, 1, 1), [sums, len(sums), total])
         return total
 
 
 def _strip_width(n_cols: int) -> int:
-    """Return how wide the strips are in which a thin layer goes back through an image."""
-    # Strips with neighbors read a window beyond each side, and threads have one in a row.
+    """Return the width of the strips in which a thin layer is differentiated."""
+    # Strips with neighbors read a window beyond each side, and each thread has one per row.
     return n_cols if n_cols <= 128 else next(x for x in (96, 64, 32) if n_cols % x == 0)
 
 
@@ -267,8 +267,8 @@ def _n_products(width: int) -> int:
 
 
 def thin_bytes(n_cols: int) -> int:
-    """Return the shared memory of a block that goes back through a thin layer."""
-    # Twelve rows of derivatives and sixteen of what was read, with a border; some weights.
+    """Return the shared memory of a block of the backward pass of a thin layer."""
+    # Twelve rows of derivatives and sixteen of inputs, with a border; some weights.
     return (16 * _n_products(_strip_width(n_cols)) + 2) * (12 * 64 + 16 * 32) + 6 * 32 * 16
 
 
@@ -277,7 +277,7 @@ def _n_processors(device: torch.device) -> int:
 
 
 def backward_order(n_out: int, n_in: int) -> Tensor:
-    """Return where `ConvolutionBackward` finds a weight [out, in, 3, 3], counted from 1; 0: none.
+    """Return the index of each weight of `ConvolutionBackward`, counted from 1; 0 means none.
 
     It is the packed order of the transposed weight, taps reversed.
     """

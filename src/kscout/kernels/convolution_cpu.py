@@ -1,6 +1,6 @@
-"""What `convolution_cpu.c` computes, called with tensors stored channels last.
+"""The functions of `convolution_cpu.c`, for tensors stored channels last.
 
-Winograd's transform of 3x3 weights is linear and small: torch makes it, once for frozen weights.
+Winograd's transform of 3x3 weights is linear and small: torch computes it, once for frozen weights.
 """
 
 import ctypes
@@ -15,9 +15,9 @@ from kscout.kernels.native import native_library
 from kscout.kernels.threads import call, count, over_parts, scratch
 
 LANES = 16
-"""Channels come in multiples of this."""
+"""Numbers of channels are multiples of this."""
 _PANEL = 32
-"""Outputs whose weights are stored together."""
+"""Outputs whose weights are adjacent in memory."""
 
 
 def _functions() -> ctypes.CDLL:
@@ -38,15 +38,15 @@ def _transform(dtype: torch.dtype) -> Float[Tensor, "36 9"]:
 def transform_weights(
     weight: Float[Tensor, "out_channel channel 3 3"],
 ) -> Float[Tensor, "36 packed"]:
-    """Return weights as `convolve` takes them, computed in the weights' own precision.
+    """Return weights in the layout of `convolve`, computed in the precision of the weights.
 
-    Panels of 32 outputs follow each other, so that products read memory in a row.
+    Panels of 32 outputs are consecutive, so that products read memory sequentially.
     """
-    whole = len(weight) // _PANEL * _PANEL
-    by_panel = weight.detach().flatten(2)[:whole].unflatten(0, (-1, _PANEL))
+    n_full = len(weight) // _PANEL * _PANEL
+    by_panel = weight.detach().flatten(2)[:n_full].unflatten(0, (-1, _PANEL))
     packed = by_panel.permute(3, 0, 2, 1).reshape(9, -1)
-    if whole < len(weight):
-        rest = weight.detach()[whole:].permute(2, 3, 1, 0).reshape(9, -1)
+    if n_full < len(weight):
+        rest = weight.detach()[n_full:].permute(2, 3, 1, 0).reshape(9, -1)
         packed = torch.cat([packed, rest], dim=1)
     return _transform(weight.dtype) @ packed
 
@@ -56,19 +56,19 @@ def convolve(
     weights: Float[Tensor, "36 packed"],
     to: Float[Tensor, "batch row col out_channel"] | None = None,
 ) -> Float[Tensor, "batch row col out_channel"]:
-    """Convolve with transformed 3x3 weights, zeros outside the image; write `to` where given."""
+    """Convolve with transformed 3x3 weights, zeros outside the image; into `to` if given."""
     n, n_rows, n_cols, n_in = pixels.shape
     n_out = weights.shape[1] // n_in
     pixels = pixels.contiguous()
-    found = pixels.new_empty(n, n_rows, n_cols, n_out) if to is None else to
+    output = pixels.new_empty(n, n_rows, n_cols, n_out) if to is None else to
     size = count(_functions().convolve_scratch, n_in, n_out)
 
     def run(begin: int, end: int) -> None:
         shape = (end - begin, n_rows, n_cols, n_in, n_out)
-        call(_functions().convolve, pixels[begin], found[begin], weights, scratch(size), *shape)
+        call(_functions().convolve, pixels[begin], output[begin], weights, scratch(size), *shape)
 
     over_parts(n, run)
-    return found
+    return output
 
 
 def weight_gradient(
@@ -79,16 +79,16 @@ def weight_gradient(
     n, n_rows, n_cols, n_in = pixels.shape
     n_out = gradient.shape[-1]
     pixels, gradient = pixels.contiguous(), gradient.contiguous()
-    found = pixels.new_empty(n_out, n_in, 3, 3)
+    output = pixels.new_empty(n_out, n_in, 3, 3)
     size = count(_functions().weigh_scratch, n_in, n_out)
 
     def run(begin: int, end: int) -> None:
-        # By output channel: sums over images then do not depend on the number of threads.
+        # By output channel, so that sums over images do not depend on the number of threads.
         shape = (n, n_rows, n_cols, n_in, n_out, begin * LANES, end * LANES)
-        call(_functions().weigh, pixels, gradient, found, scratch(size), *shape)
+        call(_functions().weigh, pixels, gradient, output, scratch(size), *shape)
 
     over_parts(n_out // LANES, run)
-    return found
+    return output
 
 
 def convolve_first(
@@ -96,18 +96,18 @@ def convolve_first(
     weight: Float[Tensor, "out_channel 1 3 3"],
     to: Float[Tensor, "batch row col out_channel"] | None = None,
 ) -> Float[Tensor, "batch row col out_channel"]:
-    """Convolve images of one channel; write `to` where given."""
+    """Convolve images of one channel; into `to` if given."""
     n, n_rows, n_cols = image.shape
     weights = weight.detach().flatten(1).T.contiguous()
     image = image.contiguous()
-    found = image.new_empty(n, n_rows, n_cols, len(weight)) if to is None else to
+    output = image.new_empty(n, n_rows, n_cols, len(weight)) if to is None else to
 
     def run(begin: int, end: int) -> None:
         shape = (end - begin, n_rows, n_cols, len(weight))
-        call(_functions().convolve_first, image[begin], found[begin], weights, *shape)
+        call(_functions().convolve_first, image[begin], output[begin], weights, *shape)
 
     over_parts(n, run)
-    return found
+    return output
 
 
 def first_weight_gradient(
@@ -116,18 +116,18 @@ def first_weight_gradient(
     """Return the gradient of `convolve_first`'s weights."""
     n, n_rows, n_cols, n_out = gradient.shape
     image, gradient = image.contiguous(), gradient.contiguous()
-    found = image.new_empty(n, 9, n_out)
+    output = image.new_empty(n, 9, n_out)
 
     def run(begin: int, end: int) -> None:
         shape = (end - begin, n_rows, n_cols, n_out)
-        call(_functions().weigh_first, image[begin], gradient[begin], found[begin], *shape)
+        call(_functions().weigh_first, image[begin], gradient[begin], output[begin], *shape)
 
     over_parts(n, run)
-    return found.sum(dim=0).T.reshape(n_out, 1, 3, 3)
+    return output.sum(dim=0).T.reshape(n_out, 1, 3, 3)
 
 
 class Normalized(NamedTuple):
-    """What instance norm, ReLU and pooling gave, and what they need for going back."""
+    """Results of instance norm, ReLU and pooling, with the data for the backward pass."""
 
     output: Float[Tensor, "batch out_row out_col channel"]
     scale: Float[Tensor, "batch channel"]
@@ -135,7 +135,7 @@ class Normalized(NamedTuple):
 
     @classmethod
     def empty(cls, pixels: Float[Tensor, "batch row col channel"], *, pools: bool) -> "Normalized":
-        """Reserve the memory for features like these."""
+        """Allocate memory for features of this shape."""
         n, n_rows, n_cols, n_channels = pixels.shape
         step = 2 if pools else 1
         output = pixels.new_empty(n, n_rows // step, n_cols // step, n_channels)
@@ -145,17 +145,17 @@ class Normalized(NamedTuple):
 def normalize(
     pixels: Float[Tensor, "batch row col channel"], *, pools: bool, to: Normalized | None = None
 ) -> Normalized:
-    """Apply instance norm, ReLU and, where asked, 2x2 max pooling; write `to` where given."""
+    """Apply instance norm, ReLU and optional 2x2 max pooling; into `to` if given."""
     n, n_rows, n_cols, n_channels = pixels.shape
-    found = Normalized.empty(pixels, pools=pools) if to is None else to
+    output = Normalized.empty(pixels, pools=pools) if to is None else to
 
     def run(begin: int, end: int) -> None:
-        tensors = (x[begin] for x in (pixels, *found))
+        tensors = (x[begin] for x in (pixels, *output))
         shape = (end - begin, n_rows, n_cols, n_channels, int(pools))
         call(_functions().normalize_forward, *tensors, *shape)
 
     over_parts(n, run)
-    return found
+    return output
 
 
 def normalize_backward(
@@ -166,18 +166,18 @@ def normalize_backward(
     pools: bool,
     in_place: bool = False,
 ) -> Float[Tensor, "batch row col channel"]:
-    """Return the gradient of `normalize`'s input, where asked in the memory of that input."""
+    """Return the gradient of the input of `normalize`, optionally in the memory of that input."""
     n, n_rows, n_cols, n_channels = pixels.shape
-    gradient, found = gradient.contiguous(), pixels if in_place else torch.empty_like(pixels)
+    gradient, output = gradient.contiguous(), pixels if in_place else torch.empty_like(pixels)
     output, scale, shift = normalized
 
     def run(begin: int, end: int) -> None:
-        tensors = (x[begin] for x in (gradient, output, pixels, scale, shift, found))
+        tensors = (x[begin] for x in (gradient, output, pixels, scale, shift, output))
         shape = (end - begin, n_rows, n_cols, n_channels, int(pools))
         call(_functions().normalize_backward, *tensors, *shape)
 
     over_parts(n, run)
-    return found
+    return output
 
 
 def run_unet(
@@ -188,17 +188,17 @@ def run_unet(
     n_pools: int,
     n_at_once: int,
 ) -> Float[Tensor, "batch row col"]:
-    """Map normalized images by the paper's U-Net.
+    """Apply the paper's U-Net to normalized images.
 
     Args:
         image: normalized images.
         weights: of all layers in order: [9, channel], transformed ones, and the last [channel + 1].
         n_channels: features of the finest level.
         n_pools: number of poolings.
-        n_at_once: images that a thread takes through all levels together.
+        n_at_once: images that a thread processes together.
     """
     n, n_rows, n_cols = image.shape
-    image, found = (
+    image, output = (
         image.contiguous(),
         torch.empty_like(image, memory_format=torch.contiguous_format),
     )
@@ -208,7 +208,7 @@ def run_unet(
     def run(begin: int, end: int) -> None:
         for first in range(begin, end, n_most):
             shape = (min(n_most, end - first), n_rows, n_cols, n_channels, n_pools)
-            call(_functions().unet, image[first], found[first], weights, scratch(size), *shape)
+            call(_functions().unet, image[first], output[first], weights, scratch(size), *shape)
 
     over_parts(n, run)
-    return found
+    return output

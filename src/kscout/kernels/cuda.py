@@ -1,6 +1,6 @@
-"""CUDA kernels, compiled when first used by the compiler that ships with torch.
+"""CUDA kernels, compiled on first use by torch's own compiler.
 
-Each `.cu` file says what its kernels do. They need no headers, hence no CUDA toolkit.
+Each `.cu` file describes its kernels. They need no headers, hence no CUDA toolkit.
 """
 
 from functools import cache
@@ -18,14 +18,14 @@ def compile_kernel(file: str, name: str, *arguments: int, n_bytes: int = 0) -> A
     """Compile a kernel for the current device; called with grid, block, arguments, shared bytes.
 
     Args:
-        file: name of the source file beside this one.
+        file: name of the source file in this folder.
         name: the kernel.
         arguments: its template arguments.
-        n_bytes: dynamic shared memory that a block will ask for.
+        n_bytes: dynamic shared memory of a block.
     """
     expression = f"{name}<{','.join(map(str, arguments))}>" if arguments else name
     try:
-        # Private to torch, hence possibly absent, and free to fail in any way.
+        # A private function of torch, which may be missing and may raise any exception.
         kernel = torch.cuda._compile_kernel(read_source(file), expression)
         kernel.set_shared_memory_config(n_bytes)
     except Exception as error:
@@ -39,11 +39,11 @@ _counts: dict[tuple[int, torch.device], Tensor] = {}
 
 
 def count_on(device: torch.device, n: int) -> Int[Tensor, ""]:
-    """Return a count on the device, made once and shared: do not change it."""
+    """Return a cached count on the device, which must not be modified."""
     count = _counts.get((n, device))
     if count is None:
         count = torch.full((), n, dtype=torch.int32, device=device)
-        # Memory of a graph under capture holds nothing until the graph runs.
+        # Memory of a graph under capture is undefined until the graph runs.
         if device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
             _counts[n, device] = count
     return count

@@ -1,9 +1,9 @@
-"""C kernels for a CPU, compiled when first used by the machine's own compiler.
+"""C kernels for a CPU, compiled on first use by the machine's compiler.
 
-Compiled files are kept in the user's cache, one for each source, compiler and kind of CPU. The name
-of such a file ends in the checksum of its content: a damaged one is compiled anew. A cache that
-others could write to is not used; each process then compiles for itself and leaves nothing behind.
-Where there is no compiler, or it fails, there are no kernels, and plain torch takes their place.
+Compiled files are stored in the user's cache, one for each source, compiler and kind of CPU. Their
+name ends in the checksum of their content: a damaged file is compiled again. A cache that other
+users can write to is not used; each process then compiles for itself and deletes the result.
+Without a working compiler there are no kernels, and plain torch is used instead.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ from kscout.kernels import KernelUnavailableError, read_source
 _log = logging.getLogger(__name__)
 
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-w", "-fno-schedule-insns")
-"""On ARM, GCC moves loads ahead until sums no longer fit the registers; elsewhere it does not."""
+"""On ARM, GCC schedules loads so early that sums no longer fit the registers."""
 _IS_ARM = platform.machine() in ("aarch64", "arm64")
 _FOR_THIS_MACHINE = ("-march=native", "-mcpu=native")[:: -1 if _IS_ARM else 1]
-"""Compilers differ in which of the two they take; without either, code is slower than torch's. On
-ARM the second one also chooses the order of instructions."""
+"""Compilers support one of the two; without either, code is slower than torch's. On ARM the second
+one also determines the order of instructions."""
 _COMPILE_LIMIT_S, _ANSWER_LIMIT_S = 120.0, 60.0
 
 
@@ -41,38 +41,38 @@ def native_library(file: str) -> ctypes.CDLL:
     """Return the functions of a C file of this folder.
 
     Raises:
-        KernelUnavailableError: where it cannot be compiled or loaded.
+        KernelUnavailableError: it cannot be compiled or loaded.
     """
-    found = _library(file)
-    if isinstance(found, str):
-        raise KernelUnavailableError(found)
-    return found
+    loaded = _library(file)
+    if isinstance(loaded, str):
+        raise KernelUnavailableError(loaded)
+    return loaded
 
 
 @cache
 def _library(file: str) -> ctypes.CDLL | str:
-    """Return the loaded library, or why there is none: tried once per process."""
+    """Return the loaded library, or the reason of a failure; tried once per process."""
     try:
         compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
         if compiler is None:
             return "no C compiler (cc, gcc or clang) was found"
         key = _key(compiler, file)
         folder = _cache_folder()
-        kept = None if folder is None else _kept(folder, key)
-        return _compiled(compiler, file, key, folder) if kept is None else ctypes.CDLL(str(kept))
+        cached = None if folder is None else _cached(folder, key)
+        return ctypes.CDLL(str(cached)) if cached else _compiled(compiler, file, key, folder)
     except (OSError, KernelUnavailableError) as error:
         return f"{file} was not compiled: {error}"
 
 
 def _key(compiler: str, file: str) -> str:
-    """Return what the name of a compiled file begins with: another for whatever would change it."""
+    """Return the prefix of a compiled file's name, which depends on all inputs of compilation."""
     version = _run([compiler, "--version"], _ANSWER_LIMIT_S)
     kind = [read_source(file), compiler, version, _processor(), *_FLAGS, *_FOR_THIS_MACHINE]
     return f"{Path(file).stem}-{hashlib.sha256(chr(10).join(kind).encode()).hexdigest()[:20]}"
 
 
 def _processor() -> str:
-    """Return what tells kinds of CPU apart: a cache may be shared between machines."""
+    """Return an identifier of the kind of CPU, since machines may share a cache."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -83,10 +83,10 @@ def _processor() -> str:
 
 @cache
 def _cache_folder() -> Path | None:
-    """Return the user's cache folder, made where there is none; None where it cannot be trusted."""
+    """Return the user's cache folder, created if missing; None if it is not safe."""
     folder = Path(platformdirs.user_cache_dir("kscout"))
     if not folder.is_absolute():
-        _log.warning("the cache folder %s is no absolute path and is not used", folder)
+        _log.warning("the cache folder %s is not an absolute path and is not used", folder)
         return None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -101,26 +101,26 @@ def _cache_folder() -> Path | None:
 
 
 def _fault(path: Path, kind: int) -> str | None:
-    """Return why a file or folder is not this user's alone; None where it is."""
-    found = path.lstat()
-    if stat.S_IFMT(found.st_mode) != kind:
-        return "is a link or no plain file or folder"
-    if found.st_uid != os.getuid():
+    """Return the reason why other users could change a file or folder; None if they cannot."""
+    status = path.lstat()
+    if stat.S_IFMT(status.st_mode) != kind:
+        return "is a link or has another type"
+    if status.st_uid != os.getuid():
         return "belongs to another user"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "can be written by others"
     return None
 
 
-def _kept(folder: Path, key: str) -> Path | None:
-    """Return the compiled file that the cache holds whole; remove what is damaged."""
+def _cached(folder: Path, key: str) -> Path | None:
+    """Return the intact compiled file of the cache; damaged files are removed."""
     for path in sorted(folder.glob(f"{key}-*.so")):
-        # Another process may just have removed it, and a folder may be read-only.
+        # Another process may remove it at the same time, and a folder may be read-only.
         with contextlib.suppress(OSError):
             fault = _fault(path, stat.S_IFREG)
             if fault is None and path.name == _name(key, path):
                 return path
-            _log.warning("%s is compiled anew: it %s", path, fault or "is damaged")
+            _log.warning("%s is compiled again: it %s", path, fault or "is damaged")
             path.unlink()
     return None
 
@@ -130,13 +130,13 @@ def _name(key: str, path: Path) -> str:
 
 
 def _compiled(compiler: str, file: str, key: str, folder: Path | None) -> ctypes.CDLL:
-    """Compile, load and, where a folder is given and can be written, keep a file."""
+    """Compile and load a file, and store it if the folder is writable."""
     try:
         place = tempfile.TemporaryDirectory(dir=folder, prefix=".compiling-")
     except OSError as error:
         if folder is None:
             raise
-        _log.info("%s is not kept in %s: %s", file, folder, error.strerror)
+        _log.info("%s is not stored in %s: %s", file, folder, error.strerror)
         return _compiled(compiler, file, key, None)
     with place:
         made = Path(place.name) / f"{key}.so"
@@ -145,17 +145,17 @@ def _compiled(compiler: str, file: str, key: str, folder: Path | None) -> ctypes
         library = ctypes.CDLL(str(made))
         if folder is not None:
             try:
-                # Another process may do the same: whole files only, by one rename.
+                # Another process may do the same, so files appear complete, by one rename.
                 _flush(made)
                 made.replace(folder / _name(key, made))
                 _flush(folder)
             except OSError as error:
-                _log.info("%s is not kept in %s: %s", file, folder, error.strerror)
+                _log.info("%s is not stored in %s: %s", file, folder, error.strerror)
     return library
 
 
 def _flush(path: Path) -> None:
-    """Write what the system still holds back, so that a name never stands for half a file."""
+    """Flush a file to disk, so that its name never refers to an incomplete file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -164,7 +164,7 @@ def _flush(path: Path) -> None:
 
 
 def _compile(compiler: str, file: str, to: Path) -> None:
-    """Compile for this machine, and see in a process of its own that the result can be loaded."""
+    """Compile for this machine, and test in another process that the result can be loaded."""
     source, failures = Path(__file__).with_name(file), []
     functions = re.findall(r"^(?:void|long) (\w+)\(", read_source(file), flags=re.MULTILINE)
     for target in _FOR_THIS_MACHINE:
@@ -172,7 +172,7 @@ def _compile(compiler: str, file: str, to: Path) -> None:
             command = [compiler, *_FLAGS, target, "-o", str(to), str(source), "-lm"]
             _run(command, _COMPILE_LIMIT_S)
             to.chmod(0o700)
-            # Half a library does not fail to load: it ends the process that tries.
+            # Loading a truncated library raises no exception: it kills the process.
             probe = [sys.executable, "-I", "-S", "-c", _PROBE, str(to), *functions]
             _run(probe, _ANSWER_LIMIT_S)
             return
@@ -185,7 +185,7 @@ _PROBE = "import ctypes, sys; [getattr(ctypes.CDLL(sys.argv[1]), x) for x in sys
 
 
 def _run(command: list[str], limit_s: float) -> str:
-    """Run a program without input; return what it printed, whatever its encoding."""
+    """Run a program without input; return its output, in any encoding."""
     name = Path(command[0]).name
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -201,7 +201,7 @@ def _run(command: list[str], limit_s: float) -> str:
             raise KernelUnavailableError(f"{name} did not end within {limit_s:.0f} s") from error
         finally:
             if process.poll() is None:
-                # Its children, too: a compiler is several programs.
+                # With its children, because a compiler consists of several programs.
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         output.seek(0)

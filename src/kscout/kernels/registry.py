@@ -1,8 +1,8 @@
-"""Which implementation computes an operation: in order of preference, and when each serves.
+"""The implementations of each operation, in order of preference, with their conditions.
 
-Callers describe a `Request` and ask `serving`, or `build` where an implementation is an object that
-has to be made first. Plain torch is the last implementation of every operation and serves always.
-What is passed over is told once, with the reason: a warning where a GPU lacks what kernels need.
+Callers describe a `Request` and call `serving`, or `build` if an implementation is an object that
+must be constructed. Plain torch is the last implementation of every operation and always works.
+Each skipped implementation is logged once with the reason: as a warning if a GPU is unsuitable.
 """
 
 import logging
@@ -22,71 +22,71 @@ Name = Literal["cuda", "c", "torch"]
 Made = TypeVar("Made")
 
 PRODUCT = 16
-"""Channels that one product of the kernels takes."""
+"""Number of channels in one matrix product of the kernels."""
 UNIT = 4
-"""Pixels of which a side at a U-Net's coarsest level is a multiple."""
+"""Sides at a U-Net's coarsest level must be multiples of this number."""
 SIDES = f"sides that halve evenly to multiples of {UNIT}"
-"""What a U-Net's kernels need, in words."""
+"""Condition of a U-Net's kernels on image sides."""
 
 _CAPABILITY = (8, 0)
-"""Of `cp.async`, `mma.m16n8k16` and `fma.relu.f16x2` in `device.cuh`."""
+"""Required by `cp.async`, `mma.m16n8k16` and `fma.relu.f16x2` in `device.cuh`."""
 _UNET_BYTES = 76 * 1024
-"""Shared memory of a block: `Division` has three of them fit a multiprocessor of 228 KB."""
+"""Shared memory of a block: `Division` fits three of them on a multiprocessor of 228 KB."""
 _POLICY_BYTES = 78 * 1024
-"""The same for a policy, both passes, but for its thin layer."""
+"""The same for a policy, both passes, except for its thin layer."""
 _MOST_CHANNELS = 1024
 _MOST_COLUMNS = 4096
-"""Those that `choose` holds in 48 KB of shared memory."""
+"""Columns that fit the 48 KB of shared memory of `choose`."""
 
 _log = logging.getLogger(__name__)
 
 
 class Request(NamedTuple):
-    """What an operation is to work on: all that decides which implementation serves."""
+    """The arguments of an operation that determine which implementation can run."""
 
     device: torch.device
     dtypes: frozenset[torch.dtype] = frozenset({torch.float32})
-    """Of the tensors that matter."""
+    """Dtypes of the relevant tensors."""
     n_rows: int = 0
     n_cols: int = 0
     n_coils: int = 1
     n_per_slice: int = 1
-    """States of one slice that lie side by side."""
+    """Adjacent states per slice."""
     convention: str = "paper"
-    """Of a score."""
+    """Convention of a score."""
     n_channels: int = 0
-    """Features of a network's finest level, doubled at each coarser one."""
+    """Features of a network's finest level, doubled at each coarser level."""
     n_levels: int = 0
-    """How often a network halves its images."""
+    """Number of halvings of images in a network."""
     differentiates_images: bool = False
-    """Whether gradients with respect to the images are wanted, not to weights alone."""
+    """Whether gradients of the images are needed, not only those of weights."""
 
 
 class Condition(NamedTuple):
-    """One thing that an implementation needs."""
+    """One requirement of an implementation."""
 
     lacks: Callable[[Request], str | None]
-    """Returns what is missing, in words; None where the condition is met."""
+    """Returns the missing requirement; None if the condition is met."""
     is_of_device: bool = False
-    """Whether another device would meet it."""
+    """Whether another device could meet it."""
 
 
 class Implementation(NamedTuple):
-    """One way to compute an operation."""
+    """One implementation of an operation."""
 
     name: Name
     source: str
-    """The file in this folder."""
+    """Source file in this folder."""
     conditions: tuple[Condition, ...] = ()
 
     @property
     def device(self) -> str | None:
-        """The kind of device that it is for; None for any."""
+        """The kind of device that it needs; None for any."""
         return {"cuda": "cuda", "c": "cpu"}.get(self.name)
 
 
 class Operation(NamedTuple):
-    """Something that can be computed in several ways."""
+    """An operation with several implementations."""
 
     summary: str
     implementations: tuple[Implementation, ...]
@@ -99,10 +99,10 @@ def _needs(text: str, holds: Callable[[Request], bool]) -> Condition:
 def _lacks_capability(request: Request) -> str | None:
     if torch.version.hip is not None:
         return "it needs an NVIDIA GPU"
-    found = torch.cuda.get_device_capability(request.device)
-    if found < _CAPABILITY:
-        return f"it needs compute capability 8.0, and this GPU has {found[0]}.{found[1]}"
-    # Kernels are compiled for the current device, and launched there.
+    present = torch.cuda.get_device_capability(request.device)
+    if present < _CAPABILITY:
+        return f"it needs compute capability 8.0, and this GPU has {present[0]}.{present[1]}"
+    # Kernels are compiled for the current device, and run there.
     if request.device.index not in (None, torch.cuda.current_device()):
         return f"{request.device} is not the current CUDA device"
     return None
@@ -110,7 +110,7 @@ def _lacks_capability(request: Request) -> str | None:
 
 def _lacks_compiler(_: Request) -> str | None:
     try:
-        # The smallest of all that includes `device.cuh`.
+        # The smallest kernel that includes `device.cuh`.
         compile_kernel("acquisition_step.cu", "choose")
     except KernelUnavailableError as error:
         return str(error)
@@ -120,10 +120,10 @@ def _lacks_compiler(_: Request) -> str | None:
 def _shared_memory(n_bytes: Callable[[Request], int]) -> Condition:
     def lacks(request: Request) -> str | None:
         properties = torch.cuda.get_device_properties(request.device)
-        found = getattr(properties, "shared_memory_per_block_optin", 48 * 1024)
-        if found >= n_bytes(request):
+        present = getattr(properties, "shared_memory_per_block_optin", 48 * 1024)
+        if present >= n_bytes(request):
             return None
-        return f"it needs {n_bytes(request)} bytes of shared memory a block, this GPU has {found}"
+        return f"it needs {n_bytes(request)} bytes of shared memory a block, this GPU has {present}"
 
     return Condition(lacks, is_of_device=True)
 
@@ -140,13 +140,13 @@ def _library(file: str) -> Condition:
 
 
 def _fits_sides(request: Request) -> bool:
-    """Say whether tiles of 4 x 4 pixels cover all levels, of 8 x 8 all but the coarsest."""
+    """Return whether tiles of 4 x 4 pixels cover all levels, and of 8 x 8 all but the coarsest."""
     unit = UNIT << request.n_levels
     return request.n_rows % unit == request.n_cols % unit == 0
 
 
 def _fits_policy_sides(request: Request) -> bool:
-    """Say whether tiles of at most 32 x 32 pixels cover the images of every layer that pools."""
+    """Return whether tiles of at most 32 x 32 pixels cover the images of every pooling layer."""
     unit, least = 2**request.n_levels, 8
     levels, both = range(request.n_levels), (request.n_rows, request.n_cols)
     return all(side % unit == 0 for side in both) and all(
@@ -163,10 +163,10 @@ def _fits_unet(request: Request) -> bool:
 
 
 def widening(n_channels: int) -> int:
-    """Return how many times as many channels CUDA kernels compute for a policy.
+    """Return the factor by which CUDA kernels widen a policy.
 
-    One with fewer in its first layer than a product takes runs with as many more, whose weights are
-    zero: they stay zero through norms and change nothing.
+    A policy whose first layer has fewer channels than a product needs gets additional ones with
+    zero weights: they stay zero through norms and have no effect.
     """
     return max(1, PRODUCT // max(1, n_channels))
 
@@ -209,18 +209,18 @@ def _operation(summary: str, *compiled: Implementation) -> Operation:
 
 OPERATIONS: dict[str, Operation] = {
     "draw": _operation(
-        "draw columns from a policy's scores",
+        "sample columns from a policy's scores",
         _cuda(
             "acquisition_step.cu",
             _needs("at most 4096 columns", lambda x: x.n_cols <= _MOST_COLUMNS),
         ),
     ),
     "distinct": _operation(
-        "list candidates, equal ones once",
+        "list distinct candidates",
         _cuda("acquisition_step.cu", _needs("one state per slice", lambda x: x.n_per_slice == 1)),
     ),
     "follow": _operation(
-        "copy the states that are followed",
+        "copy the states of the followed samples",
         _cuda("acquisition_step.cu", _needs("states in 32 bit", lambda x: x.dtypes == _STATE)),
     ),
     "measure": _operation(
@@ -263,12 +263,12 @@ OPERATIONS: dict[str, Operation] = {
 """In the order of one acquisition step, then the networks."""
 
 _uses_c = True
-_told: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 
 
 @contextmanager
 def compiled_kernels(*, enabled: bool) -> Iterator[None]:
-    """Allow C kernels inside the block, or do without them; CUDA kernels are not affected."""
+    """Allow or disable C kernels inside the block; CUDA kernels are not affected."""
     global _uses_c
     before, _uses_c = _uses_c, enabled
     try:
@@ -278,7 +278,7 @@ def compiled_kernels(*, enabled: bool) -> Iterator[None]:
 
 
 def serving(operation: str, request: Request) -> Name:
-    """Return the first implementation that serves: what to run."""
+    """Return the first implementation that can run."""
     return _serving(operation, request, _uses_c)
 
 
@@ -288,23 +288,23 @@ def _serving(operation: str, request: Request, uses_c: bool) -> Name:
 
 
 def build(operation: str, request: Request, makers: Mapping[str, Callable[[], Made]]) -> Made:
-    """Return what the first implementation makes that serves and can be compiled.
+    """Construct the first implementation that can run and can be compiled.
 
     Args:
         operation: one of `OPERATIONS`.
-        request: what it will work on.
-        makers: by implementation; that of `torch` is there.
+        request: its arguments.
+        makers: constructors by implementation; `torch` is always included.
     """
     for implementation in _candidates(operation, request, _uses_c):
         try:
             return makers[implementation.name]()
         except KernelUnavailableError as error:
-            _tell(operation, implementation, str(error), is_warning=True)
-    raise AssertionError("plain torch is always there")
+            _log_skipped(operation, implementation, str(error), is_warning=True)
+    raise AssertionError("plain torch is always available")
 
 
 def _fault(implementation: Implementation, request: Request) -> tuple[str | None, bool]:
-    """Return the first thing that is missing, and whether it is the device's."""
+    """Return the first missing requirement, and whether it is the device's."""
     if implementation.device is not None and not kernels_are_on():
         return f"{SWITCH}=off", False
     for condition in implementation.conditions:
@@ -315,7 +315,7 @@ def _fault(implementation: Implementation, request: Request) -> tuple[str | None
 
 
 def _candidates(operation: str, request: Request, uses_c: bool) -> Iterator[Implementation]:
-    """Yield what serves, best first, and tell of what is passed over."""
+    """Yield implementations that can run, best first, and log skipped ones."""
     for implementation in OPERATIONS[operation].implementations:
         if implementation.device not in (None, request.device.type):
             continue
@@ -325,12 +325,12 @@ def _candidates(operation: str, request: Request, uses_c: bool) -> Iterator[Impl
         if reason is None:
             yield implementation
         else:
-            _tell(operation, implementation, reason, is_warning=is_of_device)
+            _log_skipped(operation, implementation, reason, is_warning=is_of_device)
 
 
-def _tell(operation: str, passed: Implementation, reason: str, *, is_warning: bool) -> None:
-    if (operation, reason) not in _told:
-        _told.add((operation, reason))
+def _log_skipped(operation: str, passed: Implementation, reason: str, *, is_warning: bool) -> None:
+    if (operation, reason) not in _logged:
+        _logged.add((operation, reason))
         level = logging.WARNING if is_warning else logging.INFO
         words = (passed.source, OPERATIONS[operation].summary, reason)
         _log.log(level, "plain torch, not %s, will %s: %s", *words)

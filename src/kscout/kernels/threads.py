@@ -1,4 +1,4 @@
-"""Calls of compiled C functions: their arguments, the memory they work in, and their threads."""
+"""Calls of compiled C functions: arguments, scratch memory and threads."""
 
 import ctypes
 import itertools
@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 _scratch: dict[int, Tensor] = {}
-"""By thread. To Python a thread of OpenMP is a new one at each call, so it has no local memory."""
+"""Scratch memory by thread. Python sees new OpenMP threads at each call, without local data."""
 
 
 def call(function: Callable[..., object], *arguments: Tensor | int) -> None:
-    """Call a C function with contiguous tensors and whole numbers."""
+    """Call a C function with contiguous tensors and integers."""
     function(
         *(
             ctypes.c_void_p(x.data_ptr()) if isinstance(x, Tensor) else ctypes.c_long(x)
@@ -29,15 +29,15 @@ def call(function: Callable[..., object], *arguments: Tensor | int) -> None:
 
 
 def count(function: Any, *arguments: int) -> int:  # noqa: ANN401 - a C function
-    """Call a C function that returns a whole number."""
+    """Call a C function that returns an integer."""
     function.restype = ctypes.c_long
     return int(function(*(ctypes.c_long(x) for x in arguments)))
 
 
 def scratch(n_floats: int) -> Float[Tensor, " n"]:
-    """Return memory of this thread, undefined and overwritten by the next call that asks.
+    """Return uninitialized memory of this thread, overwritten by the next call.
 
-    Memory taken anew is zeroed by the system page by page, which costs as much as a layer.
+    The system would zero new memory page by page, which costs as much as a layer.
     """
     thread = threading.get_ident()
     held = _scratch.get(thread)
@@ -47,10 +47,10 @@ def scratch(n_floats: int) -> Float[Tensor, " n"]:
 
 
 def over_parts(n: int, function: Callable[[int, int], None]) -> None:
-    """Call a function on the consecutive parts [begin, end) of n things, one for each thread.
+    """Call a function on the consecutive parts [begin, end) of n items, one for each thread.
 
-    As many threads as torch uses take part, its own ones where they can be had; C functions let go
-    of the interpreter's lock.
+    The number of threads is that of torch, with torch's own threads if available; C functions
+    release the interpreter's lock.
     """
     n_parts = min(n, torch.get_num_threads())
     edges = [n * part // n_parts for part in range(n_parts + 1)] if n else [0]
@@ -69,16 +69,16 @@ def over_parts(n: int, function: Callable[[int, int], None]) -> None:
 def _on_openmp(
     openmp: ctypes.CDLL, parts: list[tuple[int, int]], function: Callable[[int, int], None]
 ) -> None:
-    """Call the function from OpenMP's threads; what one raises, a signal included, is raised here.
+    """Call the function from OpenMP's threads; their exceptions (and signals) are raised here.
 
-    What leaves `work` would be printed and forgotten, and its part with it.
+    An exception that leaves `work` would only be printed, and its part would be missing.
     """
     left, done = iter(parts), []
     failures: list[BaseException] = []
 
     def work(_: int | None) -> None:
         try:
-            # The interpreter's lock makes this safe. A team may be smaller than was asked for.
+            # Safe under the interpreter's lock. A team may be smaller than requested.
             for part in left:
                 function(*part)
                 done.append(part)
@@ -89,7 +89,7 @@ def _on_openmp(
     if failures:
         raise failures[0]
     if len(done) < len(parts):
-        # A signal that came before the first line of `work` is lost, and its part with it.
+        # A signal before the first line of `work` would be lost, together with its part.
         raise KeyboardInterrupt
 
 
@@ -98,15 +98,15 @@ _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 @cache
 def _torch_openmp() -> ctypes.CDLL | None:
-    """Return GNU's OpenMP where torch brings it along and has loaded it; else None.
+    """Return GNU's OpenMP if torch has loaded it; otherwise None.
 
-    Its threads go on spinning for a while after their work: others would wait for a core meanwhile.
+    Its threads spin for a while after their work, and other threads would wait for a core.
     """
     package = Path(torch.__file__).parent
     files = [*package.glob("lib/libgomp*"), *package.parent.glob("torch.libs/libgomp*")]
     for file in sorted(files):
         try:
-            # Not another copy, with threads of its own: only the one that is there.
+            # Only the loaded copy; another one would have its own threads.
             openmp = ctypes.CDLL(str(file), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
             if openmp.GOMP_parallel:
                 return openmp
@@ -117,5 +117,5 @@ def _torch_openmp() -> ctypes.CDLL | None:
 
 @cache
 def _pool(_process: int) -> ThreadPoolExecutor:
-    """Return this process's threads: those of a parent do not survive a fork."""
+    """Return this process's threads, because those of a parent do not survive a fork."""
     return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="kscout")

@@ -1,4 +1,4 @@
-"""Memory that networks of several image sizes use in turn."""
+"""Memory shared by networks of several image sizes in turn."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 Empty = Callable[[Sequence[int], torch.dtype], Tensor]
-"""Returns a tensor of a shape and type whose values are not set."""
+"""Returns an uninitialized tensor of a shape and dtype."""
 _Laid = TypeVar("_Laid")
 _N_ALIGNED = 256
-"""Bytes at whose multiples tensors begin; those that torch allocates itself begin so, too."""
+"""Alignment of tensors in bytes, the same as of torch's own allocations."""
 
 
 @final
 class Workspace:
-    """Lends memory whose contents nobody counts on, to one after the other, never to two at once.
+    """Provides uninitialized memory to one user after the other, never to two at once.
 
-    None is ever given back, because a CUDA graph may use it. What fits in memory that is there is
-    laid out there, so that after the largest nothing more is taken.
+    Memory is never freed, because a CUDA graph may use it. Layouts that fit the present memory use
+    it, so that nothing is allocated after the largest one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -27,7 +27,7 @@ class Workspace:
         self.blocks: list[Tensor] = []
 
     def lay_out(self, layout: Callable[[Empty], _Laid]) -> _Laid:
-        """Return what a layout makes of tensors that do not overlap; it is called twice."""
+        """Return the result of a layout with tensors that do not overlap; it is called twice."""
         counted = _Cut(torch.empty(0, dtype=torch.uint8, device="meta"))
         layout(counted.empty)
         fitting = [block for block in self.blocks if len(block) >= counted.n_bytes]
@@ -38,7 +38,7 @@ class Workspace:
 
 
 class _Cut:
-    """Cuts tensors out of a block, one behind the other; on the device `meta` it only counts."""
+    """Allocates consecutive tensors from a block; on the device `meta` it only counts bytes."""
 
     def __init__(self, block: Tensor) -> None:
         self.block, self.n_bytes = block, 0

@@ -1,4 +1,4 @@
-"""Layers that networks of reconstructions and of policies share."""
+"""Layers shared by networks of reconstructions and of policies."""
 
 from typing import final
 
@@ -17,7 +17,7 @@ class InstanceNorm(nn.Module):
     ) -> Float[Tensor, "batch channel row col"]:
         if not torch.compiler.is_compiling():
             return F.instance_norm(features)
-        # Torch's own goes through batch norm, which a compiler cannot fuse and which copies
+        # Torch's function calls batch norm, which a compiler cannot fuse, and which copies
         # features stored channels last.
         variance, mean = torch.var_mean(features.float(), dim=(2, 3), correction=0, keepdim=True)
         return ((features - mean) * torch.rsqrt(variance + 1e-5)).to(features.dtype)

@@ -1,7 +1,7 @@
 """The network of the paper's reconstruction: a small U-Net on normalized magnitude images.
 
-arXiv 2010.16262, appendix A, after arXiv 1811.08839. Parameter names are those of the authors'
-checkpoints, which therefore load as they are.
+arXiv 2010.16262, appendix A, after arXiv 1811.08839. Parameter names equal those of the authors'
+checkpoints, which can be loaded directly.
 """
 
 from functools import partial
@@ -21,11 +21,11 @@ class ConvolutionBlock(nn.Module):
     """Twice: 3x3 convolution, instance norm without parameters, ReLU, dropout.
 
     Args:
-        n_in: features that come in.
-        n_out: features that go out.
+        n_in: number of input features.
+        n_out: number of output features.
         dropout: probability of dropping a feature map in training.
-        slope: of the ReLU below zero.
-        bias: whether convolutions have one.
+        slope: negative slope of the leaky ReLU.
+        bias: whether convolutions have a bias.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class ConvolutionBlock(nn.Module):
 class UNetNetwork(nn.Module):
     """Maps normalized zero-filled images to normalized images.
 
-    Takes any size whose coarsest level has two pixels or more, for four poolings 32 x 16 and up.
-    Where a side is no multiple of `2**n_pools`, pooling drops its last line and upsampling goes
-    to the size of the skip connection; for multiples this is plain upsampling by two.
+    Supports sizes whose coarsest level has at least two pixels, for four poolings 32 x 16 and up.
+    If a side is no multiple of `2**n_pools`, pooling drops its last line and upsampling goes to the
+    size of the skip connection; for multiples this is plain upsampling by two.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ def convolution_weights(block: nn.Module) -> list[Float[Tensor, "_ _ 3 3"]]:
 
 
 def combined_weight(layers: nn.Sequential) -> Float[Tensor, " channel_and_bias"]:
-    """Multiply 1x1 convolutions without activations into one weighted sum and its bias."""
+    """Return one weighted sum and its bias, equal to 1x1 convolutions without activations."""
     weight, bias = None, None
     for layer in layers:
         assert isinstance(layer, nn.Conv2d) and layer.bias is not None
@@ -120,7 +120,7 @@ def combined_weight(layers: nn.Sequential) -> Float[Tensor, " channel_and_bias"]
 
 
 def check_size(n_rows: int, n_cols: int, n_pools: int) -> None:
-    """Raise where the coarsest level has fewer than two pixels: no deviation exists of one."""
+    """Raise an error if the coarsest level has fewer than two pixels, as one has no deviation."""
     if (n_rows >> n_pools) * (n_cols >> n_pools) < 2:
         unit = 2**n_pools
         raise ConfigError(
@@ -130,10 +130,10 @@ def check_size(n_rows: int, n_cols: int, n_pools: int) -> None:
 
 
 def peak_bytes(n_channels: int, n_coils: int, n_rows: int, n_cols: int) -> int:
-    """Return the peak memory that a U-Net in 32 bit takes for one image, without gradients.
+    """Return the peak memory of a U-Net in 32 bit for one image, without gradients.
 
-    Eight feature maps of the finest level and their copies, never counted as fewer than the
-    paper's 16 channels; and a zero-filled image and its successor per coil.
+    Eight feature maps of the finest level and their copies, with at least the paper's 16
+    channels; and a zero-filled image and its successor per coil.
     """
     per_pixel = 32 * max(16, n_channels) + 16 * (n_coils - 1)
     return per_pixel * n_rows * n_cols

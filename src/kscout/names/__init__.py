@@ -1,17 +1,17 @@
-"""What exists, by name: tables that the command line, campaigns, reports and benchmarks read.
+"""Registries by name, for the command line, campaigns, reports and benchmarks.
 
-Nothing here imports torch. An entry says where a thing lies (`module:Name`) and the facts that
-planning needs before it is imported. Three kinds of names are understood wherever one is taken:
+Nothing here imports torch. An entry has the location of its class (`module:Name`) and the facts
+that planning needs before the import. Three kinds of names are accepted:
 
 | name | stands for |
 |---|---|
 | `random` | an entry of the table below |
 | `my-policy` | an entry point that an installed package declares in the table's group |
-| `my_module:MyClass` | a class of the user's own, importable from the working directory |
+| `my_module:MyClass` | a class of the user, importable from the working directory |
 
-Code is imported only because a user named it, on the command line, in a settings file or in
-Python. A weights file names its class too, but what a file says imports nothing new: `recall`
-finds tables, entry points and modules that were named before (`use`, `--use`, `KSCOUT_USE`).
+Code is imported only if a user named it, on the command line, in a settings file or in Python.
+A weights file also names its class, but loading it imports nothing new: `recall` finds registered
+names, entry points and modules that were named before (`use`, `--use`, `KSCOUT_USE`).
 """
 
 from collections.abc import Mapping
@@ -43,14 +43,14 @@ from kscout.names.renamed import current
 from kscout.names.table import Table, import_target, is_outside, use, used
 
 Protocol = Literal["paper", "blind"]
-"""How normalized images are scored: `paper` un-normalizes with the target's statistics, which no
-scanner has; `blind` with the statistics that the reconstruction itself found."""
+"""Units of scored images: `paper` denormalizes with statistics of the target, which no scanner
+has; `blind` with those of the measurement."""
 
 PROTOCOLS: tuple[Protocol, ...] = ("paper", "blind")
 
 
 def check_protocol(protocol: str) -> None:
-    """Refuse a protocol that does not exist: every word but `paper` would act as `blind`."""
+    """Raise an error for an unknown protocol, as any word except `paper` acts as `blind`."""
     if protocol not in PROTOCOLS:
         raise unknown_name("protocol", protocol, list(PROTOCOLS))
 
@@ -64,30 +64,30 @@ POLICIES = Table(
     entries={
         "random": PolicyEntry("random:Random", "uniform over unmeasured columns"),
         "variable-density": PolicyEntry("random:VariableDensity", "random, denser near the center"),
-        "equispaced-one": PolicyEntry("equispaced:EquispacedOne", "equally spaced, of one side"),
-        "equispaced-two": PolicyEntry("equispaced:EquispacedTwo", "equally spaced, of both sides"),
+        "equispaced-one": PolicyEntry("equispaced:EquispacedOne", "equally spaced, on one side"),
+        "equispaced-two": PolicyEntry("equispaced:EquispacedTwo", "equally spaced, on both sides"),
         "center-out": PolicyEntry("fixed:CenterOut", "the column nearest to the center"),
-        "fixed": PolicyEntry("fixed:FixedOrder", "one order, chosen on training data", "fit"),
+        "fixed": PolicyEntry("fixed:FixedOrder", "one order, fitted to training data", "fit"),
         "na-oracle": PolicyEntry(
-            "fixed:NaOracle", "one order, chosen on the test data", "fit", True
+            "fixed:NaOracle", "one order, fitted to the test data", "fit", True
         ),
-        "oracle": PolicyEntry("oracle:Oracle", "the best next column by the truth", is_oracle=True),
+        "oracle": PolicyEntry("oracle:Oracle", "best next column by ground truth", is_oracle=True),
         "spectral-oracle": PolicyEntry(
-            "oracle:SpectralOracle", "the column of largest true k-space error", is_oracle=True
+            "oracle:SpectralOracle", "column of largest true k-space error", is_oracle=True
         ),
         "conv": PolicyEntry("conv:ConvPolicy", "the paper's network", "training"),
         "alphazero": PolicyEntry(
             "alphazero:AlphaZeroPolicy", "the network of Jin, Unser and Yi", "training"
         ),
         "density": PolicyEntry(
-            "density:LearnedDensity", "random by a learned density, the same for all", "training"
+            "density:LearnedDensity", "random by a learned density, not adaptive", "training"
         ),
         "column": PolicyEntry(
-            "column:ColumnPolicy", "a network that sees k-space, one token per column", "training"
+            "column:ColumnPolicy", "a network on k-space, one token per column", "training"
         ),
         "posterior": PolicyEntry(
             "posterior:PosteriorPolicy",
-            "the mean gains of columns on samples of the image from a learned posterior",
+            "mean gains of columns on posterior samples of the image",
             "training",
         ),
         "ensemble": PolicyEntry(
@@ -108,7 +108,7 @@ RECONSTRUCTORS = Table(
         ),
         "zero-filled-weighted": ReconstructorEntry(
             "zero_filled:WeightedZeroFilled",
-            "the same, by sensitivities",
+            "the same, combined by sensitivities",
             is_learnable=False,
             is_for_coils=True,
         ),
@@ -128,7 +128,7 @@ RECONSTRUCTORS = Table(
             is_for_coils=True,
         ),
         "unet": ReconstructorEntry("unet:UNet", "the paper's U-Net"),
-        "fastmri-unet": ReconstructorEntry("fastmri_unet:FastMRIUNet", "fastMRI's U-Net of today"),
+        "fastmri-unet": ReconstructorEntry("fastmri_unet:FastMRIUNet", "fastMRI's current U-Net"),
         "varnet": ReconstructorEntry(
             "varnet:VarNet", "unrolled network for coils (arXiv 2004.06688)"
         ),
@@ -137,10 +137,10 @@ RECONSTRUCTORS = Table(
 
 
 def untrained_reconstructions(*, of_coils: bool = True) -> list[str]:
-    """Return the reconstructions of kscout that a name alone determines.
+    """Return the reconstructions of kscout that need no training.
 
     Args:
-        of_coils: also those that are nothing new for one coil.
+        of_coils: include those that only differ for several coils.
     """
     free = {name: one for name, one in RECONSTRUCTORS.entries.items() if not one.is_learnable}
     return [name for name, one in free.items() if of_coils or not one.is_for_coils]
@@ -167,7 +167,7 @@ ESTIMATORS = Table(
         ),
         "ngreedy": EstimatorEntry(
             "estimators.non_greedy:NonGreedy",
-            "the paper's non-greedy estimator: discounted gains to the end",
+            "the paper's non-greedy estimator: discounted gains until the end",
             settings="kscout.config.policy:NonGreedyTraining",
             title="non-greedy",
             label="ngreedy-{gamma:g}",
@@ -175,7 +175,7 @@ ESTIMATORS = Table(
         ),
         "dense": EstimatorEntry(
             "estimators.dense:Dense",
-            "regression on the gains of many columns tried at each state",
+            "regression on the gains of many columns at each state",
             settings="kscout.config.policy:DenseTraining",
             title="dense",
             label="dense",
@@ -183,7 +183,7 @@ ESTIMATORS = Table(
         ),
         "posterior": EstimatorEntry(
             "estimators.posterior:Posterior",
-            "a network learns to sample images given the measurement; columns are tried on these",
+            "posterior sampler: columns are tried on sampled images",
             settings="kscout.config.posterior:PosteriorTraining",
             title="posterior",
             label="posterior",
@@ -225,14 +225,14 @@ SAMPLERS = Table(
     entries={
         "fixed": EstimatorEntry(
             "joint.blind:Fixed",
-            "one order, fitted greedily for the network as it changes",
+            "one order, fitted greedily to the present network",
             settings="kscout.config.joint:FixedSampling",
             title="fixed order, refitted",
             policy="fixed",
         ),
         "dense": EstimatorEntry(
             "joint.dense:DenseGains",
-            "an adaptive policy that learns the gains of many columns",
+            "an adaptive policy trained by regression on column gains",
             settings="kscout.config.joint:DenseSampling",
             title="dense",
             policy="column",
@@ -246,7 +246,7 @@ SAMPLERS = Table(
         ),
         "straight-through": EstimatorEntry(
             "baselines.straight_through:StraightThrough",
-            "an adaptive policy differentiated through its draws (after arXiv 2105.06460)",
+            "an adaptive policy with straight-through gradients (after arXiv 2105.06460)",
             settings="kscout.training.baselines.settings:StraightThroughSampling",
             title="straight-through",
             policy="column",
@@ -260,11 +260,11 @@ SAMPLERS = Table(
         ),
     },
 )
-"""Ways to choose the columns of a reconstruction that learns: `train joint --method`."""
+"""Sampling in joint training: `train joint --method`."""
 
 
 def label_of(method: str, settings: Mapping[str, Any]) -> str:
-    """Return what tables call the runs of an estimator that has these settings."""
+    """Return the label of an estimator's runs with these settings, for tables."""
     method = current("estimator", method)
     entry = ESTIMATORS.entries.get(method)
     try:
@@ -274,7 +274,7 @@ def label_of(method: str, settings: Mapping[str, Any]) -> str:
 
 
 def _metric(images: object, targets: object, *, data_range: object) -> object:
-    """Stand for how metrics are called."""
+    """Template for the signature of metrics."""
 
 
 METRICS = Table(
@@ -290,11 +290,11 @@ METRICS = Table(
     },
     like=_metric,
 )
-"""What may be a reward: functions of images and targets whose larger values are better."""
+"""Metrics for rewards: functions of images and targets, larger is better."""
 
 
 def metric_word(metric: str) -> str:
-    """Return how records call a metric's values: by its function, or `score` from outside."""
+    """Return the name of a metric's values in records: its function, or `score` for other ones."""
     entry = METRICS.entries.get(metric)
     return entry.target.rpartition(":")[2] if entry else "score"
 
@@ -306,19 +306,19 @@ ANALYSES = Table(
     make=Entry,
     room="kscout.evaluation.analyses",
     entries={
-        "policy": Entry("policy:Policy", "which columns are measured by which step"),
+        "policy": Entry("policy:Policy", "fraction of slices with each column measured, by step"),
         "entropy": Entry("entropy:Entropy", "how much policies adapt to the image"),
         "unexplored": Entry("unexplored:Unexplored", "columns that policies almost never sample"),
         "snr": Entry("snr:Snr", "signal-to-noise ratio of gradients"),
         "gammas": Entry("gammas:Gammas", "final scores by discount"),
         "curves": Entry("curves:Curves", "learning curves"),
-        "cost": Entry("cost:Cost", "what training cost"),
+        "cost": Entry("cost:Cost", "cost of training"),
         "reconstructions": Entry(
             "reconstructions:Reconstructions", "reconstructions of the same slices and masks"
         ),
-        "examples": Entry("examples:Examples", "reconstructions of chosen slices"),
-        "ranking": Entry("ranking:Ranking", "how SSIM and PSNR order policies"),
-        "masks": Entry("masks:Masks", "which columns were measured, in which order, as files"),
+        "examples": Entry("examples:Examples", "reconstructions of selected slices"),
+        "ranking": Entry("ranking:Ranking", "ranking of policies by SSIM and by PSNR"),
+        "masks": Entry("masks:Masks", "measured columns and their order, as files"),
     },
 )
 

@@ -1,4 +1,4 @@
-"""Where images come from: what is made, which files are read, and the paper's rules."""
+"""Sources of images, file formats, and the paper's rules."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from kscout.names.entries import FormatEntry, SourceEntry
 SOURCES: Mapping[str, SourceEntry] = {
     "knee": SourceEntry(
         "kscout.data.makers.knee:draw_knee_volume",
-        "procedural knees; structured ones are engineered to reward adaptivity",
+        "procedural knees; structured ones reward adaptivity by design",
         variants=("realistic", "structured"),
         paper_slices=(6959, 1779, 1715),
         paper_slices_per_volume=18,
@@ -79,37 +79,37 @@ RAW_FORMATS: Mapping[str, FormatEntry] = {
         options=("key", "axes"),
     ),
 }
-"""Formats of k-space, which `data import --raw` reads."""
+"""K-space formats of `data import --raw`."""
 
 ImageFormat = Literal["fastmri", "nifti", "dicom"]
-"""What `data export` writes."""
+"""File formats of `data export`."""
 
 TARGETS = ("rss", "weighted")
-"""What scores compare with, of k-space of coils: the root of their sum of squares, or their
-combination weighted by sensitivities."""
+"""Targets of k-space stores: the root of the sum of squares of all coils, or their combination
+weighted by sensitivities."""
 
 
 COIL_MAPS = ("loops", "measured")
-"""What coils that are simulated hear: loops of wire by Biot and Savart's law, or sensitivities that
-were measured around a brain."""
+"""Simulated coils: loops of wire by Biot and Savart's law, or sensitivities measured around a
+brain."""
 
 
 def check_target(name: str) -> None:
-    """Refuse a rule of targets that is not there."""
+    """Raise an error for an unknown target rule."""
     if name not in TARGETS:
         raise unknown_name("target", name, list(TARGETS))
 
 
 Plane = Literal["axial", "coronal", "sagittal"]
-"""How a volume is cut into slices."""
+"""Slice planes of a volume."""
 
 Origin = Literal["center", "corner", "plain", "image"]
-"""Where arrays of k-space have the centers of k-space and image: both in the middle, both at the
-first index, or as `numpy.fft.fft2` makes k-space of an image that has its center in the middle; or
-arrays are such images, complex."""
+"""Centers of k-space and image in arrays of k-space: both in the middle, both at the first index,
+or as `numpy.fft.fft2` returns for an image centered in the middle; or arrays are complex images
+with the center in the middle."""
 
 PhaseEncoding = Literal["columns", "rows"]
-"""Which way of an image a scanner encodes by phase: what a store calls its columns."""
+"""Phase-encoding axes, which become the columns of a store."""
 
 IMPORT_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "knee": {"size": 128, "center_volume": True, "sample_rate": 0.5},

@@ -1,4 +1,4 @@
-"""What a table knows of a thing before it is imported."""
+"""Facts about a component that are available without importing it."""
 
 from dataclasses import dataclass
 from typing import Literal, final
@@ -6,7 +6,7 @@ from typing import Literal, final
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a thing lies and what it is, told without importing it."""
+    """Location and summary of a component."""
 
     target: str
     """`module:Name` of the class or function."""
@@ -20,9 +20,9 @@ class PolicyEntry(Entry):
     """A policy."""
 
     origin: Literal["name", "fit", "training"] = "name"
-    """What determines it: its name and the sizes, an order fitted on data, or trained weights."""
+    """What it needs: nothing else (`name`), a fitted order, or trained weights."""
     is_oracle: bool = False
-    """Whether it looks at the truth, which no scanner has."""
+    """Whether it uses the ground truth, which no scanner has."""
 
 
 @final
@@ -31,42 +31,42 @@ class ReconstructorEntry(Entry):
     """A reconstruction."""
 
     is_learnable: bool = True
-    """Whether it has weights, so that its name alone does not determine it."""
+    """Whether it has weights, so that its name does not determine it."""
     is_for_coils: bool = False
-    """Whether it is nothing new for one coil: comparisons on images leave it out."""
+    """Whether it only differs for several coils: comparisons on images omit it."""
 
 
 @final
 @dataclass(frozen=True)
 class EstimatorEntry(Entry):
-    """A way to train a policy: the value of `training.method`."""
+    """A method of policy training: a value of `training.method`."""
 
     settings: str = ""
     """`module:Class` of its settings, the section `[training]`; imports no torch. Empty for an
-    estimator from outside, whose class names them itself (`settings`)."""
+    estimator of another package, whose class defines them (`settings`)."""
     title: str = ""
-    """What sentences call it."""
+    """Name in sentences."""
     label: str = ""
-    """What folders and tables call its runs, formatted with the settings in `varies`."""
+    """Label of its runs in folders and tables, formatted with the settings in `varies`."""
     policy: str = "conv"
-    """The network that it trains where none is named."""
+    """Default network."""
     varies: tuple[str, ...] = ()
-    """Settings of its own in which runs of one command may differ, as they do in their seed."""
+    """Additional settings in which runs of one command may differ, next to the seed."""
 
 
 @final
 @dataclass(frozen=True)
 class SourceEntry(Entry):
-    """A kind of images that `data make` draws."""
+    """A kind of images for `data make`."""
 
     size: int = 128
-    """Rows and columns where none are asked for."""
+    """Default number of rows and columns."""
     variants: tuple[str, ...] = ("realistic",)
     """The first is the default."""
     paper_slices: tuple[int, int, int] | None = None
-    """The paper's slices of training, validation and test, where it has such images."""
+    """The paper's numbers of slices in training, validation and test, if it has these images."""
     paper_slices_per_volume: int = 16
-    """So that as many volumes as the paper's give its numbers of slices."""
+    """Slices per volume with which the paper's numbers of volumes give its numbers of slices."""
     needs_sources: bool = False
     """Whether the images are cut from real volumes."""
 
@@ -74,15 +74,15 @@ class SourceEntry(Entry):
 @final
 @dataclass(frozen=True)
 class FormatEntry(Entry):
-    """A file format that `data import` reads; the target reads one volume."""
+    """A file format for `data import`; the target reads one volume."""
 
     suffixes: tuple[str, ...] = ()
-    """File names that it is known by."""
+    """Suffixes of its files."""
     options: tuple[str, ...] = ()
-    """Options of an import that the reader takes: `key`, `plane`, `axes`, `header`."""
+    """Import options of the reader: `key`, `plane`, `axes`, `header`."""
     needs: str = ""
-    """The package that the reader imports."""
+    """Package that the reader imports."""
     extra: str = "formats"
-    """The extra of kscout that brings it."""
+    """Extra of kscout that installs the package."""
     is_series: bool = False
-    """Whether the files of one folder make one volume."""
+    """Whether the files of one folder are one volume."""

@@ -1,4 +1,4 @@
-"""How names are looked up: in tables of kscout, in packages that add to them, in modules."""
+"""Lookup of names in tables of kscout, in other packages and in modules."""
 
 import importlib
 import inspect
@@ -24,16 +24,16 @@ E = TypeVar("E", bound=Entry)
 
 @final
 class Table(Mapping[str, E], Generic[E]):
-    """Things of one kind by name: those of kscout, of installed packages and of the user.
+    """Components of one kind by name, from kscout, other packages and the user.
 
     Args:
-        kind: what a message calls one of them.
-        group: the entry point group in which packages declare theirs.
+        kind: name of one component, for messages.
+        group: entry point group for other packages.
         base: `module:Class` that every class here derives from; empty for functions.
-        make: builds the entry of a thing from outside, of which only the target is known.
+        make: builds the entry of a component of another package from its target.
         room: package of kscout that targets of `entries` are relative to.
-        entries: those of kscout.
-        like: a function that is called as all functions here are.
+        entries: entries of kscout.
+        like: a function with the required signature.
     """
 
     def __init__(
@@ -70,25 +70,25 @@ class Table(Mapping[str, E], Generic[E]):
         )
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names that are known: outside ones are known when they are given."""
+        """Iterate over the known names; names of modules are only known when given."""
         return iter([*self.entries, *(n for n in _declared(self.group) if n not in self.entries)])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
     def words(self, *more: str) -> str:
-        """Return the names of kscout's own for a help text, and what else may be given."""
+        """Return kscout's names for a help text, and other accepted forms."""
         return ", ".join([*self.entries, "module:Class", *more])
 
     def resolve(self, name: str) -> Any:  # noqa: ANN401 - a class of the table's kind
-        """Import and return the class that a user's name stands for."""
+        """Import and return the class for a user's name."""
         target = self[name].target
         if is_outside(name):
             use(target.partition(":")[0])
         return self._checked(name, import_target(target, of=self.kind))
 
     def recall(self, name: object, source: object) -> Any:  # noqa: ANN401 - a class of the table's kind
-        """Return the class that a file names; a module that no user named is not imported."""
+        """Return the class that a file names, without importing modules that no user named."""
         if not isinstance(name, str) or name not in self:
             raise ConfigError(
                 f"{source} names the {self.kind} {name!r}, which this kscout does not have; it "
@@ -104,7 +104,7 @@ class Table(Mapping[str, E], Generic[E]):
         return self._checked(name, import_target(self[name].target, of=self.kind))
 
     def name_of(self, thing: type) -> str:
-        """Return the name by which a class is found again: the table's, or `module:Class`."""
+        """Return the name of a class for later lookup: the table's, or `module:Class`."""
         target = f"{thing.__module__}:{thing.__qualname__}"
         known = {self[name].target: name for name in self}
         if target in known:
@@ -116,31 +116,31 @@ class Table(Mapping[str, E], Generic[E]):
             )
         return target
 
-    def _checked(self, name: str, found: Any) -> Any:  # noqa: ANN401 - what a user's name stands for
+    def _checked(self, name: str, component: Any) -> Any:  # noqa: ANN401 - what a user's name stands for
         if not self.base:
-            if not callable(found):
+            if not callable(component):
                 raise ConfigError(f"{name} is no {self.kind}: it cannot be called; name a function")
             if self.like is not None:
-                _check_call(f"{name} is no {self.kind}", found, self.like)
-            return found
+                _check_call(f"{name} is no {self.kind}", component, self.like)
+            return component
         base = import_target(self.base, of="base class")
-        if not (isinstance(found, type) and issubclass(found, base)):
+        if not (isinstance(component, type) and issubclass(component, base)):
             raise ConfigError(
                 f"{name} is no {self.kind}: it does not derive from "
                 f"{self.base.replace(':', '.')}; name a class that does"
             )
-        return found
+        return component
 
 
-def _check_call(what: str, found: Callable[..., object], like: Callable[..., object]) -> None:
-    """Refuse a function that cannot be called as another can."""
+def _check_call(what: str, component: Callable[..., object], like: Callable[..., object]) -> None:
+    """Raise an error for a function whose signature does not accept the call of `like`."""
     wanted = inspect.signature(like).parameters.values()
     named = [x.name for x in wanted if x.kind is x.KEYWORD_ONLY]
     plain = [x.name for x in wanted if x.kind is not x.KEYWORD_ONLY]
     try:
-        inspect.signature(found).bind(*plain, **dict.fromkeys(named))
+        inspect.signature(component).bind(*plain, **dict.fromkeys(named))
     except ValueError:
-        return  # Not every function of C tells its arguments.
+        return  # Some functions in C have no signature.
     except TypeError as error:
         call = ", ".join([*plain, *(f"{x}={x}" for x in named)])
         raise ConfigError(
@@ -149,7 +149,7 @@ def _check_call(what: str, found: Callable[..., object], like: Callable[..., obj
 
 
 def is_outside(name: str) -> bool:
-    """Say whether a name has the form `module:Class`."""
+    """Return whether a name has the form `module:Class`."""
     return _OUTSIDE.fullmatch(name) is not None
 
 
@@ -157,10 +157,10 @@ _used: set[str] = set()
 
 
 def use(module: str) -> None:
-    """Trust a module of your own: files that its classes wrote may then be loaded.
+    """Trust a module of your own, so that files written by its classes can be loaded.
 
     Args:
-        module: as in `import module`; nothing is imported until a file names one of its classes.
+        module: as in `import module`; it is imported when a file names one of its classes.
     """
     if not _OUTSIDE.fullmatch(f"{module}:x"):
         raise ConfigError(f"{module!r} is no module; write it as in `import {module}`")
@@ -170,19 +170,19 @@ def use(module: str) -> None:
 def used() -> frozenset[str]:
     """Return the modules that were named in this process or by `KSCOUT_USE`.
 
-    The user's own program or notebook, `__main__`, runs already and is always among them.
+    The user's own program or notebook, `__main__`, is always included.
     """
     named = os.environ.get("KSCOUT_USE", "").split(",")
     return frozenset({"__main__", *_used, *(name.strip() for name in named if name.strip())})
 
 
 def import_target(target: str, *, of: str) -> Any:  # noqa: ANN401 - whatever the target is
-    """Import `module:Name`; a user's module may lie in the working directory."""
+    """Import `module:Name`; the module may be in the working directory."""
     module, _, path = target.partition(":")
     try:
-        found = _import_module(module)
+        component = _import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            component = getattr(component, part)
     except ImportError as error:
         raise ConfigError(
             f"cannot import the {of} {target}: {error}; start in the folder that holds "
@@ -190,7 +190,7 @@ def import_target(target: str, *, of: str) -> Any:  # noqa: ANN401 - whatever th
         ) from error
     except AttributeError as error:
         raise ConfigError(f"{module} has no {path!r} ({of} {target}); see its spelling") from error
-    return found
+    return component
 
 
 def _import_module(module: str) -> Any:  # noqa: ANN401 - a module
@@ -200,7 +200,7 @@ def _import_module(module: str) -> Any:  # noqa: ANN401 - a module
         here = str(Path.cwd())
         if error.name != module.partition(".")[0] or {"", here} & set(sys.path):
             raise
-        # Behind all installed packages, so that a file here shadows none of them.
+        # After all installed packages, so that a file here shadows none of them.
         sys.path.append(here)
         importlib.invalidate_caches()
         return importlib.import_module(module)

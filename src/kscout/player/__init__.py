@@ -1,4 +1,4 @@
-"""Recorded acquisitions and the widget that plays them; reads and writes files, never models."""
+"""Recorded acquisitions and the widget that plays them; reads and writes files, without models."""
 
 from kscout.evaluation.records.acquisitions import (
     Acquisition,

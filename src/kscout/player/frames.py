@@ -1,4 +1,4 @@
-"""Recorded acquisitions as pictures to take away: one step as PNG, all steps as GIF."""
+"""Recorded acquisitions as pictures: one step as PNG, all steps as GIF."""
 
 import io
 from functools import lru_cache
@@ -14,19 +14,19 @@ from kscout.figures.png import gray_picture, heat_picture, heat_table
 from kscout.player.html import limits_of
 
 _WIDTH = 256
-"""Pixels of a panel; images are magnified by whole numbers up to it."""
+"""Width of a panel in pixels; images are magnified by integers up to this width."""
 _GAP, _LINE = 8, 18
 _STRIP = 12
 _PAPER, _INK, _QUIET = (255, 255, 255), (27, 31, 36), (92, 101, 112)
 _OFF, _START, _OLD, _NEW = (223, 228, 233), (139, 149, 161), (0, 114, 178), (201, 79, 0)
-"""The colors that the page has in the light."""
+"""The colors of the page in light mode."""
 _STEP_MS, _END_MS = 150, 1500
 _MOST_PIXELS = 2**26
-"""Of all frames together; more are thinned."""
+"""Limit for the pixels of all frames; more frames are thinned out."""
 
 
 def still_picture(acquisition: Acquisition, frame: int) -> bytes:
-    """Return one step as PNG: the target, and what every policy has of it."""
+    """Return one step as PNG: the target, and the images of every policy."""
     place = min(max(frame, 0), len(acquisition.steps) - 1)
     buffer = io.BytesIO()
     _frame(acquisition, place, limits_of(acquisition)).save(buffer, format="PNG")
@@ -34,7 +34,7 @@ def still_picture(acquisition: Acquisition, frame: int) -> bytes:
 
 
 def moving_picture(acquisition: Acquisition) -> bytes:
-    """Return all steps as GIF, over and over; the last one stays a while."""
+    """Return all steps as an endless GIF that pauses at the last one."""
     limits = limits_of(acquisition)
     width, height = _frame(acquisition, 0, limits).size
     acquisition = acquisition.thinned(max(2, _MOST_PIXELS // (width * height)))
@@ -92,7 +92,7 @@ def _large(picture: Image.Image, scale: int) -> Image.Image:
 
 
 def _strip(acquisition: Acquisition, policy: PolicySteps, place: int, scale: int) -> Image.Image:
-    """Draw which columns are measured."""
+    """Draw the measured columns."""
     row = np.full((1, acquisition.target.shape[1], 3), _OFF, np.uint8)
     now = acquisition.steps[place]
     before = acquisition.steps[place - 1] if place else 0
@@ -105,7 +105,7 @@ def _strip(acquisition: Acquisition, policy: PolicySteps, place: int, scale: int
 
 @lru_cache(maxsize=1)
 def _font() -> ImageFont.FreeTypeFont:
-    # It comes with matplotlib, and has the letters of most names.
+    # The font is part of matplotlib, and has the letters of most names.
     path = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     return ImageFont.truetype(path, 12)
 

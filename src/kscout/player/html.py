@@ -1,8 +1,8 @@
-"""The widget of a page that steps through an acquisition: HTML without any library.
+"""The widget of a page that steps through an acquisition: HTML without libraries.
 
-A page that holds one includes `base.css`, `player.css` and `player.js` of this package's templates.
-The report has it, and the service's page, where it is also steered: it tells that page which step
-it shows and which column was taken, by the events `step` and `column`.
+A page with the widget includes `base.css`, `player.css` and `player.js` of these templates.
+The report uses it, and the service's page, which also controls it: the events `step` and `column`
+report the displayed step and the selected column.
 """
 
 import base64
@@ -20,15 +20,15 @@ from kscout.figures.png import brightest_shown, gray_uri, heat_uri
 
 _N_COLORS = 8
 _N_SHOWN = 4
-"""Policies that are shown at first where the record does not say which."""
+"""Number of policies shown at first, if the record does not specify them."""
 _ERROR_QUANTILE = 0.998
-"""Of the first step's errors: drawn brightest, so that one pixel does not set the scale."""
+"""Quantile of the first step's errors with full brightness; outliers do not set the scale."""
 _FEWEST = 5
-"""Steps that are left before images are made smaller instead."""
+"""Smallest number of steps, below which images are made smaller instead."""
 _RATING_ROWS = 32
-"""Pixels that the highest score is drawn with."""
+"""Height of the largest score in pixels."""
 _TALLEST = 16_000
-"""Pixels: what picture formats allow."""
+"""Largest side in pixels, a limit of picture formats."""
 
 
 def acquisition_player(
@@ -41,16 +41,16 @@ def acquisition_player(
 ) -> str:
     """Return HTML that steps through an acquisition with a slider, a button and the keyboard.
 
-    Every policy can be shown or hidden. It opens at the first step; print shows the last. Where
-    one step alone was kept, the images stand without slider.
+    Every policy can be shown or hidden. The first step is shown at first, and the last in print. If
+    only one step was recorded, there is no slider.
 
     Args:
-        acquisition: what is shown.
+        acquisition: the recorded acquisition.
         name: the widget's id, one per page.
-        colors: number of a policy's color elsewhere on the page, from 1, so that they agree.
-        n_bytes: that the images may take; steps are left out where they would take more. None
-            keeps all that picture formats allow.
-        is_steered: let columns be pointed at, and the speed be chosen.
+        colors: color number of each policy elsewhere on the page, from 1.
+        n_bytes: limit for the images, above which steps are omitted; None means the limit of
+            picture formats.
+        is_steered: allow to point at columns, and to select the speed.
     """
     n_cols = acquisition.target.shape[-1]
     acquisition, is_exact = _fitted(acquisition, n_bytes)
@@ -74,7 +74,7 @@ def acquisition_player(
         "steps": steps,
         "policies": [_played(one) for one in policies],
     }
-    # "</" would end the script element early.
+    # "</" would end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     moving = ""
     if len(steps) > 1:
@@ -89,15 +89,15 @@ def acquisition_player(
 
 
 def _played(policy: PolicySteps) -> dict[str, Any]:
-    """Return what the script shows of a policy beside its pictures."""
-    found: dict[str, Any] = {
-        # Shown with four digits, as elsewhere: fewer here would be rounded twice.
+    """Return the data of a policy for the script, without its pictures."""
+    data: dict[str, Any] = {
+        # With four digits, as elsewhere: fewer here would be rounded twice.
         "ssim": [round(float(x), 7) for x in policy.ssim],
         "columns": policy.columns,
     }
     if policy.ratings is not None:
-        found["ratings"] = base64.b64encode(policy.ratings.tobytes()).decode()
-    return found
+        data["ratings"] = base64.b64encode(policy.ratings.tobytes()).decode()
+    return data
 
 
 _KEY = (
@@ -107,16 +107,16 @@ _KEY = (
 
 
 def limits_of(acquisition: Acquisition) -> tuple[float, float]:
-    """Return what is drawn white in images, and brightest in error maps."""
+    """Return the white level of images, and the full brightness of error maps."""
     errors = [np.abs(policy.images[0] - acquisition.target) for policy in acquisition.policies]
     limit = float(np.quantile(np.concatenate(errors), _ERROR_QUANTILE))
     return brightest_shown(acquisition.target), limit
 
 
 def _fitted(acquisition: Acquisition, n_bytes: int | None) -> tuple[Acquisition, bool]:
-    """Bring images below a number of bytes, and return whether their pixels are kept exactly.
+    """Reduce images to a number of bytes, and return whether pixels are exact.
 
-    First pixels are encoded with some loss, then steps are left out, then images are made smaller.
+    First pixels are compressed with some loss, then steps omitted, then images made smaller.
     """
     is_exact = True
     if n_bytes is None:
@@ -162,14 +162,14 @@ def _uris(
 
 
 def _kind(policy: PolicySteps, index: int, colors: Mapping[str, int]) -> str:
-    """Return the name of the policy's color in the page's style sheet."""
+    """Return the class of the policy's color in the page's style sheet."""
     if policy.is_oracle:
         return "oracle"
     return f"series-{colors.get(policy.name, index % _N_COLORS + 1)}"
 
 
 _SPEEDS = {600: "slow", 200: "5 a second", 50: "20 a second"}
-"""Milliseconds that a step is shown, and words."""
+"""Milliseconds per step, and labels."""
 
 
 def _controls(n_steps: int, is_steered: bool) -> str:
@@ -193,7 +193,7 @@ def _choice(policies: Sequence[PolicySteps], kinds: Sequence[str], hidden: Seque
 
 
 _SPACE = '<div class="ratings"></div>'
-"""In place of scores where there are none, so that pictures stand side by side."""
+"""Placeholder for missing scores, so that pictures are aligned."""
 
 
 def _target(acquisition: Acquisition, top: float) -> str:
@@ -202,12 +202,12 @@ def _target(acquisition: Acquisition, top: float) -> str:
         full = gray_uri(acquisition.kspace, 1.0)
         picture = _picture("kspace", "All of k-space", full, acquisition)
         kspace = f'{_SPACE}{picture}<div class="pointed"></div>'
-        more = "scores of those that are left, k-space, "
+        more = "scores of the remaining columns, k-space, "
     return (
         '<figure class="card target"><figcaption><b>target</b><span>fully sampled</span>'
         f'</figcaption><div class="strip full"></div>{kspace}'
         f"{_picture('shot', 'Target image', uri, acquisition)}"
-        f'<p class="key">Beside, from above: measured columns, {more}reconstruction, absolute '
+        f'<p class="key">Next to it, from top: measured columns, {more}reconstruction, absolute '
         "error (black is none, yellow is large).</p></figure>"
     )
 
@@ -238,7 +238,7 @@ def _card(
 
 
 def _more(policy: PolicySteps, acquisition: Acquisition) -> str:
-    """Return what only a page that computes shows: k-space as it fills, and the policy's scores."""
+    """Return the parts of a computing page: k-space as it fills, and the policy's scores."""
     name, (n_rows, n_cols) = escape(policy.name), acquisition.target.shape
     if acquisition.kspace is None:
         return ""
@@ -261,7 +261,7 @@ def _chart(
 ) -> str:
     """Draw SSIM by step as a strip of lines, with a cursor that the player moves.
 
-    A policy that stopped keeps its last score; whoever steers has not stopped, but may go on.
+    A policy that stopped keeps its last score; a manual acquisition may still continue.
     """
     width, height, edge = 600.0, 90.0, 6.0
     policies, steps = acquisition.policies, np.array(acquisition.steps, dtype=np.float64)

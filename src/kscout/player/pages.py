@@ -1,10 +1,10 @@
-"""Templates of pages: what the report and the service's pages have in common."""
+"""Page templates shared by the report and the service."""
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 
 def templates(package: str) -> Environment:
-    """Return the templates of a package, and `base.css`, `player.css`, `player.js` beside them."""
+    """Return the templates of a package, and `base.css`, `player.css`, `player.js` of this one."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("kscout.player")]),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""Reconstructions: from masked k-space to an image. A new one is a file, and a line in `names`."""
+"""Reconstructions: masked k-space to an image. A new one is one file, and a line in `names`."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from kscout.weights import save_component
 RECONSTRUCTORS: dict[str, type[Reconstructor]] = {
     name: names.RECONSTRUCTORS.resolve(name) for name in names.RECONSTRUCTORS.entries
 }
-"""The reconstructions of kscout by name; `kscout.names.RECONSTRUCTORS` finds those from outside."""
+"""The reconstructions of kscout by name; `kscout.names.RECONSTRUCTORS` also finds others."""
 
 
 def load(path: str | Path, *, device: torch.device | str = "cpu") -> Reconstructor:
@@ -21,11 +21,11 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Reconstruct
 
     Args:
         path: a run folder, a .safetensors file of kscout, a checkpoint of the paper's code, a
-            checkpoint or state dict of fastMRI, the name of one that needs no training
-            (`module:Class` for one of your own), or a name of the zoo ("knee-unet") where no file
-            or folder is called so. A folder that is called like one that needs no training is
-            given as a `Path` or as "./name".
-        device: where it will run.
+            checkpoint or state dict of fastMRI, the name of a reconstruction without training
+            (`module:Class` for your own), or, if no such file or folder exists, the name of a zoo
+            entry ("knee-unet"). If a folder has the name of a reconstruction without training,
+            pass it as a `Path` or as "./name".
+        device: device of the reconstructor.
     """
     return load_reconstructor(path, device=device)
 
@@ -36,9 +36,9 @@ def save(
     """Write a reconstructor to a .safetensors file that `load` reads.
 
     Args:
-        path: the file, replaced whole.
-        reconstructor: of a class in `RECONSTRUCTORS`, or of one of your own at the top of a module.
-        extra: JSON values that say where it comes from.
+        path: the file, replaced atomically.
+        reconstructor: of a class in `RECONSTRUCTORS`, or of your own at the top level of a module.
+        extra: JSON values that describe its origin.
     """
     save_component(Path(path), reconstructor, kind="reconstructor", extra=extra)
 

@@ -1,7 +1,7 @@
-"""Reconstructions from disk: our own files, the paper's checkpoints and fastMRI's.
+"""Reconstructions from disk: files of kscout, the paper's checkpoints and fastMRI's.
 
-What a file holds is read off its content, never off its name, and the size of a network off the
-shapes of its tensors.
+The kind of a file is determined by its content, not by its name, and the size of a network by
+the shapes of its tensors.
 """
 
 from pathlib import Path
@@ -27,11 +27,11 @@ from kscout.zoo import zoo_names, zoo_path
 
 FIRST_WEIGHT = "down_sample_layers.0.layers.0.weight"
 CASCADE, SENSITIVITY = "cascades.0.model.unet.", "sens_net.norm_unet.unet."
-"""Where a VarNet keeps its U-Nets."""
+"""Prefix of the U-Nets in a VarNet's parameters."""
 
 
 def is_learnable(reconstructor: Reconstructor) -> bool:
-    """Say whether there is anything to train."""
+    """Return whether a reconstructor has trainable parameters."""
     return any(True for _ in reconstructor.parameters())
 
 
@@ -49,7 +49,7 @@ def load_reconstructor(source: str | Path, *, device: torch.device | str) -> Rec
             advice = "give the run folder or the file of a trained one"
             if Path(source).is_dir():
                 advice = f"if you mean the folder of that name, type ./{source}"
-            raise WeightsError(f"{source} has no weights of its own; {advice}")
+            raise WeightsError(f"{source} has no weights; {advice}")
     else:
         path = zoo_path(source) or _weights_file(Path(source))
         weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
@@ -62,7 +62,7 @@ def _weights_file(path: Path) -> Path:
     given, path = path, network_file(path)
     if not path.is_file() and given.is_dir():
         raise WeightsError(
-            f"{given} holds no {WEIGHTS_NAME}: its training has not come so far, or it is no run "
+            f"{given} has no {WEIGHTS_NAME}: its training has saved none yet, or it is not a run "
             "folder; train it, or give another folder"
         )
     if not path.is_file():
@@ -102,8 +102,8 @@ def _recognize(path: Path, state: dict[str, Tensor]) -> str:
         return "varnet"
     names = ", ".join(list(state)[:3]) or "none"
     raise WeightsError(
-        f"{path} holds no U-Net of the paper or of fastMRI, nor a VarNet (first tensors: {names}); "
-        "other networks are loaded from files that kscout has written"
+        f"{path} has no U-Net of the paper or of fastMRI, nor a VarNet (first tensors: {names}); "
+        "other networks can only be loaded from files of kscout"
     )
 
 
@@ -125,6 +125,6 @@ def _unrolled_arguments(state: dict[str, Tensor]) -> dict[str, Any]:
 
 def _network_arguments(state: dict[str, Tensor]) -> dict[str, Any]:
     levels = {name.split(".")[1] for name in state if name.startswith("down_sample_layers.")}
-    # A weight without axes is damaged; building the network tells.
+    # A weight without axes is damaged; the constructor raises the error.
     n_channels = state[FIRST_WEIGHT].shape[0] if state[FIRST_WEIGHT].ndim else 0
     return {"n_channels": n_channels, "n_pools": len(levels)}

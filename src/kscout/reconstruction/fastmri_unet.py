@@ -1,6 +1,6 @@
-"""The U-Net that fastMRI publishes today, so that its weights can be used here.
+"""The U-Net that fastMRI publishes, for compatibility with its weights.
 
-It differs from the paper's in average pooling, leaky ReLU, transposed convolutions, no biases and
+Unlike the paper's it has average pooling, leaky ReLU, transposed convolutions, no biases and
 twice the features on the coarsest level. Parameter names are those of fastMRI's checkpoints.
 """
 
@@ -19,7 +19,7 @@ from kscout.layers.unet import ConvolutionBlock, check_size, peak_bytes
 from kscout.physics.normalization import denormalize, normalize_with
 
 SLOPE = 0.2
-"""Of the leaky ReLU below zero."""
+"""Negative slope of the leaky ReLU."""
 
 
 _Block = partial(ConvolutionBlock, slope=SLOPE, bias=False)
@@ -47,14 +47,14 @@ class UpsamplingBlock(nn.Module):
 class FastMRINetwork(nn.Module):
     """Maps normalized zero-filled images to images in the same units.
 
-    Takes any size whose coarsest level has two pixels or more; where a side is odd at some level,
+    Supports any size whose coarsest level has at least two pixels; if a side is odd at some level,
     the upsampled features are extended by reflection to the size of the skip connection.
 
     Args:
         n_channels: features of the finest level.
         n_pools: number of poolings.
         dropout: probability of dropping a feature map in training.
-        n_images: real images that it takes and returns: 2 for a complex one.
+        n_images: number of real input and output images: 2 for a complex one.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class FastMRINetwork(nn.Module):
 
 @final
 class FastMRIUNet(Reconstructor):
-    """FastMRI's U-Net, scored as the images that it was trained to make.
+    """FastMRI's U-Net, scored on images in the units of the zero-filled image.
 
     Args:
         n_channels: features of the finest level (fastMRI: 32; its published models: 256).
@@ -106,8 +106,8 @@ class FastMRIUNet(Reconstructor):
         super().__init__()
         if n_channels < 1 or n_pools < 1:
             raise ConfigError(
-                f"a U-Net of n_channels = {n_channels} and n_pools = {n_pools} does not exist; "
-                "both start at 1"
+                f"a U-Net of n_channels = {n_channels} and n_pools = {n_pools} is impossible; "
+                "both must be at least 1"
             )
         self.n_channels = n_channels
         self.n_pools = n_pools
@@ -116,19 +116,19 @@ class FastMRIUNet(Reconstructor):
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         output = self.network(measured.normalized[:, None])[:, 0]
-        # The output is in the input's units: its targets were normalized with the zero-filled
-        # image's statistics. Undone with these it is an image, as fastMRI scores it (`blind`).
+        # Training targets were normalized with statistics of the zero-filled image, so the output
+        # is denormalized with these to an image, as fastMRI scores it (`blind`).
         if self.training:
             return Reconstruction(output, measured.mean, measured.std)
-        # Un-normalizing the raw output with the target's statistics (`paper`) would stretch it
-        # twice, and policies expect deviation one: hence normalized anew by its own statistics,
-        # without clamping, which could not be undone.
+        # Denormalizing the raw output with the target's statistics (`paper`) would scale it twice,
+        # and policies expect standard deviation one, so the image is normalized again by its own
+        # statistics, without clamping, which could not be undone.
         return Reconstruction.of(denormalize(output, measured.mean, measured.std))
 
     def loss(self, found: Reconstruction, batch: SliceBatch) -> Float[Tensor, ""]:
-        """Return fastMRI's: the mean absolute error in the zero-filled image's units.
+        """Return fastMRI's loss: the mean absolute error in units of the zero-filled image.
 
-        `found` is what training mode gives, not yet normalized by its own statistics.
+        `found` is the output in training mode, not yet normalized by its own statistics.
         """
         target = normalize_with(batch.target, found.mean, found.std)
         return (found.image.float() - target).abs().mean()

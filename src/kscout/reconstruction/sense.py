@@ -1,8 +1,8 @@
-"""SENSE: the image that explains the k-space of all coils, by conjugate gradients.
+"""SENSE: least squares over the k-space of all coils, by conjugate gradients.
 
 Pruessmann et al. 1999 and 2001. With the encoding A = M F S of `kscout.physics.coils` the image
-solves (A^H A + regularization) x = A^H y. As whole columns are measured, transforms along the rows
-cancel in A^H A: one along the columns is left.
+solves (A^H A + regularization) x = A^H y. Since complete columns are measured, transforms along
+the rows cancel in A^H A; one transform along the columns remains.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from kscout.errors import ConfigError
 from kscout.physics.coils import calibrated, combine, encode_adjoint, expand
 
 TOLERANCE = 1e-6
-"""Of the residual, relative to the right-hand side: `solve` stops below it."""
+"""Tolerance of the residual relative to the right-hand side, at which `solve` stops."""
 _TINY = 1e-30
 
 
@@ -27,7 +27,7 @@ def normal(
     maps: Complex[Tensor, "*lead coil row col"],
 ) -> Complex[Tensor, "*lead row col"]:
     """Return A^H A x."""
-    # The centered transform differs from the plain one by phases that cancel around the mask.
+    # The centered transform and the plain one differ by phases that cancel around the mask.
     measured = torch.fft.ifftshift(mask, dim=-1)[..., None, None, :]
     return combine(torch.fft.ifft(torch.fft.fft(expand(image, maps)) * measured), maps)
 
@@ -43,11 +43,11 @@ def solve(
     """Return the solution of (A^H A + regularization) x = A^H y of each image.
 
     Args:
-        kspace: of all coils; only measured columns are looked at.
+        kspace: k-space of all coils; only measured columns are used.
         mask: measured columns.
         maps: sensitivities of unit norm over coils.
         regularization: above zero; the largest eigenvalue of A^H A is at most 1.
-        n_iterations: at most so many; fewer where every residual is below `TOLERANCE`.
+        n_iterations: upper limit; fewer if every residual is below `TOLERANCE`.
     """
     check_settings(regularization, n_iterations)
     right = encode_adjoint(kspace, mask, maps)
@@ -67,14 +67,14 @@ def conjugate_gradients(
     n_iterations: int,
     tolerance: float = 0.0,
 ) -> Complex[Tensor, "*lead row col"]:
-    """Solve apply(x) = right for all images at once, each at its own pace.
+    """Solve apply(x) = right for all images at once, with separate step sizes.
 
     Args:
         apply: a positive definite operator on images.
         right: the right-hand side.
-        start: where to begin; zero where not given.
-        n_iterations: at most so many.
-        tolerance: of the residual; 0 takes all iterations and never waits for the device.
+        start: initial image; zero by default.
+        n_iterations: upper limit.
+        tolerance: of the residual; 0 runs all iterations without synchronization.
     """
     found = torch.zeros_like(right) if start is None else start
     residual = right if start is None else right - apply(start)
@@ -85,7 +85,7 @@ def conjugate_gradients(
             break
         applied = apply(direction)
         curvature = (direction.conj() * applied).real.sum(dim=(-2, -1), keepdim=True)
-        # An image that is solved stays: both energies are then zero, or noise of the same size.
+        # A solved image stays constant: both energies are then zero, or rounding errors.
         step = energy / curvature.clamp(min=_TINY)
         found = found + step * direction
         residual = residual - step * applied
@@ -99,7 +99,7 @@ def _energy(image: Complex[Tensor, "*lead row col"]) -> Float[Tensor, "*lead 1 1
 
 
 def check_settings(regularization: float, n_iterations: int) -> None:
-    """Refuse a problem without a solution, or no iterations."""
+    """Raise an error for a problem without a solution, or without iterations."""
     if not (regularization > 0 and n_iterations > 0):
         raise ConfigError(
             f"sense with regularization = {regularization} and n_iterations = {n_iterations} has "
@@ -115,11 +115,11 @@ def unit_of(measured: Measurement) -> Float[Tensor, "batch 1 1 1"]:
 
 @final
 class Sense(Reconstructor):
-    """SENSE with sensitivities that ESPIRiT finds in the central columns.
+    """SENSE with ESPIRiT sensitivities from the central columns.
 
     Args:
-        regularization: relative to the largest eigenvalue of A^H A; noisier data want more.
-        n_iterations: of conjugate gradients; the default is past what SSIM can see.
+        regularization: relative to the largest eigenvalue of A^H A; noisier data need more.
+        n_iterations: conjugate gradient steps; more than the default do not change SSIM.
     """
 
     waits_for_device = True
@@ -137,7 +137,7 @@ class Sense(Reconstructor):
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         maps = self.calibrate(measured) if measured.maps is None else measured.maps
         unit = unit_of(measured)
-        # A fixed number of iterations: what happens to an image does not depend on its batch.
+        # A fixed number of iterations, so that an image does not depend on its batch.
         image = conjugate_gradients(
             lambda x: normal(x, measured.mask, maps) + self.regularization * x,
             combine(measured.zero_filled / unit, maps),

@@ -1,15 +1,14 @@
-"""Compressed sensing: the image of least total variation that explains the data.
+"""Compressed sensing: minimal total variation subject to the data.
 
 Sparse MRI (Lustig, Donoho and Pauly 2007). Minimizes `|M F x - y|^2 / 2 + weight * TV(x)` over
-complex images by the alternating direction method of multipliers (ADMM, Boyd et al. 2011). M keeps
-measured columns, F is the unitary Fourier transform, TV sums the length of the gradient
-(isotropic) over all pixels. Differences wrap around at the borders, as the discrete Fourier
-transform does: the linear step is then a division in k-space, exact and cheap.
+complex images by the alternating direction method of multipliers (ADMM, Boyd et al. 2011). M is
+the column mask, F is the unitary Fourier transform, TV is the sum of the length of the gradient
+(isotropic) over all pixels. Differences are periodic, like the discrete Fourier transform, so that
+the linear step is a division in k-space, which is exact and fast.
 
-Of several coils one image of least total variation explains all: `|M F S x - y|^2 / 2 + weight *
-TV(x)` with the sensitivities S of `kscout.physics.coils`, by the same splitting. Sensitivities keep
-the linear step from being a division in k-space: a few conjugate gradients from the image so far
-take its place.
+With several coils the objective is `|M F S x - y|^2 / 2 + weight * TV(x)` with the sensitivities
+S of `kscout.physics.coils`, solved by the same splitting. The linear step is then no division in
+k-space; a few conjugate gradient steps from the present image solve it.
 """
 
 import math
@@ -26,37 +25,37 @@ from kscout.physics.normalization import EPSILON, magnitude
 from kscout.reconstruction.sense import conjugate_gradients, normal, unit_of
 
 OVER_RELAXATION = 1.7
-"""Between 1.5 and 1.8 is the usual gain over plain steps (1.0); below 2 it always converges."""
+"""Over-relaxation: 1.5 to 1.8 is faster than plain steps (1.0); below 2 it always converges."""
 
 PENALTY_PER_WEIGHT = 30.0
-"""For images whose maximum is 1: a hundred iterations then close the duality gap to a thousandth
-for weights from 0.0003 to 0.01; ten times more or less takes several times as many."""
+"""For images with maximum 1: a hundred iterations then reduce the duality gap to a thousandth for
+weights from 0.0003 to 0.01; values ten times larger or smaller need several times as many."""
 N_INNER = 4
-"""Conjugate gradients of each linear step; with the last image as the start, more gain nothing."""
+"""Conjugate gradient steps per linear step, from the last image; more do not help."""
 
 
 class Solution(NamedTuple):
-    """An image and its certificate: a dual field, from which a lower bound follows."""
+    """An image and its certificate: a dual field, which gives a lower bound."""
 
     image: Complex[Tensor, "image row col"]
     dual: Complex[Tensor, "image 2 row col"]
 
 
 def gradient(image: Complex[Tensor, "image row col"]) -> Complex[Tensor, "image 2 row col"]:
-    """Return the differences to the next row and the next column, wrapping around."""
+    """Return the periodic differences to the next row and the next column."""
     differences = [image.roll(-1, dims=axis) - image for axis in (-2, -1)]
     return torch.stack(differences, dim=1)
 
 
 def gradient_adjoint(field: Complex[Tensor, "image 2 row col"]) -> Complex[Tensor, "image row col"]:
-    """Apply the adjoint of `gradient`: minus the divergence."""
+    """Apply the adjoint of `gradient`, the negative divergence."""
     along_rows, along_cols = field.unbind(dim=1)
     return along_rows.roll(1, dims=-2) - along_rows + along_cols.roll(1, dims=-1) - along_cols
 
 
 def field_length(field: Complex[Tensor, "image 2 row col"]) -> Float[Tensor, "image 1 row col"]:
     """Return the length of the (complex) gradient at each pixel."""
-    # Spelled out: vector_norm over an axis of two is 40 times slower on CPU.
+    # Written out, because vector_norm over an axis of two is 40 times slower on a CPU.
     squares = field.real.square() + field.imag.square()
     return (squares[:, :1] + squares[:, 1:]).sqrt()
 
@@ -66,16 +65,16 @@ def laplacian(image: Complex[Tensor, "image row col"]) -> Float[Tensor, "row col
 
     def one_axis(size: int) -> Float[Tensor, " size"]:
         index = torch.arange(size, dtype=image.real.dtype, device=image.device)
-        # 4 sin^2 and not 2 - 2 cos, which loses its digits at low frequencies.
+        # 4 sin^2 instead of 2 - 2 cos, which is inaccurate at low frequencies.
         return 4 * (math.pi / size * index).sin().square()
 
     return one_axis(image.shape[-2])[:, None] + one_axis(image.shape[-1])
 
 
 def shifted_mask(mask: Bool[Tensor, "image col"]) -> Bool[Tensor, "image 1 col"]:
-    """Return the mask with DC in front, to multiply k-space with."""
-    # Images stay centered and only the mask moves DC to the front: the phase that this leaves
-    # in k-space is the same in all terms, and saves two shifts per transform.
+    """Return the mask with DC first, for multiplication with k-space."""
+    # Images stay centered and only the mask moves DC to the front: the remaining phase in
+    # k-space is equal in all terms, and two shifts per transform are saved.
     return torch.fft.ifftshift(mask, dim=-1)[:, None, :]
 
 
@@ -91,14 +90,14 @@ def solve(
 
     Args:
         zero_filled: inverse transform of the masked k-space.
-        mask: columns that are measured.
-        weight: of the total variation, per image, in units of the image.
-        n_iterations: each costs two transforms.
-        penalty: of the splitting; sets the speed, not the solution.
+        mask: measured columns.
+        weight: weight of the total variation per image, in units of the image.
+        n_iterations: each needs two transforms.
+        penalty: of the splitting; changes the speed, not the solution.
     """
     measured = shifted_mask(mask)
     denominator = measured + penalty * laplacian(zero_filled)
-    # Zero only where nothing is known: DC, if its column was not measured. It stays zero then.
+    # Zero only if nothing is known: DC, if its column was not measured. It then stays zero.
     inverse = torch.where(denominator > 0, 1 / denominator, 0)
     data = torch.fft.fft2(zero_filled)
     threshold = (weight / penalty)[:, None, None, None]
@@ -110,14 +109,14 @@ def solve(
         image = torch.fft.ifft2(right * inverse)
         relaxed = OVER_RELAXATION * gradient(image) + (1 - OVER_RELAXATION) * split
         reached = relaxed + dual
-        # Shrinking the gradient's length by the threshold leaves the projection on its ball.
+        # Shrinkage of the gradient's length by the threshold leaves the projection on its ball.
         dual = reached * (threshold / field_length(reached).clamp(min=threshold))
         split = reached - dual
     return Solution(image, penalty * dual)
 
 
 def check_weight(weight: float, n_iterations: int) -> None:
-    """Refuse settings of a total variation without a solution."""
+    """Raise an error for settings without a solution."""
     if not (weight > 0 and n_iterations > 0):
         raise ConfigError(
             f"total variation with weight = {weight} and n_iterations = {n_iterations} has "
@@ -127,12 +126,12 @@ def check_weight(weight: float, n_iterations: int) -> None:
 
 @final
 class TotalVariation(Reconstructor):
-    """Least total variation; each coil by itself, then the root of the sum of squares.
+    """Minimal total variation, each coil separately, then the root of the sum of squares.
 
     Args:
-        weight: of the total variation, relative to the largest magnitude of the zero-filled
-            image; 0.001 to 0.005 suit knees and brains, noisier data want more.
-        n_iterations: 50 are past what SSIM can see, 300 near single precision.
+        weight: weight of the total variation relative to the largest magnitude of the zero-filled
+            image; 0.001 to 0.005 suit knees and brains, noisier data need more.
+        n_iterations: more than 50 do not change SSIM, 300 reach single precision.
     """
 
     def __init__(self, *, weight: float = 2e-3, n_iterations: int = 50) -> None:
@@ -144,7 +143,7 @@ class TotalVariation(Reconstructor):
     @torch.no_grad()
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         zero_filled, n_coils = measured.zero_filled, measured.zero_filled.shape[1]
-        # Solved in units of the maximum, so that weight and penalty mean the same in each image.
+        # Solved in units of the maximum, so that weight and penalty are comparable between images.
         unit = measured.magnitude.amax(dim=(-2, -1)).clamp(min=EPSILON)
         solution = solve(
             (zero_filled / unit[:, None, None, None]).flatten(0, 1),
@@ -154,7 +153,7 @@ class TotalVariation(Reconstructor):
             penalty=PENALTY_PER_WEIGHT * self.weight,
         )
         coils = solution.image.unflatten(0, (-1, n_coils))
-        # Not clamped, unlike a network's input: un-normalizing gives the solution back.
+        # Not clamped, unlike a network's input, so that denormalization returns the solution.
         return Reconstruction.of(magnitude(coils) * unit[:, None, None])
 
 
@@ -172,8 +171,8 @@ def solve_with_coils(
         weighted: A^H y, the zero-filled images weighted by the sensitivities.
         mask: measured columns.
         maps: sensitivities of unit norm over coils.
-        weight: of the total variation, in units of the image.
-        n_iterations: each costs a few transforms of every coil.
+        weight: weight of the total variation, in units of the image.
+        n_iterations: each needs a few transforms of every coil.
     """
     penalty = PENALTY_PER_WEIGHT * weight
     threshold = weight / penalty
@@ -195,11 +194,11 @@ def solve_with_coils(
 
 @final
 class SenseTotalVariation(Reconstructor):
-    """Least total variation of one image behind all coils.
+    """Minimal total variation of one image for all coils.
 
     Args:
         weight: of the total variation, relative to the largest magnitude of the zero-filled image.
-        n_iterations: 30 are past what SSIM can see.
+        n_iterations: more than 30 do not change SSIM.
     """
 
     waits_for_device = True

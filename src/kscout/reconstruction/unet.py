@@ -1,6 +1,6 @@
 """The paper's reconstruction: a small U-Net from the zero-filled to the full image.
 
-arXiv 2010.16262, appendix A. Trained by the mean absolute error of normalized images.
+arXiv 2010.16262, appendix A. The loss is the mean absolute error of normalized images.
 """
 
 from functools import partial
@@ -23,13 +23,13 @@ from kscout.reconstruction.unet_frozen import (
 
 @final
 class UNet(Reconstructor):
-    """The paper's U-Net: by default its 837,635 parameters.
+    """The paper's U-Net, by default with its 837,635 parameters.
 
     Args:
-        n_channels: features of the finest level, doubled at each coarser one (paper: 16).
+        n_channels: features of the finest level, doubled at each coarser level (paper: 16).
         n_pools: number of poolings (paper: 4).
         dropout: probability of dropping a feature map in training (paper: 0).
-        protocol: what it was trained for. `paper`: targets normalized by their own statistics;
+        protocol: protocol of its training. `paper`: targets normalized by their own statistics;
             `blind`: by those of the zero-filled image, which undo the normalization.
     """
 
@@ -44,8 +44,8 @@ class UNet(Reconstructor):
         super().__init__()
         if n_channels < 2 or n_pools < 1:
             raise ConfigError(
-                f"a U-Net of n_channels = {n_channels} and n_pools = {n_pools} does not exist; "
-                "n_channels starts at 2 and n_pools at 1"
+                f"a U-Net of n_channels = {n_channels} and n_pools = {n_pools} is impossible; "
+                "n_channels must be at least 2 and n_pools at least 1"
             )
         check_protocol(protocol)
         self.n_channels = n_channels
@@ -69,10 +69,10 @@ class UNet(Reconstructor):
     ) -> Reconstructor:
         """Return a view without gradients: on a CPU in fewer passes, on CUDA in 16 bit.
 
-        With `auto` images of sizes that no kernels serve are reconstructed in 32 bit.
+        With `auto`, images of sizes without kernels are reconstructed in 32 bit.
 
-        On golden images 16 bit keeps SSIM within 1e-5 and candidates' gains to a correlation of
-        .9997.
+        On golden images 16 bit changes SSIM by at most 1e-5, and its candidates' gains correlate
+        by .9997.
         """
         place = torch.device(device)
         plain = partial(super().frozen, n_rows=n_rows, n_cols=n_cols, device=device)

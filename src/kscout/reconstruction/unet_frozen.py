@@ -1,4 +1,4 @@
-"""Views of a trained U-Net for inference: the same images up to rounding, in less time."""
+"""Views of a trained U-Net for inference: equal up to rounding, and faster."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from kscout.reconstruction.unet import UNet
 
 MakeKernels = Callable[[UNetNetwork, int, int, Workspace], FusedUNet | None]
-"""Builds the kernels of a network for images of so many rows and columns, in a workspace."""
+"""Builds the kernels of a network for images of a size, in a workspace."""
 
 
 def has_kernels(network: UNetNetwork, device: torch.device) -> bool:
-    """Return whether kernels serve a network on a device for images of some size."""
+    """Return whether kernels support a network on a device for images of any size."""
     least = UNIT << len(network.down_sample_layers)
     return serving("unet", _request(network, device, least, least)) == "cuda"
 
@@ -29,7 +29,7 @@ def has_kernels(network: UNetNetwork, device: torch.device) -> bool:
 def kernels_where_served(
     network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace
 ) -> FusedUNet | None:
-    """Return kernels for images of a size, None where there are none."""
+    """Return kernels for images of a size; None if there are none."""
 
     def fused() -> FusedUNet | None:
         return FusedUNet(network, n_rows, n_cols, workspace)
@@ -41,14 +41,14 @@ def kernels_where_served(
 def kernels_or_refusal(
     network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace
 ) -> FusedUNet:
-    """Return kernels for images of a size; refuse one that has none."""
-    found = kernels_where_served(network, n_rows, n_cols, workspace)
-    if found is None:
+    """Return kernels for images of a size; raise an error if there are none."""
+    kernels = kernels_where_served(network, n_rows, n_cols, workspace)
+    if kernels is None:
         raise ConfigError(
             f"no 16-bit kernels for a U-Net on {n_rows}x{n_cols} images: they need "
             f"{SIDES}; use precision auto"
         )
-    return found
+    return kernels
 
 
 def _request(network: UNetNetwork, device: torch.device, n_rows: int, n_cols: int) -> Request:
@@ -63,13 +63,13 @@ def _request(network: UNetNetwork, device: torch.device, n_rows: int, n_cols: in
 
 @final
 class InferenceReconstructor(Reconstructor):
-    """A frozen U-Net of the paper on a CPU, through `InferenceUNet`."""
+    """A frozen U-Net of the paper on a CPU, run by `InferenceUNet`."""
 
     def __init__(self, unet: "UNet") -> None:
         super().__init__()
         self.protocol = unet.protocol
         self.network = InferenceUNet(unet.network)
-        # In a list: its weights are not this module's own.
+        # In a list, so that its weights are not registered here.
         self._viewed = [unet]
 
     def refresh(self) -> None:
@@ -85,17 +85,17 @@ class InferenceReconstructor(Reconstructor):
 
 @final
 class HalfPrecisionUNet(Reconstructor):
-    """A frozen U-Net on CUDA through fused 16-bit kernels; statistics and sums are in 32 bit.
+    """A frozen U-Net on CUDA by fused 16-bit kernels; statistics and sums are in 32 bit.
 
-    Images of a size that kernels do not serve go through the plain network, in 32 bit; `precision`
-    is that of images of the size to expect. One caller uses it at a time, whatever the size of its
-    images: all share one workspace.
+    Images of a size without kernels use the plain network, in 32 bit; `precision` refers to images
+    of the expected size. Only one caller may use it at a time, for any image size, because all
+    share one workspace.
 
     Args:
-        unet: what it is a view of.
-        n_rows: rows of the images to expect; kernels for others are built at first use.
-        n_cols: columns of these.
-        make_kernels: builds them for a size; None where there are none.
+        unet: the viewed network.
+        n_rows: expected number of rows; kernels for other sizes are built at first use.
+        n_cols: expected number of columns.
+        make_kernels: builds the kernels for a size; None if there are none.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class HalfPrecisionUNet(Reconstructor):
         self.precision = "fp32" if self._kernels(n_rows, n_cols) is None else "fp16"
 
     def _kernels(self, n_rows: int, n_cols: int) -> FusedUNet | None:
-        """Return those for images of a size, built where they are new."""
+        """Return the kernels for images of a size; new ones are built."""
         size = (n_rows, n_cols)
         if size not in self.by_size:
             self.by_size[size] = self._make_kernels(self.network, *size, self.workspace)

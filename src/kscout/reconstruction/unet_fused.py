@@ -1,7 +1,7 @@
-"""The U-Net's forward pass in 16 bit on CUDA, close to what the memory's bandwidth allows.
+"""The U-Net's forward pass in 16 bit on CUDA, close to the limit of the memory bandwidth.
 
 Statistics and sums are in 32 bit. Results differ from the plain network by the rounding of
-activations: `kscout bench` prints by how much.
+activations, which `kscout bench` measures.
 """
 
 from typing import final
@@ -21,10 +21,10 @@ class FusedUNet:
     """A frozen U-Net for images of one size on one CUDA device.
 
     Args:
-        network: whose weights it takes.
+        network: network with the weights.
         n_rows: rows of the images.
-        n_cols: columns of these.
-        workspace: of networks that run before or after it, never at once; its own if not given.
+        n_cols: columns of the images.
+        workspace: memory shared with networks that never run at the same time; by default its own.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FusedUNet:
             self.up.append(_block(block, "up", n_rows >> level, n_cols >> level, n_skip))
         self.final = combined_weight(network.conv2)
         n_channels = len(self.final) - 1
-        n_each = max(1, 64 // n_channels)  # pixels of a thread: as many as registers hold
+        n_each = max(1, 64 // n_channels)  # Pixels per thread, limited by the number of registers.
         self.combine = compile_kernel(LAST, "combine", n_rows, n_cols, n_channels, n_each)
         self.n_combine_blocks = -(-n_rows * n_cols // (256 * n_each))
         self.workspace = workspace or Workspace(self.final.device)
@@ -52,7 +52,7 @@ class FusedUNet:
 
     @torch.no_grad()
     def set_weights(self, network: UNetNetwork) -> None:
-        """Take the weights of a network of the same shape, in place."""
+        """Copy the weights of a network of the same shape, in place."""
         blocks = [*network.down_sample_layers, network.conv, *network.up_sample_layers]
         for pair, block in zip([*self.down, self.middle, *self.up], blocks, strict=True):
             for step, weight in zip(pair, convolution_weights(block), strict=True):
@@ -73,8 +73,8 @@ class FusedUNet:
             images: zero-filled magnitudes, 32 bit.
             mean: their means.
             std: their standard deviations.
-            n_images: a count on the device; images from there on are left undefined. So a number
-                that only the device knows costs no synchronization.
+            n_images: number of valid images, on the device, which avoids a synchronization; later
+                images are undefined.
         """
         if n_images is None:
             n_images = torch.full((), len(images), dtype=torch.int32, device=images.device)
@@ -104,7 +104,7 @@ class FusedUNet:
         return out
 
     def _buffers(self, n_images: int) -> list[Features]:
-        """Return room for so many images: of a power of two, which many batch sizes share."""
+        """Return buffers for `n_images`, rounded up to a power of two to share them."""
         size = 1 << (n_images - 1).bit_length()
         if size not in self.buffers:
             steps = [step for pair in (*self.down, self.middle, *self.up) for step in pair]

@@ -1,16 +1,16 @@
-"""The paper's U-Net for a CPU, weights frozen: the same function in fewer passes over memory.
+"""The paper's U-Net for a CPU with frozen weights: the same function in fewer passes over memory.
 
-At 16 channels the convolutions are a small part of what torch's modules cost on a CPU. Here
+At 16 channels the convolutions are a small part of the cost of torch's modules on a CPU. Here
 
 - the first convolution, of one channel, is a matrix product of shifted images;
-- instance norm is a group norm of one channel per group, and the convolutions' biases, which it
-  takes away again, are left out;
+- instance norm is a group norm of one channel per group, and biases of convolutions, which it
+  removes, are omitted;
 - pooling takes the maximum of strided views, and ReLU works in place;
-- the three 1x1 convolutions at the end, between which nothing happens, are one product.
+- the three 1x1 convolutions at the end, without activations between them, are one product.
 
-All of it follows the layout of the weights, channels first or last, so that `to_layout` chooses
-both. Where compiled kernels serve, the whole network is one call of `kernels/convolution_cpu.c`,
-with a quarter of the multiplications. Outputs differ from the network's by rounding alone.
+The layout of the weights, channels first or last, determines the layout of the features, so that
+`to_layout` selects both. If compiled kernels are available, the network is one call of
+`kernels/convolution_cpu.c`, with a quarter of the multiplications. Outputs differ only by rounding.
 """
 
 from typing import final
@@ -25,13 +25,13 @@ from kscout.kernels.registry import Request, serving
 from kscout.layers.unet import UNetNetwork, check_size, combined_weight, convolution_weights
 
 _N_PIXELS_AT_ONCE = 2**16
-"""Pixels of the images that go through together: their features stay near the caches."""
+"""Pixels of the images per pass, so that features stay in the caches."""
 
 _N_PIXELS_OF_FAST_GROUP_NORM = 1024
-"""With channels last, torch's group norm is several times slower on smaller feature maps."""
+"""Smallest feature map for channels last, as torch's group norm is slow on smaller ones."""
 
 _EPSILON = 1e-5
-"""That of instance norm."""
+"""The epsilon of instance norm."""
 
 
 @final
@@ -39,7 +39,7 @@ class InferenceUNet(nn.Module):
     """A copy of a trained `UNetNetwork` that maps images faster and cannot be trained.
 
     Args:
-        network: the network in evaluation mode; later changes of its weights are not seen.
+        network: the network in evaluation mode; later changes of its weights have no effect.
     """
 
     first: Tensor
@@ -55,13 +55,13 @@ class InferenceUNet(nn.Module):
         self.n_channels = len(weights[0])
         self.register_buffer("first", weights[0].flatten(start_dim=1).clone())
         for number, weight in enumerate(weights[1:], start=1):
-            # Channels last suits oneDNN: it takes the features as they are.
+            # Channels last suits oneDNN, which needs no conversion of the features.
             stored = weight.clone(memory_format=torch.channels_last)
             self.register_buffer(f"weight_{number}", stored)
         last = combined_weight(network.conv2)
         self.register_buffer("last", last[:-1])
         self.register_buffer("last_bias", last[-1])
-        # In double precision: rounded once, after the transform.
+        # In double precision, rounded once after the transform.
         compiled = [transform_weights(weight.double()).float() for weight in weights[1:]]
         parts = [self.first.T, *compiled, last]
         self.register_buffer("packed", torch.cat([part.flatten() for part in parts]))
@@ -104,7 +104,7 @@ class InferenceUNet(nn.Module):
     def _first(
         self, image: Float[Tensor, "batch 1 row col"]
     ) -> Float[Tensor, "batch channel row col"]:
-        """Convolve one channel: oneDNN has no fast kernel for that, but a product is fast."""
+        """Convolve one channel by a matrix product, since oneDNN has no fast kernel for it."""
         n_images, _, n_rows, n_cols = image.shape
         padded = F.pad(image[:, 0], (1, 1, 1, 1))
         shifted = [

@@ -5,8 +5,8 @@ sensitivities S each cascade computes
 
     z <- z - eta (F^-1 M F z - z0) - S U(S^H z),
 
-where U is a U-Net on the combined complex image. The networks normalize what they see and undo it,
-so that the whole is indifferent to the scanner's units. Parameter names are those of fastMRI's
+where U is a U-Net on the combined complex image. The networks normalize their inputs and undo it,
+so the result is independent of the scanner's units. Parameter names are those of fastMRI's
 checkpoints.
 """
 
@@ -33,7 +33,7 @@ from kscout.reconstruction.fastmri_unet import FastMRINetwork
 
 SENSITIVITIES = ("learned", "espirit")
 _MULTIPLE = 16
-"""Images are padded to this multiple, as fastMRI pads them."""
+"""Images are padded to a multiple of this number, as in fastMRI."""
 _TINY = 1e-30
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,9 @@ class ComplexUNet(nn.Module):
         super().__init__()
         self.unet = FastMRINetwork(n_channels=n_channels, n_pools=n_pools, n_images=2)
         self.is_half = False
-        """Whether convolutions run in 16 bit; what they see is normalized."""
+        """Whether convolutions run in 16 bit; their inputs are normalized."""
         self.is_compiled = False
-        """Whether `compiled_passes` serve images without gradients."""
+        """Whether `compiled_passes` run for images without gradients."""
 
     def forward(self, image: Complex[Tensor, "batch row col"]) -> Complex[Tensor, "batch row col"]:
         parts = torch.stack([image.real, image.imag], dim=1)
@@ -59,11 +59,11 @@ class ComplexUNet(nn.Module):
         (left, right), (above, below) = sides
         padded = F.pad((parts - mean) / std, [left, right, above, below])
         with torch.autocast(image.device.type, torch.float16) if self.is_half else nullcontext():
-            # A single image would be compiled anew, as sizes of one are compiled in.
+            # A single image would be compiled again, since sizes of one are compiled as constants.
             serves = self.is_compiled and len(padded) > 1 and not torch.is_grad_enabled()
-            found = (compiled_passes() if serves else _passes)(self.unet, padded).float()
-        found = found[..., above : above + parts.shape[-2], left : left + parts.shape[-1]]
-        return torch.complex(*(found * std + mean).unbind(dim=1))
+            output = (compiled_passes() if serves else _passes)(self.unet, padded).float()
+        output = output[..., above : above + parts.shape[-2], left : left + parts.shape[-1]]
+        return torch.complex(*(output * std + mean).unbind(dim=1))
 
 
 def _passes(
@@ -74,31 +74,31 @@ def _passes(
 
 @cache
 def compiled_passes() -> Callable[[nn.Module, Tensor], Tensor]:
-    """Return a U-Net's passes by torch.compile; networks of one shape share what is compiled."""
+    """Return the forward pass by torch.compile; networks of equal shape share compiled code."""
     return torch.compile(_passes)
 
 
 def compile_networks(
     networks: Iterable[ComplexUNet], n_rows: int, n_cols: int, device: torch.device
 ) -> bool:
-    """Let torch.compile serve networks of one shape; say whether it does.
+    """Try torch.compile for networks of equal shape; return whether it works.
 
-    Where it cannot, for want of a compiler or of Triton, they stay as they are, and a warning tells
-    why.
+    If it does not, for lack of a compiler or of Triton, the networks stay uncompiled, with a
+    warning that states the reason.
     """
     networks, sides = list(networks), [n + sum(_padding(n)) for n in (n_rows, n_cols)]
     example = torch.zeros(2, 2, *sides, device=device)
-    # Any number of images: numbers of candidates are all different.
+    # Any number of images, because numbers of candidates vary.
     torch._dynamo.mark_dynamic(example, 0)
     half = torch.autocast(device.type, torch.float16)
     try:
         with warnings.catch_warnings(), torch.no_grad(), half:
             warnings.simplefilter("ignore")
             compiled_passes()(networks[0].unet, example)
-    # Whatever keeps torch from compiling, images without it are the same.
+    # For any cause of the failure, images without compilation are the same.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        logger.warning("torch.compile does not serve varnet here, which stays slower: %s", reason)
+        logger.warning("torch.compile does not work for varnet, which stays slower: %s", reason)
         return False
     for network in networks:
         network.is_compiled = True
@@ -106,14 +106,14 @@ def compile_networks(
 
 
 def _padding(n: int) -> tuple[int, int]:
-    """Return how much is added before and after `n` pixels."""
+    """Return the padding before and after `n` pixels."""
     missing = -n % _MULTIPLE
     return missing // 2, missing - missing // 2
 
 
 @final
 class Cascade(nn.Module):
-    """One step: towards the data, and a learned correction of the combined image."""
+    """One step: data consistency, and a learned correction of the combined image."""
 
     def __init__(self, *, n_channels: int, n_pools: int) -> None:
         super().__init__()
@@ -126,11 +126,11 @@ class Cascade(nn.Module):
         measured: Measurement,
         maps: Complex[Tensor, "batch coil row col"],
     ) -> Complex[Tensor, "batch coil row col"]:
-        # Transforms along the rows cancel: whole columns are measured.
+        # Transforms along the rows cancel, because complete columns are measured.
         kept = torch.fft.ifftshift(measured.mask, dim=-1)[:, None, None, :] / images.shape[-1]
         seen = torch.fft.ifft(torch.fft.fft(images) * kept, norm="forward")
         correction = self.model(combine(images, maps))[:, None]
-        # Coil images are large, and a pass over them is what these steps cost.
+        # Coil images are large, and passes over them dominate the time of these steps.
         images = torch.addcmul(images, seen - measured.zero_filled, self.dc_weight, value=-1)
         return torch.addcmul(images, correction, maps, value=-1)
 
@@ -155,12 +155,12 @@ class VarNet(Reconstructor):
     """Cascades on coil images, then the root of the sum of squares.
 
     Args:
-        n_cascades: steps, each with a U-Net of its own (fastMRI: 12).
-        n_channels: features of the finest level of these (fastMRI: 18).
-        n_pools: number of poolings of these (fastMRI: 4).
-        sensitivities: `learned` by a network from the central columns, however few; or `espirit`,
-            which takes eight of them or more.
-        sensitivity_channels: features of the network that learns them (fastMRI: 8).
+        n_cascades: steps, each with its own U-Net (fastMRI: 12).
+        n_channels: features of their finest level (fastMRI: 18).
+        n_pools: their number of poolings (fastMRI: 4).
+        sensitivities: `learned` by a network from the central columns, for any number of them; or
+            `espirit`, which needs at least eight.
+        sensitivity_channels: features of the sensitivity network (fastMRI: 8).
         sensitivity_pools: its number of poolings (fastMRI: 4).
         output: `rss`, the root of the sum of squares of the coil images (fastMRI); or `weighted`,
             their combination by sensitivities, for stores with such targets.
@@ -185,8 +185,8 @@ class VarNet(Reconstructor):
         if min(sizes) < 1:
             raise ConfigError(
                 f"a variational network of {n_cascades} cascades, {n_channels} and "
-                f"{sensitivity_channels} channels, {n_pools} and {sensitivity_pools} poolings does "
-                "not exist; all start at 1"
+                f"{sensitivity_channels} channels, {n_pools} and {sensitivity_pools} poolings is "
+                "impossible; all must be at least 1"
             )
         self.n_cascades = n_cascades
         self.n_channels = n_channels
@@ -221,9 +221,9 @@ class VarNet(Reconstructor):
     def frozen(
         self, *, precision: str, n_rows: int, n_cols: int, device: torch.device | str
     ) -> Reconstructor:
-        """Return it without gradients; on CUDA the U-Nets of its cascades run in 16 bit, compiled.
+        """Return a view without gradients; on CUDA its U-Nets run in 16 bit, compiled.
 
-        Compiling takes a while where torch has not kept it from an earlier process.
+        Compilation takes a while unless torch has cached it in an earlier process.
         """
         is_half = torch.device(device).type == "cuda" and precision in ("auto", "fp16")
         super().frozen(
@@ -235,27 +235,27 @@ class VarNet(Reconstructor):
         if is_half:
             self.cascades.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             compile_networks(networks, n_rows, n_cols, torch.device(device))
-        # A copy tells, because the fingerprint of what was loaded is not to change.
-        told = copy(self)
-        told.precision = "fp16" if is_half else "fp32"
-        told._viewed = [self.original]  # type: ignore[assignment]
-        return told
+        # The view is a copy, because the fingerprint of the original must not change.
+        view = copy(self)
+        view.precision = "fp16" if is_half else "fp32"
+        view._viewed = [self.original]  # type: ignore[assignment]
+        return view
 
     def target_note(self, rule: str, n_coils: int) -> str | None:
         if n_coils == 1 or rule == self.output:
             return None
         return (
-            f"this VarNet combines coils as targets of rule {self.output} do, and these are of "
+            f"this VarNet combines coils by target rule {self.output}, and the targets have "
             f"rule {rule}: expect poor scores, or train one with --set reconstructor.output={rule}"
         )
 
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
-        # A few complex images per coil besides the features of one cascade.
+        # A few complex images per coil, in addition to the features of one cascade.
         coils = 64 * n_coils * n_rows * n_cols
         return peak_bytes(self.n_channels, 1, n_rows, n_cols) + coils
 
 
 def _root(images: Complex[Tensor, "batch coil row col"]) -> Float[Tensor, "batch row col"]:
-    """Return the root of the sum of squares, with finite gradients where an image is zero."""
+    """Return the root of the sum of squares, with finite gradients at zero."""
     energy = (images.real.square() + images.imag.square()).sum(dim=1)
     return energy.clamp(min=_TINY).sqrt()

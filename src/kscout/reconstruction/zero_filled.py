@@ -1,4 +1,4 @@
-"""The simplest reconstruction: columns that are not measured count as zero."""
+"""The simplest reconstruction: unmeasured columns are zero."""
 
 from typing import final
 
@@ -11,16 +11,16 @@ from kscout.physics.coils import calibrated, combine
 
 @final
 class ZeroFilled(Reconstructor):
-    """Takes the magnitude of the zero-filled image, normalized by its own statistics."""
+    """The magnitude of the zero-filled image, normalized by its own statistics."""
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
-        # Clamped like the U-Net's input: Paper protocol, whose zero-filled scores are of this.
+        # Clamped like the U-Net's input, as in the zero-filled scores of the paper.
         return Reconstruction(measured.normalized, measured.mean, measured.std)
 
 
 @final
 class WeightedZeroFilled(Reconstructor):
-    """Weighs the coils by sensitivities that ESPIRiT finds in the central columns."""
+    """The zero-filled image, coils combined by ESPIRiT sensitivities of the central columns."""
 
     waits_for_device = True
 

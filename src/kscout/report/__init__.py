@@ -1,1 +1,1 @@
-"""From folders of results to a page, tables and figures; no model is ever loaded here."""
+"""From folders of results to a page, tables and figures, without loading any model."""

@@ -17,17 +17,17 @@ from kscout.names import ANALYSES
 from kscout.player import Acquisition, acquisition_player
 from kscout.report.commands import how_to_see
 from kscout.report.evaluations import curves_of, result_parts
-from kscout.report.folders import Found, search
+from kscout.report.folders import Contents, search
 from kscout.report.page import Front, save_figures, tables_of, write_page
-from kscout.report.words import tell_comparison, tell_comparisons, tell_overall
+from kscout.report.words import describe_comparison, describe_comparisons, describe_overall
 
 PLAYER_TITLE = "One acquisition, step by step"
 PICTURE_BYTES = 1_600_000
-"""What the images of all recorded slices of a page may take together."""
+"""Limit in bytes for the images of all recorded slices of a page."""
 _SAME = (
-    "All policies start from the same columns, and show or hide by their names; error maps share "
-    "one scale. Where a page would grow too large, pictures are compressed and steps left out; "
-    "scores are of the images as they were."
+    "All policies start from the same columns, and can be shown or hidden by name; error maps "
+    "share one scale. On a large page, pictures are compressed and steps omitted; scores refer to "
+    "the original images."
 )
 _PLAYED = f"Move the slider or press play: columns are measured step by step. {_SAME}"
 _STILL = "After the last step."
@@ -36,7 +36,7 @@ _STILL = "After the last step."
 @final
 @dataclass(frozen=True)
 class Report:
-    """A report before it is written in one form or another."""
+    """A report, independent of its output format."""
 
     front: Front
     sections: tuple[Section, ...]
@@ -48,39 +48,39 @@ class Report:
 
 
 def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> Report:
-    """Read folders and lay out a report; a section appears only where there is data for it."""
-    found = search(folders)
-    styles = looks_of(*(one.summary for one in found.evaluations))
-    sections = [*_evaluation_sections(found, styles), *analysis_sections(found, styles)]
-    sections.append(_next_section(found))
+    """Read folders and lay out a report; only sections with data appear."""
+    contents = search(folders)
+    styles = looks_of(*(one.summary for one in contents.evaluations))
+    sections = [*_evaluation_sections(contents, styles), *analysis_sections(contents, styles)]
+    sections.append(_next_section(contents))
     return Report(
-        front=_front(found, title),
+        front=_front(contents, title),
         sections=tuple(section for section in sections if section.blocks),
-        provenance=found.provenance,
+        provenance=contents.provenance,
     )
 
 
 def looks_of(*summaries: Summary) -> dict[str, LineStyle]:
-    """Return the looks of the policies of evaluations that share a page, player included."""
+    """Return the line styles of policies for all evaluations of a page, player included."""
     curves = [curve for summary in summaries for curve in curves_of(summary)]
     first = {name for summary in summaries for name in summary.shown_first}
-    # Colors may be too few for all policies, but not for those that are shown side by side.
+    # Colors may be too few for all policies, but not for those shown next to each other.
     return styles_of(sorted(curves, key=lambda curve: curve.name not in first))
 
 
-def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Section]:
-    """Return the analyses: from their tables, or from runs and results where there are none."""
-    page = Page(styles, settings=_paper_settings(found.evaluations))
-    names = [table.name for _, table in found.tables]
+def analysis_sections(contents: Contents, styles: dict[str, LineStyle]) -> list[Section]:
+    """Return the analyses, from their tables or else from runs and results."""
+    page = Page(styles, settings=_paper_settings(contents.evaluations))
+    names = [table.name for _, table in contents.tables]
     order = [*ANALYSES, *(name for name in dict.fromkeys(names) if name not in ANALYSES.entries)]
     parts: dict[str, list[Block]] = {}
-    for label, table in sorted(found.tables, key=lambda pair: order.index(pair[1].name)):
+    for label, table in sorted(contents.tables, key=lambda pair: order.index(pair[1].name)):
         if table.title:
             blocks = table.blocks(page)
             is_one = names.count(table.name) == 1
             parts.setdefault(table.title, []).extend(blocks if is_one else labeled(blocks, label))
-    runs = [run.path for run in found.runs if run.metrics]
-    material = Material(runs, found.evaluations)
+    runs = [run.path for run in contents.runs if run.metrics]
+    material = Material(runs, contents.evaluations)
     asked = set(parts)
     for name in ANALYSES.entries:
         kind = ANALYSES.resolve(name)
@@ -92,7 +92,7 @@ def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Sectio
 
 
 def _paper_settings(evaluations: Sequence[EvaluationFolder]) -> dict[tuple[int, int], str | None]:
-    """Return the paper's settings by start and steps, None where an evaluation's is not its."""
+    """Return the paper's settings by start and steps; None if they are not the paper's."""
     settings: dict[tuple[int, int], str | None] = {}
     for one in evaluations:
         setting = one.summary.paper_setting
@@ -102,15 +102,15 @@ def _paper_settings(evaluations: Sequence[EvaluationFolder]) -> dict[tuple[int, 
     return settings
 
 
-def _evaluation_sections(found: Found, styles: dict[str, LineStyle]) -> list[Section]:
-    """Return what evaluations show: pictures first, then differences, then all numbers."""
-    evaluations, widgets = found.evaluations, _players(found, styles)
+def _evaluation_sections(contents: Contents, styles: dict[str, LineStyle]) -> list[Section]:
+    """Return the sections of evaluations: pictures first, then differences, then all numbers."""
+    evaluations, widgets = contents.evaluations, _players(contents, styles)
     folders = [one.path for one in evaluations]
-    loose = [one for folder, own in widgets.items() if folder not in folders for one in own]
+    loose = [one for folder, players in widgets.items() if folder not in folders for one in players]
     sections = [Section("Overview", (overview_table(evaluations),))] if evaluations[1:] else []
     for one in evaluations:
-        own = under_protocol(widgets.get(one.path, []), one.summary.protocol)
-        played, stills = own[:1], own[1:]
+        players = under_protocol(widgets.get(one.path, []), one.summary.protocol)
+        played, stills = players[:1], players[1:]
         parts: dict[str, tuple[Block, ...]] = {PLAYER_TITLE: tuple(played)}
         is_only = len(folders) == 1
         stem = "" if is_only else f"{link_name(one.label)}-"
@@ -118,24 +118,24 @@ def _evaluation_sections(found: Found, styles: dict[str, LineStyle]) -> list[Sec
         if is_only:
             sections += [Section(title, blocks) for title, blocks in parts.items()]
         else:
-            told = Prose(tell_comparison(one.summary))
-            blocks = (told, *(block for part in parts.values() for block in part))
+            headline = Prose(describe_comparison(one.summary))
+            blocks = (headline, *(block for part in parts.values() for block in part))
             sections.append(Section(one.label, blocks))
     return [*sections, Section(PLAYER_TITLE, tuple(loose))]
 
 
-def _next_section(found: Found) -> Section:
-    """Return how to come to pictures, where runs were trained and nothing else."""
-    has_more = found.evaluations or found.acquisitions or found.tables
-    return Section("To see more", () if has_more else how_to_see(found.runs))
+def _next_section(contents: Contents) -> Section:
+    """Return commands that produce pictures, if there are only trained runs."""
+    has_more = contents.evaluations or contents.acquisitions or contents.tables
+    return Section("To see more", () if has_more else how_to_see(contents.runs))
 
 
-def _players(found: Found, styles: dict[str, LineStyle]) -> dict[Path, list[Widget]]:
-    """Return the slices that were recorded in each folder; together they stay within bounds."""
+def _players(contents: Contents, styles: dict[str, LineStyle]) -> dict[Path, list[Widget]]:
+    """Return the players of the slices recorded in each folder, within a common size limit."""
     colors = policy_colors(styles)
-    n_frames = sum(len(acquisition.steps) for _, acquisition in found.acquisitions)
+    n_frames = sum(len(acquisition.steps) for _, acquisition in contents.acquisitions)
     widgets: dict[Path, list[Widget]] = {}
-    for number, (folder, acquisition) in enumerate(found.acquisitions, start=1):
+    for number, (folder, acquisition) in enumerate(contents.acquisitions, start=1):
         n_bytes = PICTURE_BYTES * len(acquisition.steps) // n_frames
         widget = player_widget(acquisition, f"player-{number}", colors=colors, n_bytes=n_bytes)
         widgets.setdefault(folder, []).append(widget)
@@ -143,7 +143,7 @@ def _players(found: Found, styles: dict[str, LineStyle]) -> dict[Path, list[Widg
 
 
 def policy_colors(styles: Mapping[str, LineStyle]) -> dict[str, int]:
-    """Return the number of each policy's color, by which a player shows the same."""
+    """Return the color number of each policy, for the player."""
     return {
         name: SERIES.index(style.color) + 1
         for name, style in styles.items()
@@ -158,32 +158,32 @@ def player_widget(
     colors: Mapping[str, int] | None = None,
     n_bytes: int = PICTURE_BYTES,
 ) -> Widget:
-    """Return the player of one recorded slice, with what is seen in words."""
+    """Return the player of one recorded slice, with its caption."""
     html = acquisition_player(acquisition, name=name, colors=colors, n_bytes=n_bytes)
     return Widget(html, f"{acquisition.title}. {_PLAYED if acquisition.steps[1:] else _STILL}")
 
 
-def _front(found: Found, title: str | None) -> Front:
-    evaluations = found.evaluations
+def _front(contents: Contents, title: str | None) -> Front:
+    evaluations = contents.evaluations
     if len(evaluations) == 1:
-        told = tell_comparison(evaluations[0].summary)
-        return Front(title or "Acquisition policies compared", (told,))
+        headline = describe_comparison(evaluations[0].summary)
+        return Front(title or "Acquisition policies compared", (headline,))
     if evaluations:
         protocols = ", ".join(dict.fromkeys(one.summary.protocol for one in evaluations))
         return Front(
             title or "Acquisition policies compared",
-            (tell_comparisons(evaluations), tell_overall(evaluations)),
+            (describe_comparisons(evaluations), describe_overall(evaluations)),
             facts={"Evaluations": str(len(evaluations)), "Protocol": protocols},
         )
-    n_runs = len(found.runs)
+    n_runs = len(contents.runs)
     if not n_runs:
-        titles = dict.fromkeys(table.title.lower() for _, table in found.tables if table.title)
-        told = ", ".join(titles) or "recorded acquisitions"
-        return Front(title or "Analyses", (f"{told[0].upper()}{told[1:]}.",))
-    if n_runs != 1 or not found.runs[0].metrics:
+        titles = dict.fromkeys(table.title.lower() for _, table in contents.tables if table.title)
+        headline = ", ".join(titles) or "recorded acquisitions"
+        return Front(title or "Analyses", (f"{headline[0].upper()}{headline[1:]}.",))
+    if n_runs != 1 or not contents.runs[0].metrics:
         words = f"{n_runs} training run{'s' if n_runs != 1 else ''}, not yet compared on test data."
         return Front(title or "Training runs", (words,))
-    run, last = found.runs[0], found.runs[0].metrics[-1]
+    run, last = contents.runs[0], contents.runs[0].metrics[-1]
     words = f"**{run.path.name}**, not yet compared on test data"
     if isinstance(score := last.get("val_ssim"), int | float):
         words += f", reaches validation SSIM {score:.4f} after epoch {last.get('epoch')}"
@@ -193,12 +193,12 @@ def _front(found: Found, title: str | None) -> Front:
 def write_report(
     report: Report, out: Path, *, form: str = "html", figures: Path | None = None
 ) -> list[Path]:
-    """Write the page, or its tables in another form, and the figures where asked.
+    """Write the page, or its tables in another format, and optionally the figures.
 
     Args:
         report: what `build_report` returned.
-        out: the file to write. CSV holds one table per file: with several, each table's name is
-            added to the file's.
+        out: output file. CSV has one table per file: with several tables, each name is added to
+            the file name.
         form: html, csv, latex or markdown.
         figures: folder for PNG, SVG and PDF of every figure.
     """
@@ -214,7 +214,7 @@ def write_report(
 
 def _write_tables(tables: Sequence[Table], out: Path, form: str) -> list[Path]:
     if not tables:
-        raise DataError("the report has no table to write; take --format html")
+        raise DataError("the report has no table to write; use --format html")
     if form != "csv" or len(tables) == 1:
         write_text(out, write(tables, form))
         return [out]

@@ -1,4 +1,4 @@
-"""Commands on a page: how they are written, and which one comes next."""
+"""Commands on a page, and the recommended next one."""
 
 import re
 import shlex
@@ -19,42 +19,42 @@ _CODE_STYLE = (
 )
 _OUT = "results"
 _MOST_RUNS = 5
-"""Runs that one command names."""
+"""Largest number of runs in one command."""
 
 
 def as_shell(words: Sequence[str]) -> str:
-    """Return a command as a shell takes it, in lines that fit a page; an option keeps its value."""
+    """Return a command for a shell, wrapped to the page width; options stay with their value."""
     parts = re.split(" (?=--)", shlex.join(words))
     # Spaces inside a part are hidden from the wrapping.
-    whole = " ".join(part.replace(" ", "\0") for part in parts)
-    lines = textwrap.wrap(whole, _LINE_LENGTH, break_long_words=False, break_on_hyphens=False)
+    command = " ".join(part.replace(" ", "\0") for part in parts)
+    lines = textwrap.wrap(command, _LINE_LENGTH, break_long_words=False, break_on_hyphens=False)
     return " \\\n    ".join(lines).replace("\0", " ")
 
 
 def code_html(text: str) -> str:
-    """Return lines to copy."""
+    """Return lines of code for copying."""
     return f'<pre tabindex="0" style="{_CODE_STYLE}"><code>{escape(text)}</code></pre>'
 
 
 def how_to_see(runs: Sequence[RunRecord]) -> tuple[Block, ...]:
-    """Tell which command makes pictures of runs that were trained and nothing else."""
+    """Return the command that makes pictures of runs that have only been trained."""
     policies = [run for run in runs if "acquisition" in run.config]
     if not runs:
         return ()
     if not policies:
-        told = "No image was kept while training. These commands show reconstructions side by side:"
+        text = "No image was kept while training. These commands show reconstructions side by side:"
         words = ["kscout", "analyze", "reconstructions", "zero-filled", *_paths(runs)]
         words += ["--data", _given(runs[0], "--data", "STORE"), "--acceleration", "4"]
         words += ["--out", _OUT]
     else:
-        told = (
+        text = (
             "No acquisition was recorded while training. These commands compare policies on test "
-            "data, record some and show them:"
+            "data, record some of them and show them:"
         )
         words = _evaluation(policies)
     shown = ["kscout", "report", _OUT, "--out", "report.html"]
     lines = f"{as_shell(words)}\n{as_shell(shown)}"
-    return Prose(told), Widget(code_html(lines))
+    return Prose(text), Widget(code_html(lines))
 
 
 def _evaluation(runs: Sequence[RunRecord]) -> list[str]:
@@ -65,12 +65,12 @@ def _evaluation(runs: Sequence[RunRecord]) -> list[str]:
         run for run in runs if run.config["acquisition"] == setting and _protocol(run) == protocol
     ][:_MOST_RUNS]
     is_joint = first.kind == "joint"
-    # A policy that learned together with its network meets no other.
+    # A policy of joint training is only evaluated with its own network.
     alike = [first] if is_joint else alike
     network = _paths([first])[0] if is_joint else _given(first, "--reconstructor", "RECONSTRUCTOR")
     options: dict[str, Any] = {"data": _given(first, "--data", "STORE"), "reconstructor": network}
-    own = setting.get("initial")
-    options |= {"n-initial": setting.get("n_initial")} if own is None else {"initial": own}
+    initial = setting.get("initial")
+    options |= {"n-initial": setting.get("n_initial")} if initial is None else {"initial": initial}
     options |= {"steps": setting.get("horizon")}
     options |= {"columns-per-step": setting.get("columns_per_step"), "protocol": protocol}
     words = ["kscout", "evaluate"]
@@ -88,7 +88,7 @@ def _protocol(run: RunRecord) -> str | None:
 
 
 def _paths(runs: Sequence[RunRecord]) -> list[str]:
-    """Return where runs lie, as one would type it here."""
+    """Return the paths of runs relative to the working directory."""
     here = Path.cwd()
     return [
         str(run.path.relative_to(here) if run.path.is_relative_to(here) else run.path)
@@ -97,7 +97,7 @@ def _paths(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _given(run: RunRecord, option: str, otherwise: str) -> str:
-    """Return what a run's own command was given, as far as it can be read."""
+    """Return an option of a run's own command, if it can be read."""
     try:
         words = shlex.split(run.provenance.command)
     except ValueError:

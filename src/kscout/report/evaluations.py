@@ -1,4 +1,4 @@
-"""What an evaluation folder says: sentences and figures beside its table."""
+"""The sections of one evaluation: sentences and figures."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -20,16 +20,16 @@ from kscout.figures.series import Curve, LineStyle
 from kscout.report.words import facts, sentences
 
 PROTOCOL_WORDS = {
-    "paper": "Protocol **paper**: images are brought to the target's units with the target's own "
-    "mean and deviation, which no scanner has. Masks, normalization and scores are the paper's "
-    "way; whether numbers compare with the paper's depends on the data.",
-    "blind": "Protocol **blind**: images are brought to the target's units with statistics of the "
-    "measured data alone, as on a scanner; scores are not comparable with the paper's.",
+    "paper": "Protocol **paper**: images are scaled to the target's units with the target's own "
+    "mean and deviation, which no scanner has. Masks, normalization and scores follow the "
+    "paper; comparability with its numbers depends on the data.",
+    "blind": "Protocol **blind**: images are scaled to the target's units with statistics of the "
+    "measured data only, as on a scanner; scores are not comparable with the paper's.",
 }
 
 
 def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
-    """Return every policy's scores by step."""
+    """Return the scores of every policy by step."""
     means = {one.policy: np.array(one.by_step[metric].mean) for one in summary.ranked}
     return [
         Curve(one.policy, np.array(summary.moments, float), mean, is_oracle=one.is_oracle)
@@ -40,14 +40,14 @@ def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
 def result_parts(
     summary: Summary, looks: dict[str, LineStyle], *, stem: str = ""
 ) -> dict[str, tuple[Block, ...]]:
-    """Return what one evaluation shows, by title.
+    """Return the blocks of one evaluation, by section title.
 
     Args:
-        summary: of the evaluation.
-        looks: of its policies.
-        stem: that names of figures and tables begin with, where a page holds several evaluations.
+        summary: summary of the evaluation.
+        looks: line styles of its policies.
+        stem: prefix of figure and table names, for pages with several evaluations.
     """
-    told = [Prose(sentence) for sentence in sentences(summary)[1:]]
+    blocks = [Prose(sentence) for sentence in sentences(summary)[1:]]
     protocol = PROTOCOL_WORDS.get(summary.protocol, f"Protocol {summary.protocol}.")
     if summary.columns is not None:
         protocol += " Measured k-space of coils allows no other."
@@ -55,13 +55,13 @@ def result_parts(
         partial(draw_ssim_by_step, curves_of(summary), styles=looks),
         f"{stem}ssim-by-step",
         f"SSIM after every acquired column, mean over {summary.n_slices} slices of the "
-        f"{summary.split} split. Oracles, which look at the ground truth, are dashed. Volumes "
-        "differ far more than policies do, so that intervals stand with the differences above.",
+        f"{summary.split} split. Oracles, which use the ground truth, are dashed. Volumes "
+        "differ far more than policies do, so intervals are only shown for differences.",
     )
     parts: dict[str, tuple[Block, ...]] = {
         f"Difference to {summary.reference}": _differences(summary, looks, stem),
         "Scores": (
-            *told,
+            *blocks,
             Widget(facts_html(facts(summary))),
             Prose(protocol),
             policy_table(summary, name=f"{stem}policies"),
@@ -72,9 +72,9 @@ def result_parts(
     return {x: tuple(under_protocol(blocks, summary.protocol)) for x, blocks in parts.items()}
 
 
-def facts_html(told: Mapping[str, str]) -> str:
+def facts_html(values: Mapping[str, str]) -> str:
     """Return short facts by label as a grid."""
-    pairs = (f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in told.items())
+    pairs = (f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in values.items())
     return f'<dl class="facts">{"".join(pairs)}</dl>'
 
 
@@ -102,13 +102,13 @@ def _differences(summary: Summary, styles: dict[str, LineStyle], stem: str) -> t
         if has_bands
         else f"; {TOO_FEW_VOLUMES}"
     )
-    told = " Where an interval reaches over the line at zero, this evaluation does not tell the "
-    told = f"{told}policy from {reference}." if has_bands else ""
+    note = " If an interval includes zero, this evaluation does not distinguish the policy "
+    note = f"{note}from {reference}." if has_bands else ""
     paired = f"each policy's SSIM minus that of {reference} on the same slices{interval}"
     at_end = Drawing(
         partial(draw_final_differences, curves, reference=reference, styles=styles),
         f"{stem}differences",
-        f"After the last of {summary.steps} steps: {paired}.{told}",
+        f"After the last of {summary.steps} steps: {paired}.{note}",
     )
     if len(curves[0].mean) < 2:
         return (at_end,)
@@ -133,7 +133,7 @@ def _ranking(summary: Summary, styles: dict[str, LineStyle], stem: str) -> tuple
         styles=styles,
     )
     caption = (
-        "Final SSIM against final PSNR. The two metrics need not agree: policies are trained and "
-        "oracles choose by SSIM, while PSNR favors low frequencies."
+        "Final SSIM against final PSNR. The two metrics may disagree: policies are trained with "
+        "SSIM and oracles maximize it, while PSNR favors low frequencies."
     )
     return (Drawing(figure, f"{stem}ssim-psnr", caption),)

@@ -1,4 +1,4 @@
-"""Finding in folders what a report is made of, and what each folder says of its origin."""
+"""Finding the content of a report in folders, with its provenance."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,20 +38,20 @@ Facts = dict[str, str]
 
 @final
 @dataclass(frozen=True)
-class Found:
-    """All that lies in the folders a report was asked for."""
+class Contents:
+    """The content of the folders of a report."""
 
     evaluations: tuple[EvaluationFolder, ...]
     runs: tuple[RunRecord, ...]
     acquisitions: tuple[tuple[Path, Acquisition], ...]
-    """Folder and a slice that was recorded there."""
+    """Folder and recorded slice."""
     tables: tuple[tuple[str, Tabulated], ...]
-    """Folder's label and a table that `kscout analyze` wrote there."""
+    """Label of the folder, and a table of `kscout analyze`."""
     provenance: dict[str, Facts]
 
 
-def search(names: Sequence[str | Path]) -> Found:
-    """Look through folders, and all folders inside, for evaluations, runs and analyses."""
+def search(names: Sequence[str | Path]) -> Contents:
+    """Search folders and their subfolders for evaluations, runs and analyses."""
     paths = [Path(name) for name in names]
     for path in paths:
         if not path.is_dir():
@@ -63,7 +63,7 @@ def search(names: Sequence[str | Path]) -> Found:
         if _is_evaluation(folder)
     ]
     runs = [(label, read_run(folder)) for folder, label in folders.items() if _is_run(folder)]
-    found = Found(
+    contents = Contents(
         evaluations=tuple(evaluations),
         runs=tuple(run for _, run in runs),
         acquisitions=tuple(
@@ -76,21 +76,21 @@ def search(names: Sequence[str | Path]) -> Found:
         ),
         provenance=_provenance(evaluations, runs),
     )
-    if not (found.evaluations or found.runs or found.acquisitions or found.tables):
+    if not (contents.evaluations or contents.runs or contents.acquisitions or contents.tables):
         raise DataError(
             f"nothing to report in {', '.join(map(str, paths))}: no {SUMMARY} of "
             f"`kscout evaluate`, no run folder ({CONFIG} and {PROVENANCE}), no output of "
             "`kscout analyze`; name a folder that has any of these"
         )
-    return found
+    return contents
 
 
 def _folders(paths: Sequence[Path]) -> list[Path]:
-    found: dict[Path, None] = {}
+    folders: dict[Path, None] = {}
     for path in paths:
         for folder in _walk(path.resolve()):
-            found.setdefault(folder)
-    return list(found)
+            folders.setdefault(folder)
+    return list(folders)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -101,7 +101,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _is_evaluation(folder: Path) -> bool:
-    """Say whether `kscout evaluate` wrote a folder's summary, which may be damaged since."""
+    """Return whether a folder has a summary of `kscout evaluate`, possibly damaged."""
     if not (folder / SUMMARY).is_file():
         return False
     has_policies = isinstance((_json(folder / SUMMARY) or {}).get("policies"), list)
@@ -123,7 +123,7 @@ def _load(path: Path, read: Callable[[Path], Any] = read_json) -> Any:  # noqa: 
     try:
         return read(path)
     except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}); make it anew") from error
+        raise DataError(f"{path} is damaged ({error}); generate it again") from error
 
 
 def _provenance(
@@ -132,15 +132,15 @@ def _provenance(
     packages = [f"kscout {__version__}", *(f"{one} {version(one)}" for one in _DRAWN_WITH)]
     facts = {"This page": {"made with": ", ".join(packages)}}
     for one in evaluations:
-        told = {key: getattr(one.summary, key) for key in _ORIGIN}
-        facts[f"Evaluation: {one.label}"] = _flat({**told, **(_json(one.path / PROVENANCE) or {})})
+        keys = {key: getattr(one.summary, key) for key in _ORIGIN}
+        facts[f"Evaluation: {one.label}"] = _flat({**keys, **(_json(one.path / PROVENANCE) or {})})
     for label, run in runs:
         facts[f"Run: {label}"] = _flat(to_table(run.provenance))
     return facts
 
 
 def _flat(record: Mapping[str, Any]) -> Facts:
-    """Return readable facts of a JSON record, empty ones left out."""
+    """Return readable facts of a JSON record, without empty ones."""
     flat = {}
     for key, value in record.items():
         if isinstance(value, dict):

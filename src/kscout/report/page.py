@@ -1,4 +1,4 @@
-"""One self-contained HTML page: nothing is fetched, so it can be mailed, archived and printed."""
+"""One self-contained HTML page without external resources, for mail, archives and print."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ from kscout.player.pages import templates
 @final
 @dataclass(frozen=True)
 class Front:
-    """What stands before the sections: the answer first."""
+    """The part before the sections: the main result."""
 
     title: str
     summary: tuple[str, ...]
-    """Sentences; the first is set large. `**words**` are strong."""
+    """Sentences; the first is set large. `**words**` are bold."""
     subtitle: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     """Short facts by label: protocol, data, budget."""

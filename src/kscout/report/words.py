@@ -1,4 +1,4 @@
-"""The summary of an evaluation in plain words: what was compared, by how much, is it chance."""
+"""The summary of an evaluation in sentences: comparison, difference, significance."""
 
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -11,14 +11,14 @@ from kscout.figures.tables import Column
 
 LEVEL = 0.05
 TIE = 1e-6
-"""Differences of SSIM up to this are rounding, as for the oracles; a test holds both together."""
+"""SSIM differences up to this are rounding, as for the oracles; a test checks that both agree."""
 
 
-def tell_comparison(summary: Summary) -> str:
-    """State the difference between the told policy and the reference, with its interval."""
+def describe_comparison(summary: Summary) -> str:
+    """State the difference between the headline policy and the reference, with its interval."""
     told = summary.told
     if told is None:
-        return tell_winner(summary)
+        return describe_winner(summary)
     end = f"after {_columns(summary.steps)}"
     if summary.is_uneven and told.n_acquired is not None:
         end = f"after {told.n_acquired:.1f} acquired columns on average"
@@ -31,7 +31,7 @@ def tell_comparison(summary: Summary) -> str:
     return f"{opening}, {distance}: {_verdict(summary, compared)}"
 
 
-def tell_comparisons(evaluations: Sequence[EvaluationFolder]) -> str:
+def describe_comparisons(evaluations: Sequence[EvaluationFolder]) -> str:
     """State the same difference in each of several evaluations, with intervals."""
     parts = []
     for one in evaluations:
@@ -52,11 +52,11 @@ def tell_comparisons(evaluations: Sequence[EvaluationFolder]) -> str:
     return f"Paired differences of the final SSIM with 95 % intervals. {text}."
 
 
-def tell_winner(summary: Summary) -> str:
-    """Name the best feasible policy, or those that are tied, and the next."""
+def describe_winner(summary: Summary) -> str:
+    """Name the best feasible policy (or several tied ones) and the next."""
     first, rest = _leaders(summary)
     if not first:
-        return "Only oracles were evaluated: no policy that a scanner could run is in the table."
+        return "Only oracles were evaluated: no policy in the table can run on a scanner."
     names = [policy.policy for policy in first]
     opening = f"{_come(names)} first with SSIM {first[0].ssim:.4f}"
     if not rest:
@@ -83,40 +83,40 @@ def _come(names: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last} are tied (within {within}) and come"
 
 
-def tell_overall(evaluations: Sequence[EvaluationFolder]) -> str:
-    """Say which feasible policy comes first in how many evaluations."""
+def describe_overall(evaluations: Sequence[EvaluationFolder]) -> str:
+    """State which feasible policy comes first in how many evaluations."""
     firsts: dict[str, list[str]] = {}
     for one in evaluations:
         for policy in _leaders(one.summary)[0]:
             firsts.setdefault(policy.policy, []).append(one.label)
     everywhere = [name for name, labels in firsts.items() if len(labels) == len(evaluations)]
-    apart = _told_networks([one.summary for one in evaluations])
+    apart = _describe_networks([one.summary for one in evaluations])
     if everywhere:
         return f"{_come(everywhere)} first in all {len(evaluations)} evaluations.{apart}"
-    told = "; ".join(f"**{name}** in {', '.join(labels)}" for name, labels in firsts.items())
-    if not told:
+    winners = "; ".join(f"**{name}** in {', '.join(labels)}" for name, labels in firsts.items())
+    if not winners:
         return "Only oracles were evaluated."
-    return f"No policy comes first everywhere: {told}.{apart}"
+    return f"No policy comes first everywhere: {winners}.{apart}"
 
 
-def _told_networks(summaries: Sequence[Summary]) -> str:
-    """Say that evaluations are of several reconstructions, where they are."""
+def _describe_networks(summaries: Sequence[Summary]) -> str:
+    """Return a note if evaluations used different reconstructions."""
     marks = [one.reconstructor_fingerprint or one.reconstructor for one in summaries]
     if len(set(marks)) == 1:
         return ""
     names = dict.fromkeys(PurePath(one.reconstructor).name for one in summaries)
-    told = f" ({', '.join(names)})" if len(names) > 1 else ""
-    return f" Their reconstructions differ{told}: scores across evaluations tell of both."
+    listed = f" ({', '.join(names)})" if len(names) > 1 else ""
+    return f" Their reconstructions differ{listed}, which also affects scores across evaluations."
 
 
-def tell_headroom(summary: Summary) -> str | None:
-    """Say how far the best feasible policy is from what the truth would allow."""
+def describe_headroom(summary: Summary) -> str | None:
+    """State the distance of the best feasible policy from the oracle."""
     oracles = [policy for policy in summary.ranked if policy.is_oracle]
     feasible = [policy for policy in summary.ranked if not policy.is_oracle]
     if not oracles or not feasible:
         return None
     scores = " and ".join(f"{oracle.policy} {oracle.ssim:.4f}" for oracle in oracles[:3])
-    text = f"Oracles, which look at the ground truth, reach {scores}: bounds, not methods."
+    text = f"Oracles, which use the ground truth, reach {scores}: bounds, not methods."
     best, closed = feasible[0].policy, feasible[0].gap_closed
     if closed is None:
         return text
@@ -124,22 +124,22 @@ def tell_headroom(summary: Summary) -> str | None:
     if closed < 0:
         share = f"{best} does not reach the lower end of it"
     return (
-        f"{text} Between the best fixed order on the test data (na-oracle) and full adaptivity "
-        f"(oracle) lies the gap that adaptive policies compete for; {share}."
+        f"{text} Adaptive policies can gain at most the gap between the best fixed order on the "
+        f"test data (na-oracle) and full adaptivity (oracle); {share}."
     )
 
 
 def sentences(summary: Summary) -> tuple[str, ...]:
-    """Return the sentences that open a report: the comparison, the ranking, the bounds."""
-    note = f"To know: {summary.note}." if summary.note else None
-    told = (tell_comparison(summary), tell_winner(summary), tell_headroom(summary), note)
-    return tuple(dict.fromkeys(sentence for sentence in told if sentence))
+    """Return the first sentences of a report: the comparison, the ranking, the bounds."""
+    note = f"Note: {summary.note}." if summary.note else None
+    parts = [say(summary) for say in (describe_comparison, describe_winner, describe_headroom)]
+    return tuple(dict.fromkeys(sentence for sentence in (*parts, note) if sentence))
 
 
 _COLUMNS = {
     "measured": "of coils, as a scanner measured it",
     "simulated": "of coils, simulated",
-    "computed": "of coils, cut, turned or computed from images: no scanner measured these columns",
+    "computed": "of coils, cropped, transposed or computed from images: not measured by a scanner",
 }
 
 
@@ -162,20 +162,20 @@ def facts(summary: Summary) -> dict[str, str]:
 
 
 def _pace(summary: Summary) -> dict[str, str]:
-    """Return how acquisitions differ from one column at a time until the budget is spent."""
-    told = {
+    """Return deviations from acquiring one column at a time until the budget is spent."""
+    pace = {
         "Start from": summary.initial and "; ".join(summary.initial[:1]),
         "Columns per step": summary.columns_per_step > 1 and str(summary.columns_per_step),
-        "Budget": summary.budgets and "the slice's own",
+        "Budget": summary.budgets and "individual for each slice",
         "Stopped": summary.stop_below is not None and f"below a gain of {summary.stop_below:g}",
     }
     if summary.initial is not None and len(summary.initial) > 1:
-        told["Start from"] = "columns of the slice's own"
-    return {name: words for name, words in told.items() if words}
+        pace["Start from"] = "individual columns of each slice"
+    return {name: words for name, words in pace.items() if words}
 
 
 def _verdict(summary: Summary, compared: Comparison) -> str:
-    """Say whether a difference is more than chance, with the numbers that say so."""
+    """Describe the significance of a difference, with its numbers."""
     if compared.interval is None:
         return f"the uncertainty is unknown: {TOO_FEW_VOLUMES}."
     (low, high), p_value = compared.interval, compared.p_value_corrected
@@ -183,8 +183,8 @@ def _verdict(summary: Summary, compared: Comparison) -> str:
     unit = f"95 % interval over {summary.n_volumes} volumes"
     if low <= 0 <= high:
         return (
-            f"the interval of the paired difference, {ends}, includes zero, so that this "
-            f"evaluation does not tell the two apart ({unit})."
+            f"the interval of the paired difference, {ends}, includes zero, so this "
+            f"evaluation does not distinguish the two ({unit})."
         )
     opening = f"the interval of the paired difference, {ends}, excludes zero ({unit}"
     n_tests = len(summary.comparisons)
@@ -194,7 +194,7 @@ def _verdict(summary: Summary, compared: Comparison) -> str:
     if n_tests * 2.0 ** (1 - summary.n_volumes) >= LEVEL:
         return (
             f"{opening}). With so few volumes the test corrected for {_comparisons(n_tests)} "
-            "cannot confirm any difference, however large."
+            "cannot confirm any difference, of any size."
         )
     return (
         f"{opening}), but the test corrected for {_comparisons(n_tests)} does not confirm the "

@@ -45,7 +45,7 @@ def test_an_evaluation_prints_as_its_table(found: Evaluation) -> None:
     assert [row.split()[:2] for row in rows] == [
         [one.policy, "*" if one.is_oracle else f"{one.ssim:.4f}"] for one in found.found.ranked
     ]
-    assert foot.startswith("* looks at the truth")
+    assert foot.startswith("* uses the ground truth")
 
 
 @pytest.mark.parametrize("wanted", [Brightest, 3, None, ("a", "random"), ("a", Brightest), ("a",)])
