@@ -43,7 +43,8 @@ def test_arguments_of_another_type_are_told_by_name(
 
 @pytest.mark.parametrize("name", ["fixed", "na-oracle"])
 def test_what_is_not_made_by_its_name_alone_is_told(name: str) -> None:
-    assert refused("policy", name, {}).startswith(f"policy {name!r} cannot be made without 'order'")
+    message = refused("policy", name, {})
+    assert message.startswith(f"policy {name!r} cannot be built without 'order'")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import kscout
 from kscout import files
-from kscout.cli import TERMINATED, main, told_as
+from kscout.cli import TERMINATED, main, sentence_of
 from kscout.cli.console import console
 from kscout.cli.progress import _Lines
 from kscout.cli.threads import cpu_quota, settle
@@ -200,7 +200,7 @@ def test_a_full_disk_is_told_with_the_file_and_what_to_do(
         assert run(*command(work, "out"), *more) == 1
     told = capsys.readouterr().err
     assert str(work / "out") in told
-    assert "No space left on device; make room there and type the same command again" in told
+    assert "No space left on device; free some space there and repeat the same command" in told
     assert not list(work.rglob("*.part"))
     assert run(*command(work, "out"), *more) == 0
 
@@ -220,15 +220,15 @@ def test_a_failed_write_names_the_file_and_not_the_one_aside(tmp_path: Path) -> 
     ],
 )
 def test_memory_that_runs_out_is_one_sentence(error: Exception) -> None:
-    told = told_as(error)
+    told = sentence_of(error)
     assert told is not None
     assert told.startswith("memory ran out (")
     assert "--batch-size" in told
 
 
 def test_a_mistake_of_kscout_is_not_hidden() -> None:
-    assert told_as(RuntimeError("shapes differ")) is None
-    assert told_as(ValueError("no")) is None
+    assert sentence_of(RuntimeError("shapes differ")) is None
+    assert sentence_of(ValueError("no")) is None
 
 
 def test_a_training_that_is_terminated_says_so_and_goes_on(
@@ -243,7 +243,7 @@ def test_a_training_that_is_terminated_says_so_and_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(loop.Trainee, "keep", stopped)
         assert run(*training(work, "out")) == TERMINATED == 143
-    assert "terminated; type the same command again to go on" in capsys.readouterr().err
+    assert "terminated; repeat the same command to resume" in capsys.readouterr().err
     assert not (work / "out" / "done.json").exists()
     assert run(*training(work, "out")) == 0
     weights = [(work / name / "weights.safetensors").read_bytes() for name in ("out", "run")]
@@ -285,7 +285,7 @@ def test_lines_tell_the_time_that_is_left(capsys: pytest.CaptureFixture[str]) ->
     seconds = iter([0.0, 0.0, 0.0, 6.0, 12.0, 18.0, 24.0, 30.0])
     lines = _Lines(console(), every_s=10.0, clock=lambda: next(seconds))
     for what, done in [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("[b]", 1)]:
-        lines.tell(Step(what, done, 4))
+        lines.show(Step(what, done, 4))
     told = capsys.readouterr().out.splitlines()
     assert told == ["a: 2 of 4, 0.2 min left", "a: done"]
 

@@ -31,7 +31,7 @@ def told(
             record = {"time_s": whole_s[epoch]} if step > N_STEPS else {}
             now += 0 if record else firsts_s[epoch - 1] if step == 1 else each_s
             done = min(step, N_STEPS)
-            lines.tell(Progress(epoch, N_EPOCHS, done, N_STEPS, record, typical_epoch))
+            lines.show(Progress(epoch, N_EPOCHS, done, N_STEPS, record, typical_epoch))
             if new := out.getvalue()[sum(len(line) for line, _ in found) :]:
                 found.append((new, (sum(whole_s.values()) - now) / 60))
     return found

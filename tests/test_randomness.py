@@ -16,5 +16,5 @@ def test_a_number_of_numpy_is_the_same_key() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_seed_that_is_no_whole_number_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"0\.5 cannot key random draws; give seeds as whole"):
+    with pytest.raises(ConfigError, match=r"0\.5 cannot seed random numbers"):
         keyed_generator(0.5)  # type: ignore[arg-type]

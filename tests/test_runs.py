@@ -91,7 +91,7 @@ def test_going_on_on_another_device_is_told(
     open_run(tmp_path / "run").close()
     assert not caplog.text
     with Run.create_or_resume(tmp_path / "run", CONFIG, inputs={"store": "abc"}, device="gpu"):
-        assert "begun with cpu and goes on with gpu" in caplog.text
+        assert "started with cpu and resumes with gpu" in caplog.text
 
 
 def test_the_switch_of_kernels_is_recorded_and_its_change_told(
@@ -104,7 +104,7 @@ def test_the_switch_of_kernels_is_recorded_and_its_change_told(
     assert not caplog.text
     monkeypatch.setattr(provenance, "kernels_are_on", lambda: True)
     open_run(tmp_path / "run").close()
-    assert "begun with kernels off and goes on with kernels on" in caplog.text
+    assert "started with kernels off and resumes with kernels on" in caplog.text
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_run_of_another_kind_and_many_differences_are_told_in_short(tmp_path: 
 
 def test_another_input_is_refused(tmp_path: Path) -> None:
     open_run(tmp_path / "run").close()
-    with pytest.raises(RunError, match=r"begun with another store \(abc there, def here"):
+    with pytest.raises(RunError, match=r"started with another store \(abc there, def here"):
         open_run(tmp_path / "run", store="def")
 
 

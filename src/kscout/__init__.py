@@ -13,9 +13,9 @@
     setting = EvaluationSetting(AcquisitionPlan(n_initial=4, horizon=6))
     kscout.evaluate(["random", "fixed", "runs/policy"], store, "zero-filled", setting)
 
-What is public is what `dir(kscout)` shows and what its rooms export in `__all__`. All of it loads
-on first use, so that `import kscout` does not wait for torch. In a notebook a store shows its
-slices, a run its learning curve, and an evaluation its table.
+Public names are those in `dir(kscout)` and in the `__all__` of its packages. They load on first
+use, so `import kscout` does not import torch. In a notebook a store shows its slices, a run its
+learning curve, and an evaluation its table.
 """
 
 from typing import TYPE_CHECKING
@@ -49,7 +49,7 @@ _MODULES |= {
     "kscout.training.joint.train": "train_joint",
     "kscout.training.policy": "train_policy",
     "kscout.training.reconstructor": "train_reconstructor",
-    # Public itself, and has a public name.
+    # Also public under its own name.
     "kscout.names": "names use",
 }
 

@@ -1,4 +1,4 @@
-"""From settings to live objects: a name and its arguments become a component."""
+"""Build components from a name and arguments in settings."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -18,13 +18,13 @@ from kscout.randomness import keyed_generator
 
 
 def make_reconstructor(component: Component, *, seed: int = 0, **implied: object) -> Reconstructor:
-    """Build a reconstructor by name; its initial weights depend on the seed alone.
+    """Build a reconstructor by name; its initial weights only depend on the seed.
 
     Args:
         component: name and arguments from the settings; the name may be `module:Class`.
-        seed: keys the initial weights.
-        implied: arguments that follow from elsewhere (the protocol); each is used where the
-            constructor takes it, and must not contradict the component's own.
+        seed: seed of the initial weights.
+        implied: arguments from other settings (the protocol); each is passed if the constructor
+            accepts it, and must not contradict the component's own.
     """
     return _make("reconstructor", RECONSTRUCTORS, component, seed, implied)
 
@@ -36,9 +36,9 @@ def make_policy(component: Component, *, seed: int = 0, **implied: object) -> Po
 
 @contextmanager
 def seeded_globals(*key: int | str) -> Iterator[None]:
-    """Key torch's global generators inside the block, and put them back after it.
+    """Seed torch's global generators inside the block, and restore them afterwards.
 
-    Only for draws that torch offers no generator for: initial weights, and dropout.
+    Only for random numbers without a generator argument in torch: initial weights, and dropout.
     """
     cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=cuda):
@@ -51,12 +51,12 @@ def _make(
 ) -> Any:  # noqa: ANN401 - of the table's kind
     constructor = table.resolve(component.name)
     accepted = list(inspect.signature(constructor).parameters)
-    own = supported(component.arguments, accepted, component.name)
-    component = Component(component.name, own)
+    arguments = supported(component.arguments, accepted, component.name)
+    component = Component(component.name, arguments)
     for name in component.arguments:
         if name not in accepted:
-            choices = ", ".join(accepted) or "none at all"
-            raise ConfigError(f"{kind} {component.name!r} takes no {name!r}; it takes: {choices}")
+            choices = ", ".join(accepted) or "no arguments"
+            raise ConfigError(f"{kind} {component.name!r} has no {name!r}; it accepts: {choices}")
     arguments = {name: value for name, value in implied.items() if name in accepted}
     for name, value in arguments.items():
         if component.arguments.get(name, value) != value:
@@ -65,19 +65,19 @@ def _make(
                 f"leave it out of [{kind}]"
             )
     check_arguments(constructor, component.arguments, kind)
-    _check_whole(constructor, {**component.arguments, **arguments}, f"{kind} {component.name!r}")
+    _check_complete(constructor, {**component.arguments, **arguments}, f"{kind} {component.name!r}")
     if not component.arguments:
         return _built(constructor, arguments, seed)
-    told = ", ".join(f"{name} = {value!r}" for name, value in component.arguments.items())
+    text = ", ".join(f"{name} = {value!r}" for name, value in component.arguments.items())
     try:
-        _check_size(constructor, {**component.arguments, **arguments}, told)
+        _check_size(constructor, {**component.arguments, **arguments}, text)
         return _built(constructor, {**component.arguments, **arguments}, seed)
     except KScoutError as error:
         raise ConfigError(f"{kind} {component.name!r}: {error}") from error
-    except Exception as error:  # an argument may make a constructor raise anything
+    except Exception as error:  # arguments may cause any exception in a constructor
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ConfigError(
-            f"{kind} {component.name!r} cannot be built with {told} ({reason}); change [{kind}]"
+            f"{kind} {component.name!r} cannot be built with {text} ({reason}); change [{kind}]"
         ) from error
 
 
@@ -86,20 +86,20 @@ def _built(constructor: Callable[..., Any], arguments: Mapping[str, object], see
         return constructor(**arguments)
 
 
-def _check_whole(
-    constructor: Callable[..., Any], arguments: Mapping[str, object], told: str
+def _check_complete(
+    constructor: Callable[..., Any], arguments: Mapping[str, object], text: str
 ) -> None:
-    """Refuse what is not made by its name alone, such as an order that must be fitted first."""
+    """Raise an error if arguments are missing, such as an order that must be fitted first."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     for name, one in inspect.signature(constructor).parameters.items():
         if one.kind in named and one.default is one.empty and name not in arguments:
-            raise ConfigError(f"{told} cannot be made without {name!r}; give it, or name another")
+            raise ConfigError(f"{text} cannot be built without {name!r}; give it, or name another")
 
 
 def _check_size(
-    constructor: Callable[..., Any], arguments: Mapping[str, object], told: str
+    constructor: Callable[..., Any], arguments: Mapping[str, object], text: str
 ) -> None:
-    """Refuse a network without a weight somewhere, or too large to train, before it is made."""
+    """Raise an error, before construction, for empty weights or a network too large to train."""
     n_bytes = 0
 
     def count(_: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -107,16 +107,16 @@ def _check_size(
         if parameter is not None:
             if not parameter.numel():
                 raise ValueError(f"it would have an empty {name!r}")
-            # The weights, their gradients and what the optimizer keeps of both.
+            # The weights, their gradients and the optimizer's state.
             n_bytes += 4 * parameter.numel() * parameter.element_size()
-            check_memory(n_bytes, "cpu", f"training it with {told}", "make it smaller")
+            check_memory(n_bytes, "cpu", f"training it with {text}", "make it smaller")
 
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"):
             constructor(**arguments)
     except (NotImplementedError, RuntimeError) as error:
-        # A class that computes with tensors when it is built cannot be looked at beforehand.
+        # Constructors that compute with tensors cannot run on the device meta.
         if "meta" not in str(error).lower():
             raise
     finally:

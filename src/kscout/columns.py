@@ -1,4 +1,4 @@
-"""Columns of k-space as numbers and as text; without torch, so that planning and reports read them.
+"""Columns of k-space as numbers and as text; without torch, for planning and reports.
 
 Column `n_cols // 2` is DC.
 """
@@ -10,36 +10,36 @@ from collections.abc import Sequence
 from kscout.errors import ConfigError
 
 MOST_COLUMNS = 65536
-"""No image has more: a longer range is a mistake in typing."""
+"""Larger than any image: a longer range is a typing error."""
 LEAST_CENTRAL = 8
-"""Central columns below which sensitivities of coils are not found in them (ESPIRiT)."""
+"""Smallest number of central columns from which ESPIRiT estimates sensitivities."""
 
 
 def center_columns(n_cols: int, n_center: int) -> range:
     """Return the `n_center` columns around DC, at `n_cols // 2`.
 
-    Where they cannot lie symmetrically, one more column stays free on the left than on the right.
+    If they cannot be symmetric, one more column stays free on the left than on the right.
     """
     start = (n_cols - n_center + 1) // 2
     return range(start, start + n_center)
 
 
 def share_of(n: int, n_cols: int, n_others: int) -> int:
-    """Return how many columns of a matrix are as much of it as `n` are of another; one at least."""
+    """Return max(1, n * n_cols // n_others): the same fraction of another matrix."""
     return max(1, n * n_cols // n_others)
 
 
 def span_of(first: int, n_steps: int, n_cols: int, n_others: int) -> tuple[int, int]:
-    """Return what so many steps after `first` columns of another matrix are of one; one at least.
+    """Return the first column and number of steps, scaled from `n_others` to `n_cols` columns.
 
-    That is how many of its columns are measured before the first of them, and their number.
+    The first is the number of columns measured before the first step; both are at least 1.
     """
     start, end = (share_of(n, n_cols, n_others) for n in (first, first + n_steps))
     return start, max(1, end - start)
 
 
 def check_named(columns: Sequence[int], n_cols: int, what: str) -> None:
-    """Refuse columns that images of this width do not have, or that are named twice."""
+    """Raise an error for columns outside the image, and for duplicates."""
     outside = [column for column in columns if not 0 <= column < n_cols]
     if outside:
         raise ConfigError(
@@ -48,15 +48,15 @@ def check_named(columns: Sequence[int], n_cols: int, what: str) -> None:
         )
     if len(set(columns)) < len(columns):
         twice = next(column for i, column in enumerate(columns) if column in columns[:i])
-        raise ConfigError(f"column {twice} is twice in the {what}; name each column once")
+        raise ConfigError(f"column {twice} occurs twice in the {what}; name each column once")
 
 
 def whole_order(n_cols: int, order: Sequence[int]) -> list[int]:
-    """Return all columns: those of an order first, then the others from the center outwards.
+    """Return all columns: those of an order, then the others from the center outwards.
 
     Args:
         n_cols: number of columns of the image.
-        order: columns, the first to acquire first.
+        order: columns in the order of acquisition.
     """
     check_named(order, n_cols, "order")
     rest = set(range(n_cols)) - set(order)
@@ -64,11 +64,11 @@ def whole_order(n_cols: int, order: Sequence[int]) -> list[int]:
 
 
 def parse_columns(text: str) -> tuple[int, ...]:
-    """Return the columns that a list names, in its order: `0,3,60-62` is 0, 3, 60, 61, 62.
+    """Parse a list of columns in its order: `0,3,60-62` is 0, 3, 60, 61, 62.
 
-    Commas, semicolons and blanks separate; a range includes both of its ends.
+    Separators are commas, semicolons and blanks; a range includes both ends.
     """
-    found: list[int] = []
+    columns: list[int] = []
     for word in re.split(r"[\s,;]+", text.strip(" \t\r\n,;")):
         ends = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", word)
         if ends is None:
@@ -77,18 +77,18 @@ def parse_columns(text: str) -> tuple[int, ...]:
             )
         first, last = int(ends[1]), int(ends[2] or ends[1])
         if not first <= last < first + MOST_COLUMNS:
-            raise ConfigError(f"the range {word} holds no columns of an image; give it as 60-70")
-        found.extend(range(first, last + 1))
-    return tuple(found)
+            raise ConfigError(f"the range {word} contains no columns of an image; give it as 60-70")
+        columns.extend(range(first, last + 1))
+    return tuple(columns)
 
 
 def columns_text(columns: Sequence[int]) -> str:
-    """Return columns as the shortest list of columns and ranges, lowest first."""
+    """Return columns as the shortest list of columns and ranges, in ascending order."""
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in column_ranges(columns))
 
 
 def column_ranges(columns: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and last column of each run of neighbors."""
+    """Return the first and last column of each range of consecutive columns."""
     runs = itertools.groupby(enumerate(sorted(set(columns))), key=lambda pair: pair[1] - pair[0])
     grouped = [[column for _, column in run] for _, run in runs]
-    return [(own[0], own[-1]) for own in grouped]
+    return [(run[0], run[-1]) for run in grouped]

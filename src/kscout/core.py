@@ -1,10 +1,10 @@
-"""The four nouns that everything else is functions over.
+"""The four core types; all other code consists of functions on them.
 
-A `SliceBatch` is data, a `Reconstructor` turns a `Measurement` into a `Reconstruction`, an
-`Observation` is all that a policy may see, and a `Policy` scores columns.
+A `SliceBatch` contains data, a `Reconstructor` maps a `Measurement` to a `Reconstruction`, an
+`Observation` is everything that a policy may see, and a `Policy` scores columns.
 
 Axes: `batch` images (trajectories fold into it), `coil`, `row` (frequency encoding), `col` (phase
-encoding, always last), `step` of an acquisition, `slice` of a data set, `candidate` columns tried.
+encoding, always last), `step` of an acquisition, `slice` of a dataset, `candidate` columns.
 Symbols of the paper: N `n_cols`, L `n_initial`, M `budget`, T `horizon`, q `n_trajectories`.
 """
 
@@ -25,19 +25,19 @@ from kscout.physics.measurement import Measurement
 from kscout.physics.normalization import EPSILON, denormalize, normalize, normalize_with, statistics
 
 PRECISIONS = ("auto", "fp32", "fp16")
-"""Arithmetic of a frozen reconstructor; `auto` is `fp16` where it exists for network, image size
-and device, else `fp32`."""
+"""Arithmetic of a frozen reconstructor; `auto` is `fp16` if it exists for network, image size and
+device, otherwise `fp32`."""
 
 DEFAULT_BYTES_PER_PIXEL = 512
-"""Per coil: 64 complex images in 32 bit, where a reconstructor does not know better."""
+"""Default memory per coil: 64 complex images in 32 bit."""
 _LEAST_RANGE = 1e-9
-"""Of an image without any contrast, whose SSIM would be undefined."""
+"""Data range of an image without contrast, whose SSIM would be undefined."""
 
 
 @final
 @dataclass(frozen=True)
 class Reconstruction:
-    """An image in normalized units, and the statistics that undo that under protocol `blind`."""
+    """An image in normalized units, and the statistics that undo this under protocol `blind`."""
 
     image: Float[Tensor, "batch row col"]
     mean: Float[Tensor, " batch"]
@@ -53,7 +53,7 @@ class Reconstruction:
 @final
 @dataclass(frozen=True)
 class SliceBatch:
-    """Fully sampled slices with all that is needed to acquire and to score them."""
+    """Fully sampled slices with the data for acquisition and scoring."""
 
     kspace: Complex[Tensor, "batch coil row col"]
     """Full k-space; for stores of images the transform of the image, hence Hermitian."""
@@ -64,9 +64,9 @@ class SliceBatch:
     data_range: Float[Tensor, " batch"]
     """Maximum of the target over the slice's volume."""
     selectable: Bool[Tensor, "batch col"]
-    """Columns inside the measured matrix; no others may be acquired."""
+    """Columns inside the measured matrix; others cannot be acquired."""
     index: Int[Tensor, " batch"]
-    """Position of each slice in its data set: keys the random draws."""
+    """Position of each slice in its dataset; random draws depend on it."""
 
     def __len__(self) -> int:
         return self.kspace.shape[0]
@@ -76,11 +76,11 @@ class SliceBatch:
         return self.kspace.shape[-1]
 
     def tensors(self) -> list[Tensor]:
-        """Return the fields in their order: `SliceBatch(*tensors)` is the batch again."""
+        """Return the fields in order, so that `SliceBatch(*tensors)` restores the batch."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def rows(self, selection: Int[Tensor, " n"]) -> "SliceBatch":
-        """Return the chosen slices, in that order; one may be chosen several times."""
+        """Return the selected slices, in that order; duplicates are allowed."""
         return SliceBatch(*(tensor[selection] for tensor in self.tensors()))
 
     def to(self, device: torch.device | str) -> "SliceBatch":
@@ -91,11 +91,11 @@ class SliceBatch:
     def of_images(
         cls, images: Float[Tensor, "batch row col"], range_per_std: float | Float[Tensor, ""]
     ) -> "SliceBatch":
-        """Return images as if they were the truth, never waiting for the device.
+        """Return images as ground truth, without synchronization.
 
         Args:
-            images: no pixel below zero.
-            range_per_std: data range over the deviation of an image: none tells its volume's.
+            images: images without negative pixels.
+            range_per_std: data range over standard deviation; that of the volume is unknown.
         """
         normalized, (n_images, _, n_cols) = normalize(images), images.shape
         return cls(
@@ -111,7 +111,7 @@ class SliceBatch:
     def units(
         self, found: Reconstruction, protocol: Protocol
     ) -> tuple[Float[Tensor, " _"], Float[Tensor, " _"]]:
-        """Return the mean and standard deviation that a protocol un-normalizes images with.
+        """Return the mean and standard deviation that a protocol denormalizes images with.
 
         Under `paper` those of the targets, one per slice of this batch; under `blind` those of the
         reconstruction, one per image of `found`.
@@ -128,26 +128,26 @@ class SliceBatch:
 
 
 class Reconstructor(nn.Module, ABC):
-    """Turns what was measured into an image.
+    """Maps a measurement to an image.
 
-    A new one implements `reconstruct` alone, for any number of coils and any image size. One with
-    parameters is trained by `loss`, so gradients must flow from the image back to them. Images of
+    A new one implements only `reconstruct`, for any number of coils and any image size. One with
+    parameters is trained with `loss`, so it must be differentiable. Images of
     a batch are independent of each other.
     """
 
     protocol: Protocol | None = None
-    """The protocol that a learned one was trained for; None where images are normalized by their
-    own statistics, which suits both."""
+    """Protocol of its training; None if images are normalized by their own statistics, which
+    supports both."""
     precision: str = "fp32"
-    """Arithmetic that `reconstruct` runs in."""
+    """Arithmetic of `reconstruct`."""
     waits_for_device: bool = False
-    """Whether it reads values back from the device, so that no CUDA graph can hold it."""
+    """Whether it reads values back from the device, which a CUDA graph does not allow."""
     recorded: Mapping[str, Any] = MappingProxyType({})
-    """What its weights file records about its training."""
+    """Metadata of its training in its weights file."""
 
     @property
     def original(self) -> "Reconstructor":
-        """The reconstructor that this is a frozen view of; itself where it is no view."""
+        """The reconstructor that this is a frozen view of; itself if it is no view."""
         return next(iter(getattr(self, "_viewed", ())), self)
 
     @abstractmethod
@@ -155,29 +155,29 @@ class Reconstructor(nn.Module, ABC):
         """Return the images, in normalized units."""
 
     def calibrate(self, measured: Measurement) -> Complex[Tensor, "batch coil row col"] | None:
-        """Return sensitivities that are kept from the start of an acquisition to its end.
+        """Return sensitivities for all steps of an acquisition, estimated at its start.
 
-        They come back as `Measurement.maps` with whatever is measured later. None where there is
-        nothing to keep.
+        They are passed as `Measurement.maps` with all later measurements. None without
+        sensitivities.
         """
         return None
 
     def forward(
         self, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
     ) -> Reconstruction:
-        """Reconstruct from k-space, of which only the measured columns are looked at."""
+        """Reconstruct from k-space; only the measured columns are used."""
         return self.reconstruct(Measurement.of(kspace, mask))
 
     def loss(self, found: Reconstruction, batch: SliceBatch) -> Float[Tensor, ""]:
-        """Return what training minimizes: the mean absolute error.
+        """Return the training loss: the mean absolute error.
 
-        Where the reconstructor has a protocol, the error of normalized images, the target being
-        normalized as that protocol un-normalizes. Elsewhere the error of un-normalized images, in
+        With a protocol, the error of normalized images: the target is normalized with the
+        statistics of that protocol. Otherwise the error of denormalized images, in
         units of the target's standard deviation.
 
         Args:
-            found: what `reconstruct` returned for the slices of the batch, in their order.
-            batch: the truth.
+            found: output of `reconstruct` for the slices of the batch, in order.
+            batch: the ground truth.
         """
         if self.protocol is None:
             error = batch.unnormalized(found, "blind") - batch.target
@@ -193,67 +193,68 @@ class Reconstructor(nn.Module, ABC):
         return chosen or self.protocol or "blind"
 
     def target_note(self, rule: str, n_coils: int) -> str | None:
-        """Return what to tell a user whose targets combine coils otherwise than its images do.
+        """Return a warning for targets with another combination of coils; None if it is the same.
 
         Args:
-            rule: of the targets, a name in `kscout.names.TARGETS`.
-            n_coils: that are combined.
+            rule: target rule, a name in `kscout.names.TARGETS`.
+            n_coils: number of combined coils.
         """
         return None
 
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
-        """Return the peak memory in bytes that one more image takes, without gradients."""
+        """Return the peak memory in bytes for each additional image, without gradients."""
         return DEFAULT_BYTES_PER_PIXEL * n_coils * n_rows * n_cols
 
     def frozen(
         self, *, precision: str, n_rows: int, n_cols: int, device: torch.device | str
     ) -> "Reconstructor":
-        """Return a reconstructor of the same images that is not trained any more.
+        """Return a reconstructor of the same images for inference.
 
         It may be this one, moved and frozen, or a faster view of it.
 
         Args:
             precision: one of `PRECISIONS`.
-            n_rows: of the images that it will see.
-            n_cols: of the images that it will see.
-            device: where it will run.
+            n_rows: expected rows of the images.
+            n_cols: expected columns of the images.
+            device: device of the reconstructor.
         """
         if precision not in PRECISIONS:
             raise unknown_name("precision", precision, list(PRECISIONS))
         if precision == "fp16":
             raise ConfigError(
                 f"no 16-bit kernels for a {type(self).__name__} on {n_rows}x{n_cols} images on "
-                f"{device}; they serve U-Nets of 16, 32, ... channels on CUDA: use precision fp32"
+                f"{device}; they exist for U-Nets of 16, 32, ... channels on CUDA: use precision "
+                "fp32"
             )
         return self.to(device).eval().requires_grad_(False)
 
     def compile_passes(self) -> None:
-        """Let torch.compile build the passes of its network where that serves; weights stay."""
+        """Compile the network with torch.compile if that is faster; weights are unchanged."""
 
     def refresh(self) -> None:
-        """Take the present weights of what this is a frozen view of, in place.
+        """Load the present weights of the viewed reconstructor, in place.
 
-        A CUDA graph that holds the view sees the change. Nothing to do where both share weights.
+        A CUDA graph with the view uses them. Does nothing if both share weights.
         """
 
 
 @final
 @dataclass(frozen=True)
 class Truth:
-    """What only an oracle is shown."""
+    """Additional inputs of oracles."""
 
     kspace_error: Float[Tensor, "batch col"]
     """Squared error of the reconstruction's k-space, summed over each column."""
     candidate_scores: Float[Tensor, "batch col"] | None = None
     """SSIM after measuring each column; only for policies that set `needs_candidate_scores`."""
     score: Float[Tensor, " batch"] | None = None
-    """SSIM of the reconstruction as it is; likewise."""
+    """SSIM of the present reconstruction; only with `needs_candidate_scores`."""
 
 
 class Judge(ABC):
-    """Tries columns on images that are taken for the truth, as an acquisition does on its slices.
+    """Tries columns on images used as ground truth, like an acquisition on its slices.
 
-    It knows reconstruction, protocol and metric, and nothing of what is acquired.
+    It contains reconstruction, protocol and metric, and no data of the acquisition.
     """
 
     @abstractmethod
@@ -263,37 +264,37 @@ class Judge(ABC):
         mask: Bool[Tensor, "batch col"],
         columns: Int[Tensor, "batch candidate"],
     ) -> Float[Tensor, "batch candidate"]:
-        """Return what columns gain; 0 for those that a mask has."""
+        """Return the gains of columns; 0 for columns in the mask."""
 
 
 @final
 @dataclass(frozen=True)
 class Observation:
-    """All that a policy may see when it chooses the next column."""
+    """Everything that a policy may see when it selects the next column."""
 
     image: Float[Tensor, "batch row col"]
     """The current reconstruction in normalized units."""
     mask: Bool[Tensor, "batch col"]
     """True where a column is measured."""
     step: int | Int[Tensor, " batch"] = 0
-    """How many columns were acquired since the start, one number for all or one per image."""
+    """Number of acquired columns since the start, for all images or one per image."""
     zero_filled: Complex[Tensor, "batch coil row col"] | None = None
-    """Inverse transform of the measured k-space, which `fft2c` gives back; coils are combined into
-    one image without its phase (`kscout.physics.coils.combined`). None, as are `mean` and `std`,
-    except for policies that set `needs_measurement`."""
+    """Inverse transform of the measured k-space, which `fft2c` returns; coils are combined to one
+    image without phase (`kscout.physics.coils.combined`). None, like `mean` and `std`, except for
+    policies that set `needs_measurement`."""
     mean: Float[Tensor, " batch"] | None = None
     """The reconstructor's estimate of the image's mean, from the measurement."""
     std: Float[Tensor, " batch"] | None = None
-    """The same of its standard deviation: `image * std + mean` is in the scanner's units."""
+    """The same for its standard deviation: `image * std + mean` is in the scanner's units."""
     truth: Truth | None = None
     """None, except for policies that set `needs_target`."""
     n_left: int | Int[Tensor, " batch"] | None = None
-    """How many columns may still be acquired, the next one included; None where nobody counts."""
+    """Number of columns that may still be acquired, including the next one; None if unlimited."""
     judge: Judge | None = None
     """None, except for policies that set `needs_judge`."""
 
     def for_each(self, count: int | Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
-        """Return a count such as `step` as one number per image, filled in on their device."""
+        """Return a count such as `step` as one number per image, on their device."""
         if isinstance(count, Tensor):
             return count
         return torch.full((len(self.mask),), count, device=self.mask.device)
@@ -302,33 +303,33 @@ class Observation:
 class Policy(nn.Module, ABC):
     """Scores columns; never masks, samples, counts budget or sees the target.
 
-    A new one implements `forward`. Scores are logits where `is_stochastic`, else the best
-    unmeasured column is taken. Scores of measured columns are ignored.
+    A new one implements `forward`. Scores are logits if `is_stochastic`; otherwise the best
+    unmeasured column is acquired. Scores of measured columns are ignored.
     """
 
     is_stochastic: bool = True
-    """Whether scores are logits to draw from; an estimator may change it for what it trains."""
+    """Whether scores are logits to sample from; an estimator may change it for its policy."""
     needs_measurement: ClassVar[bool] = False
-    """Whether it looks at the complex zero-filled image or the statistics, not the image alone."""
+    """Whether it uses the complex zero-filled image or the statistics, in addition to the image."""
     needs_coils: ClassVar[bool] = False
-    """Whether that image is to have every coil; else they are combined to one."""
+    """Whether the zero-filled image contains all coils; otherwise they are combined to one."""
     needs_judge: bool = False
-    """Whether it tries columns on images of its own, as the simulator does on the truth."""
+    """Whether it tries columns on its own images, like the simulator on the ground truth."""
     needs_target: ClassVar[bool] = False
-    """An oracle: shown as such in every table and figure."""
+    """Whether it is an oracle, which every table and figure marks."""
     needs_candidate_scores: ClassVar[bool] = False
     serves_any_size: bool = False
-    """Whether it scores the columns of other matrix sizes than its `n_cols`."""
+    """Whether it supports other matrix sizes than its `n_cols`."""
     changeable: ClassVar[tuple[str, ...]] = ()
-    """Arguments that a training which begins from its weights may have otherwise."""
+    """Arguments that a training from its weights may change."""
     gain_units: Sequence[float] = ()
-    """The gain in SSIM that a score of 1 predicts, by the number of columns acquired (the last for
-    all that follow): what a stopping rule asks. Empty where scores predict no gain."""
+    """Gain in SSIM that a score of 1 predicts, by number of acquired columns (the last value is for
+    all later steps), for stopping rules. Empty if scores predict no gain."""
     labels: str = ""
-    """The metric whose gain by the next column scores were trained to predict, where that is
-    known."""
+    """Metric whose gain by the next column the scores were trained to predict; None if
+    unknown."""
     recorded: Mapping[str, Any] = MappingProxyType({})
-    """What its weights file records about its training."""
+    """Metadata of its training in its weights file."""
 
     @abstractmethod
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
@@ -336,7 +337,7 @@ class Policy(nn.Module, ABC):
 
     def __call__(self, seen: Observation) -> Float[Tensor, "batch col"]:
         scores = super().__call__(seen)
-        # A shape is known without waiting for the device.
+        # A shape is known without synchronization.
         if not isinstance(scores, Tensor) or scores.shape != seen.mask.shape:
             is_tensor = isinstance(scores, Tensor)
             found = f"shape {tuple(scores.shape)}" if is_tensor else f"type {type(scores).__name__}"
@@ -348,12 +349,12 @@ class Policy(nn.Module, ABC):
         return scores
 
     def units_at(self, mask: Bool[Tensor, "n col"], step: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return the gain that a score of 1 predicts at each state; 1 where none is predicted."""
+        """Return the gain that a score of 1 predicts at each state; 1 if none is predicted."""
         table = torch.tensor(self.gain_units or (1.0,), device=mask.device)
         return table[step.clamp(max=len(table) - 1)]
 
     def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
-        """Return what it was made for (`128 columns`) and what a matrix has; None where it fits."""
+        """Return its size (`128 columns`) and that of a matrix if they differ; None if it fits."""
         for word, name, found in (("rows", "n_rows", n_rows), ("columns", "n_cols", n_cols)):
             wanted = getattr(self, name, None)
             if wanted is not None and wanted != found and not self.serves_any_size:

@@ -1,4 +1,4 @@
-"""The device that work runs on: found from a user's word, described, and its memory measured."""
+"""The device of computations: selected by name, described, and its memory measured."""
 
 import os
 import resource
@@ -10,31 +10,31 @@ import torch
 from kscout.errors import ConfigError
 
 KINDS = ("cpu", "cuda")
-"""Kinds of devices that everything here runs on."""
+"""Supported kinds of devices."""
 
 
 def resolve_device(device: str) -> torch.device:
-    """Return the device that a user's word stands for.
+    """Return the device for a user's name.
 
     Args:
-        device: `cpu`, `cuda`, `cuda:1`, or `auto` for CUDA where there is one.
+        device: `cpu`, `cuda`, `cuda:1`, or `auto` for CUDA if available.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        found = torch.device(device)
+        resolved = torch.device(device)
     except RuntimeError as error:
         raise _unknown(device) from error
-    if found.type not in KINDS:
+    if resolved.type not in KINDS:
         raise _unknown(device)
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if resolved.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("torch finds no CUDA device; use --device cpu, or install torch for CUDA")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"there is no {device}; this machine has {torch.cuda.device_count()} CUDA devices, "
             "counted from 0"
         )
-    return found
+    return resolved
 
 
 def _unknown(device: str) -> ConfigError:
@@ -42,14 +42,14 @@ def _unknown(device: str) -> ConfigError:
 
 
 def describe_device(device: torch.device, n_processes: int = 1) -> str:
-    """Return a device in words, for provenance."""
+    """Return the description of a device for provenance."""
     if device.type == "cuda":
         return f"cuda: {torch.cuda.get_device_name(device)} x {n_processes}"
     return f"{device.type} x {n_processes}"
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that may still be taken: of the device, or of this machine or container."""
+    """Return the free memory in bytes: of the device, or of this machine or container."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -59,13 +59,13 @@ def free_memory(device: torch.device) -> int:
 
 
 def check_memory(n_bytes: int, device: torch.device | str, what: str, change: str) -> None:
-    """Refuse work that cannot fit into memory, before any of it is done.
+    """Raise an error for work that cannot fit into memory, before it starts.
 
     Args:
-        n_bytes: that it needs at the least.
-        device: where.
-        what: needs so much, in words.
-        change: what a user may do.
+        n_bytes: lower bound of its memory.
+        device: its device.
+        what: the work, for the message.
+        change: advice for the message.
     """
     free = free_memory(torch.device(device))
     if n_bytes > free:
@@ -76,14 +76,14 @@ def check_memory(n_bytes: int, device: torch.device | str, what: str, change: st
 
 
 def at_most_a_quarter(n_bytes: int, device: torch.device) -> int:
-    """Return a limit of memory, on CUDA at most a quarter of what the device has."""
+    """Return a memory limit, on CUDA at most a quarter of the device's memory."""
     if device.type != "cuda":
         return n_bytes
     return min(n_bytes, torch.cuda.get_device_properties(device).total_memory // 4)
 
 
 def _first_number(file: str, after: str = "") -> int:
-    """Return the number that follows a word in a file of the system; 0 where there is none."""
+    """Return the number after a word in a file of the system; 0 if there is none."""
     try:
         words = Path(file).read_text(encoding="ascii").split()
     except OSError:
@@ -93,7 +93,7 @@ def _first_number(file: str, after: str = "") -> int:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the most bytes held so far: of the device, or of this process on a CPU."""
+    """Return the peak memory in bytes: of the device, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -101,6 +101,6 @@ def peak_memory(device: torch.device) -> int:
     except OSError:
         in_bytes = sys.platform == "darwin"
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if in_bytes else 1024)
-    # Linux counts a parent's size into `ru_maxrss` of a child, but not into this.
+    # Linux adds a parent's size to `ru_maxrss` of a child, but not to this value.
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024

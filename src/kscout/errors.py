@@ -1,26 +1,26 @@
-"""What can go wrong, told to a user in one sentence: found, expected, what to do."""
+"""Errors, each with a one-sentence message: what was found, what was expected, what to do."""
 
 
 class KScoutError(Exception):
-    """The root of every error that kscout raises on purpose."""
+    """Base class of all errors that kscout raises deliberately."""
 
 
 class DataError(KScoutError):
-    """A file, volume or store does not hold what it should."""
+    """A file, volume or store has unexpected content."""
 
 
 class ConfigError(KScoutError):
-    """A setting, name or argument is not one that kscout knows."""
+    """A setting, name or argument is invalid."""
 
 
 class WeightsError(KScoutError):
-    """A checkpoint or weights file cannot be used as asked."""
+    """A checkpoint or weights file cannot be used for the request."""
 
 
 class RunError(KScoutError):
-    """A run failed on its way, or its folder is missing, incomplete or another run's."""
+    """A run failed, or its folder is missing, incomplete or belongs to another run."""
 
 
 def unknown_name(kind: str, name: str, choices: list[str]) -> ConfigError:
-    """Build the error for a name that is in no table, listing the names that are."""
+    """Return the error for an unknown name, with the list of known names."""
     return ConfigError(f"unknown {kind} {name!r}; choose one of: {', '.join(sorted(choices))}")

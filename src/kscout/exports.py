@@ -1,4 +1,4 @@
-"""Public names of a package that load on first use, so that importing it costs nothing."""
+"""Public names of a package that load on first use, so that its import is fast."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -10,10 +10,9 @@ def on_first_use(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return a package's `__getattr__`, `__dir__` and `__all__`.
 
-    Args:
-        package: its name.
-        modules: the public names of each, between blanks; its own name where it is public itself.
-        there: public names that the package has without loading anything.
+    package: name of the package.
+    modules: public names of each module, separated by blanks; its own name if it is public.
+    there: public names that the package has without loading anything.
     """
     places = {name: module for module, names in modules.items() for name in names.split()}
     public = sorted([*places, *there])

@@ -1,4 +1,4 @@
-"""Files that appear whole (written aside, flushed, renamed into place), and locks on folders."""
+"""Atomic writes (temporary file, flush, rename), and locks on folders."""
 
 import errno
 import glob
@@ -20,21 +20,21 @@ from filelock import lock_descriptor
 from kscout.errors import RunError
 
 LOCK = ".lock"
-"""The file of a folder that is locked while a process works in it."""
+"""File of a folder that is locked while a process uses the folder."""
 
 _HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
-"""Tells processes of this machine from those of others that write to the same disk."""
+"""Distinguishes processes of this machine from those of others that use the same disk."""
 
 MOST_BYTES = 2**26
-"""The largest file that is read whole as text, far above what kscout writes."""
+"""Size limit of text files, far above those that kscout writes."""
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; on success it becomes `path`, on failure nothing remains.
+    """Yield a path to write to; on success it is renamed to `path`, on failure it is removed.
 
-    The temporary file lies in the same folder, so that the rename is atomic. Those of processes
-    that were killed are removed by whoever writes the same file next.
+    The temporary file is in the same folder, so that the rename is atomic. Temporary files of
+    killed processes are removed by the next process that writes the same file.
     """
     check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def written_whole(path: Path) -> Iterator[Path]:
             os.close(descriptor)
         aside.replace(path)
     except OSError as error:
-        # A write that fails tells no name, and nobody knows the file aside.
+        # A failed write has no file name in its error, and users do not know the temporary file.
         if error.filename in (None, str(aside), aside):
             error.filename, error.filename2 = str(path), None
         raise
@@ -86,16 +86,16 @@ def now() -> str:
 
 
 def take_lock(folder: Path, *, wait: bool = False, name: str = LOCK) -> int | None:
-    """Take a folder's lock, which the system releases however this process ends.
+    """Take a folder's lock, which the system releases when this process ends.
 
     Args:
-        folder: made where it is not there.
-        wait: wait for whoever holds the lock, instead of giving up at once.
-        name: of the file that is locked.
+        folder: folder, created if missing.
+        wait: wait for the lock, instead of returning immediately.
+        name: name of the lock file.
 
     Returns:
         A descriptor: the lock is held until this process and all that inherited it have closed it.
-        None where another process holds the lock.
+        None if another process holds the lock.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def take_lock(folder: Path, *, wait: bool = False, name: str = LOCK) -> int | No
         is_taken = is_current = False
         try:
             is_taken = lock_descriptor(descriptor, blocking=wait)
-            # Whoever held it may have removed the file meanwhile: a lock on it is worth nothing.
+            # The previous holder may have removed the file, which makes its lock ineffective.
             is_current = is_taken and _is_same_file(descriptor, folder / name)
         finally:
             if not is_current:
@@ -123,13 +123,13 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 def locked(
     folder: Path, *, wait: bool = False, name: str = LOCK, option: str = "--out"
 ) -> Iterator[None]:
-    """Let no other process work in a folder meanwhile; leave no lock, nor a new folder empty.
+    """Lock a folder inside the block; afterwards remove the lock file and an empty new folder.
 
     Args:
-        folder: made where it is not there.
-        wait: wait for whoever works there; otherwise refuse at once.
-        name: of the file that is locked.
-        option: by which a user names the folder.
+        folder: folder, created if missing.
+        wait: wait for another process; otherwise raise an error.
+        name: name of the lock file.
+        option: option that names the folder, for the message.
     """
     is_new = not folder.exists()
     descriptor = take_lock(folder, wait=wait, name=name)
@@ -149,7 +149,7 @@ def locked(
 
 
 def is_locked(folder: Path) -> bool:
-    """Say whether some process holds a folder's lock; makes no file."""
+    """Return whether some process holds a folder's lock; creates no file."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR)
     except OSError:
@@ -161,22 +161,22 @@ def is_locked(folder: Path) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole; what is no text, as names of files may be, as JSON escapes it."""
+    """Write a text file atomically; invalid characters (of file names) are escaped as in JSON."""
     with written_whole(path) as aside:
         aside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Write a JSON file whole, keys in the order given, readable by people.
+    """Write an indented JSON file atomically, with keys in the given order.
 
-    NaN and infinities, for which JSON has no word, become null.
+    NaN and infinities, which JSON lacks, become null.
     """
     write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
 
 
 @contextmanager
 def plain_file(path: Path, most: int = MOST_BYTES) -> Iterator[BinaryIO]:
-    """Open a plain file to be read: one that neither waits for a writer nor has no end."""
+    """Open a regular file for reading, without blocking, up to a size limit."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         check_plain(descriptor, path, most)
@@ -184,28 +184,28 @@ def plain_file(path: Path, most: int = MOST_BYTES) -> Iterator[BinaryIO]:
 
 
 def check_plain(descriptor: int, path: Path, most: int = MOST_BYTES) -> None:
-    """Refuse an open file that is no plain one, or larger than `most` bytes."""
+    """Raise an error for an open file that is not regular, or larger than `most` bytes."""
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "Not a plain file", str(path))
     if facts.st_size > most:
-        fault = f"{facts.st_size} bytes, more than the {most} that are read of such a file"
+        fault = f"{facts.st_size} bytes, more than the limit {most} for such a file"
         raise OSError(errno.EFBIG, fault, str(path))
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a plain file whole."""
+    """Read a complete regular file."""
     with plain_file(path) as file:
         return file.read()
 
 
 def read_text(path: Path) -> str:
-    """Read a plain file of text whole."""
+    """Read a complete text file."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value
-    """Read a JSON file; whatever is wrong with its content is a ValueError."""
+    """Read a JSON file; any fault of its content is a ValueError."""
     try:
         return json.loads(read_text(path))
     except RecursionError as error:
@@ -213,13 +213,13 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
-    """Read an `.npz` file; whatever is wrong with its content is a ValueError."""
+    """Read an `.npz` file; any fault of its content is a ValueError."""
     import numpy as np
 
     with plain_file(path, 2**30) as file:
         try:
             return dict(np.load(file, allow_pickle=False))
-        # zipfile, zlib and numpy raise what they like on damaged files.
+        # zipfile, zlib and numpy raise arbitrary types on damaged files.
         except Exception as error:
             raise ValueError(str(error) or type(error).__name__) from error
 
@@ -231,7 +231,7 @@ def checksum(path: Path) -> str:
 
 
 def read_record(path: Path, **kinds: type) -> dict[str, Any]:
-    """Read a small JSON file that others may be writing; what is missing or damaged is empty.
+    """Read a small JSON file that others may be writing; missing or damaged content is empty.
 
     Args:
         path: the file.
@@ -252,7 +252,7 @@ def read_record(path: Path, **kinds: type) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a JSON value with None for every number in it that is NaN or infinite."""
+    """Return a JSON value with None for every number that is NaN or infinite."""
     if isinstance(value, dict):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

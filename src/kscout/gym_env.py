@@ -6,7 +6,7 @@ Importing this module registers `kscout/Acquisition-v0`:
     env = gymnasium.make("kscout/Acquisition-v0", data="store", n_initial=8, horizon=8)
 
 An episode acquires one slice: an action measures a column, its reward is the gain in SSIM or in
-another `metric`, and the episode ends after `horizon` columns. Nothing else in kscout needs
+another `metric`, and the episode ends after `horizon` columns. No other module of kscout needs
 Gymnasium.
 """
 
@@ -44,7 +44,7 @@ except ModuleNotFoundError as error:
 
 ENVIRONMENT = "kscout/Acquisition-v0"
 IMAGE_BOUND = 1e3
-"""Observed images are clipped here, in deviations: far outside of what a reconstruction gives."""
+"""Observed images are clipped to this number of standard deviations, far above realistic images."""
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -52,7 +52,7 @@ Arrays = dict[str, Array]
 
 @final
 class ColumnSpace(spaces.Discrete):  # type: ignore[misc]
-    """Columns; `sample()` without a mask draws among those that may be measured now."""
+    """Columns; `sample()` without a mask samples among those that can be measured now."""
 
     def __init__(self, n_cols: int) -> None:
         super().__init__(n_cols)
@@ -66,7 +66,7 @@ class ColumnSpace(spaces.Discrete):  # type: ignore[misc]
 
 @final
 class ColumnsSpace(spaces.MultiDiscrete):  # type: ignore[misc]
-    """Several columns; `sample()` draws different ones among those that may be measured now."""
+    """Several columns; `sample()` returns different ones among those that can be measured now."""
 
     def __init__(self, n_cols: int, n_columns: int) -> None:
         super().__init__([n_cols] * n_columns)
@@ -83,7 +83,7 @@ class ColumnsSpace(spaces.MultiDiscrete):  # type: ignore[misc]
 
 @final
 class _Scanner:
-    """Measures columns of several slices at once: what both environments share."""
+    """Measures columns of several slices at once, for both environments."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Scanner:
         self._rows: list[int] = []
 
     def begin(self, rows: list[int]) -> None:
-        """Start anew with these slices."""
+        """Start new episodes with these slices."""
         if not all(0 <= row < len(self.slices) for row in rows):
             raise ConfigError(
                 f"there is no slice at one of the rows {rows}; give rows 0..{len(self.slices) - 1}"
@@ -154,7 +154,7 @@ class _Scanner:
         return self._now[1].step >= self.horizon
 
     def legal(self) -> Bool[np.ndarray, "batch col"]:
-        """Return the columns that may be measured next."""
+        """Return the columns that can be measured next."""
         simulator, state = self._now
         return (~simulator.blocked(state)).cpu().numpy()
 
@@ -171,8 +171,8 @@ class _Scanner:
                 f"{self.columns_per_step}; give as many"
             )
         legal = self.legal()
-        for row, own in enumerate(columns.tolist()):
-            for column in own:
+        for row, of_slice in enumerate(columns.tolist()):
+            for column in of_slice:
                 if not (0 <= column < legal.shape[1] and legal[row, column]):
                     raise ConfigError(
                         f"column {column} cannot be measured now: it is measured already or "
@@ -196,7 +196,7 @@ class _Scanner:
         }
 
     def facts(self, row: int) -> dict[str, Any]:
-        """Return what is known about one slice besides the observation."""
+        """Return the info of one slice."""
         simulator, state = self._now
         at = self._rows[row]
         return {
@@ -209,9 +209,9 @@ class _Scanner:
 
 
 class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
-    """Acquires one slice per episode, drawn at random from a split.
+    """Acquires one slice per episode, sampled at random from a split.
 
-    `reset(options={"row": 3})` takes the fourth slice of the split instead of a random one.
+    `reset(options={"row": 3})` selects the fourth slice of the split instead of a random one.
 
     Args:
         data: slices, or the path of a store.
@@ -251,7 +251,7 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         self.render_mode = None
 
     def action_masks(self) -> Bool[np.ndarray, " col"]:
-        """Return the columns that may be measured next, as sb3-contrib's maskable methods ask."""
+        """Return the columns that can be measured next, for sb3-contrib's maskable algorithms."""
         return np.tile(self._scanner.legal()[0], self._scanner.columns_per_step)
 
     def reset(
@@ -277,12 +277,12 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
 class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
     """Acquires `num_envs` slices in lockstep, reconstructing them in one batch.
 
-    With seed s the i-th slice is drawn as `AcquisitionEnv` draws it with seed s + i. All episodes
-    have the same length; the step after the last one starts them all anew, ignoring its actions.
-    `reset(options={"rows": [3, 0]})` takes these slices, one per environment.
+    With seed s the i-th slice is that of `AcquisitionEnv` with seed s + i. All episodes
+    have the same length; the step after the last one resets all of them and ignores its actions.
+    `reset(options={"rows": [3, 0]})` selects these slices, one per environment.
 
     Args:
-        num_envs: slices at once; all that follows is as `AcquisitionEnv` takes it.
+        num_envs: number of slices at once; other arguments as in `AcquisitionEnv`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -320,7 +320,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
 
     def action_masks(self) -> Bool[np.ndarray, "env col"]:
-        """Return the columns that may be measured next, per slice."""
+        """Return the columns that can be measured next, per slice."""
         return np.tile(self._scanner.legal(), self._scanner.columns_per_step)
 
     def reset(
@@ -359,7 +359,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
     def _facts(self) -> dict[str, Any]:
         each = [self._scanner.facts(row) for row in range(self.num_envs)]
         facts = {name: np.array([one[name] for one in each]) for name in each[0]}
-        # Gymnasium's convention: `_name` says which environments gave a value.
+        # Gymnasium's convention: `_name` marks the environments that returned a value.
         given = {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in facts}
         return {**facts, **given}
 
@@ -369,7 +369,7 @@ def _seeded(seed: int | np.integer | None) -> np.random.Generator:
 
 
 def register() -> None:
-    """Make `kscout/Acquisition-v0` known to `gymnasium.make` and `gymnasium.make_vec`."""
+    """Register `kscout/Acquisition-v0` for `gymnasium.make` and `gymnasium.make_vec`."""
     if ENVIRONMENT not in gymnasium.registry:
         gymnasium.register(
             id=ENVIRONMENT,

@@ -6,7 +6,7 @@
 | `fastmri` | 7x7 uniform window, 3-pixel border left out, unbiased covariance | `data_range` squared over the error |
 
 NMSE is the squared error over the target's energy in both, and 0 for an empty image of an empty
-target. Scores of different conventions must not be compared: the window alone moves SSIM by .01,
+target. Scores of different conventions are not comparable: the window changes SSIM by .01,
 the choice of `data_range` by up to .15.
 """  # noqa: E501 - a table row is one line
 
@@ -26,7 +26,7 @@ from kscout.kernels.registry import Request, serving
 from kscout.kernels.threads import call, count, over_parts, scratch
 
 PSNR_CEILING = 10
-"""Where the convention `paper` clamps reconstructions for PSNR."""
+"""Upper limit of reconstructions for PSNR in the convention `paper`."""
 
 Convention = Literal["paper", "fastmri"]
 CONVENTIONS: tuple[Convention, ...] = ("paper", "fastmri")
@@ -40,10 +40,10 @@ def _check_convention(convention: str) -> None:
 
 def _check_pixels(image: Tensor, target: Tensor) -> None:
     if image.shape[-2:] != target.shape[-2:]:
-        found, wanted = ("x".join(map(str, x.shape[-2:])) for x in (image, target))
+        scores, expected = ("x".join(map(str, x.shape[-2:])) for x in (image, target))
         raise ConfigError(
-            f"an image of {found} pixels cannot be scored by a target of {wanted}; crop or resize "
-            "one of them"
+            f"an image of {scores} pixels cannot be scored by a target of {expected}; crop or "
+            "resize one of them"
         )
 
 
@@ -57,10 +57,10 @@ def _per_image(data_range: Tensor | float, image: Tensor) -> Tensor:
 def blur_matrix(
     size: int, convention: str, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "out size"]:
-    """Return the banded matrix that averages along one axis with the convention's window.
+    """Return the banded matrix B that averages along one axis with the convention's window.
 
-    Blurring an image is then two matrix products, many times faster than a convolution. The
-    result is shared between calls: do not change it.
+    Blurring, B x B^T, is then two matrix products, many times faster than a convolution. The
+    result is shared between calls and must not be modified.
     """
     if convention == "paper":
         offset = torch.arange(11, dtype=torch.float64) - 5
@@ -76,7 +76,7 @@ def blur_matrix(
 
 @final
 class SsimScorer:
-    """SSIM against fixed targets: the targets' half of the work is done once.
+    """SSIM against fixed targets, whose statistics are computed once.
 
     Targets and images broadcast over their leading axes, so that many candidate reconstructions
     [slice, candidate, row, col] are scored against [slice, 1, row, col].
@@ -117,15 +117,15 @@ class SsimScorer:
         is_by_target: bool = False,
         n_images: Int[Tensor, ""] | None = None,
     ) -> Float[Tensor, " n"]:
-        """Score `scale * image + shift` against the targets `rows`, by kernels where they exist.
+        """Score `scale * image + shift` against the targets `rows`, by kernels if they exist.
 
         Args:
-            image: images to judge.
-            rows: the target of each.
+            image: images to score.
+            rows: the target of each image.
             scale: per image.
             shift: per image.
             is_by_target: `scale` and `shift` are per target instead.
-            n_images: a count on the device; what comes after is left undefined.
+            n_images: number of valid images, on the device; later scores are undefined.
         """
         request = Request(image.device, frozenset({image.dtype}), convention=self.convention)
         kind = serving("ssim", request)
@@ -151,7 +151,7 @@ class SsimScorer:
         sums, means = (torch.empty(n, *shape, device=image.device) for shape in ((n_tiles,), ()))
         constants = [x.expand(len(self.target), 1, 1).contiguous() for x in (self.c1, self.c2)]
         targets = [self.target.contiguous(), self.mean, self.variance]
-        # The middle row of the banded matrix is the window itself.
+        # The middle row of the banded matrix is the window.
         window = blur_matrix(11, "paper", image.dtype, image.device)[5]
         given = [x.contiguous() for x in (image, *units, rows)]
         compile_kernel("ssim.cu", "score")(
@@ -169,21 +169,21 @@ class SsimScorer:
 
     def _score_compiled(self, image: Tensor, rows: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         library, (n, n_rows, n_cols) = native_library("ssim_cpu.c"), image.shape
-        found, size = image.new_empty(n), count(library.ssim_scratch, n_rows, n_cols)
-        own = [x.contiguous() for x in (image, rows.long(), scale, shift)]
+        scores, size = image.new_empty(n), count(library.ssim_scratch, n_rows, n_cols)
+        inputs = [x.contiguous() for x in (image, rows.long(), scale, shift)]
         constants = [x.expand(len(self.target), 1, 1).contiguous() for x in (self.c1, self.c2)]
         targets = [self.target.contiguous(), self.mean.contiguous(), self.variance.contiguous()]
         window = blur_matrix(11, "paper", image.dtype, image.device)[5].contiguous()
 
         def run(begin: int, end: int) -> None:
-            shared = (*targets, *constants, window, found[begin:], scratch(size))
-            call(library.ssim, *(x[begin:] for x in own), *shared, end - begin, n_rows, n_cols)
+            shared = (*targets, *constants, window, scores[begin:], scratch(size))
+            call(library.ssim, *(x[begin:] for x in inputs), *shared, end - begin, n_rows, n_cols)
 
         over_parts(n, run)
-        return found
+        return scores
 
     def rows(self, selection: Int[Tensor, " n"]) -> "SsimScorer":
-        """Return the scorer of chosen targets, one of which may be chosen several times."""
+        """Return the scorer of the selected targets; duplicates are allowed."""
         chosen = copy(self)
         for name in ("c1", "c2", "target", "mean", "variance"):
             value = getattr(self, name)
@@ -214,9 +214,9 @@ def ssim(
     """Return the structural similarity of each image with its target.
 
     Args:
-        image: images to judge.
-        target: the truth.
-        data_range: the largest value that counts, per image or one for all; its axes align with
+        image: images to score.
+        target: the ground truth.
+        data_range: largest value of the image, per image or one for all; its axes align with
             the leading axes of `image`.
         convention: see the table above.
     """
@@ -249,14 +249,14 @@ def nmse(
     data_range: Tensor | float | None = None,
     convention: str = "paper",
 ) -> Float[Tensor, "*lead"]:
-    """Return the squared error of each image over its target's energy; no error is 0 of anything.
+    """Return ||image - target||^2 / ||target||^2 per image; 0 if both are zero.
 
-    `data_range` is taken, and not needed, so that the three metrics are called alike.
+    `data_range` is ignored; it makes the signatures of all metrics equal.
     """
     _check_convention(convention)
     _check_pixels(image, target)
     error = (image - target).square().sum(dim=(-2, -1))
-    # An empty target has no energy: without this, one such slice makes a split's mean NaN.
+    # An empty target has no energy; without this case one slice would make a split's mean NaN.
     return (error / target.square().sum(dim=(-2, -1))).masked_fill(error == 0, 0.0)
 
 
@@ -266,7 +266,7 @@ def negative_nmse(
     *,
     data_range: Tensor | float | None = None,
 ) -> Float[Tensor, "*lead"]:
-    """Return minus the normalized squared error, so that more is better, as of any reward."""
+    """Return the negative normalized squared error, so that larger is better, as in all rewards."""
     return -nmse(image, target, data_range=data_range)
 
 
@@ -275,8 +275,8 @@ class MetricScorer:
     """Any metric against fixed targets, by a plain call.
 
     Args:
-        metric: called with images, targets and `data_range`; one value per image, more is better.
-        target: the truth.
+        metric: called with images, targets and `data_range`; one value per image, larger is better.
+        target: the ground truth.
         data_range: per target.
     """
 
@@ -303,15 +303,15 @@ class MetricScorer:
         if is_by_target:
             scale, shift = scale[rows], shift[rows]
         images = image.float() * scale[:, None, None] + shift[:, None, None]
-        found = self.metric(images, self.target[rows], data_range=self.data_range[rows])
-        return checked_scores(found, len(rows)).float()
+        scores = self.metric(images, self.target[rows], data_range=self.data_range[rows])
+        return checked_scores(scores, len(rows)).float()
 
 
-def checked_scores(found: object, n: int) -> Tensor:
-    """Return what a metric gave for so many images, one value each; refuse anything else."""
-    if isinstance(found, Tensor) and found.shape == (n,):
-        return found
-    shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+def checked_scores(scores: object, n: int) -> Tensor:
+    """Return the n values of a metric; raise an error for anything else."""
+    if isinstance(scores, Tensor) and scores.shape == (n,):
+        return scores
+    shape = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
     raise ConfigError(f"a metric gave {shape} for {n} images; return a tensor of one value each")
 
 

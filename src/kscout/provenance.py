@@ -1,4 +1,4 @@
-"""Where a run comes from: commit, versions, seed, device, command and what it reads."""
+"""Provenance of a run: commit, versions, seed, device, command and inputs."""
 
 import logging
 import os
@@ -21,30 +21,30 @@ _PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
 @final
 @dataclass(frozen=True)
 class Provenance:
-    """Where a run comes from: all that is needed to redo it; nothing in it names the machine."""
+    """All that is needed to repeat a run, without anything that identifies the machine."""
 
     date: str = ""
     command: str = ""
     seed: int | None = None
     device: str = "unknown"
-    """In words."""
+    """Description of the device."""
     inputs: dict[str, str] = field(default_factory=dict)
-    """Fingerprints by name of what the run reads."""
+    """Fingerprints of the run's inputs, by name."""
     commit: str | None = None
-    """Of the checkout that kscout ran from."""
+    """Commit of the checkout of kscout."""
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
     system: str = ""
     kernels: str = "on"
-    """Whether compiled code might run."""
+    """Whether compiled code was allowed."""
     notes: Annotated[dict[str, Any], REST] = field(default_factory=dict)
-    """What the run told of itself: `convolution`, the backend that was chosen."""
+    """Facts that the run added: `convolution`, the selected backend."""
 
 
 def describe(
     config: Config, inputs: Mapping[str, str], device: str, command: Sequence[str]
 ) -> Provenance:
-    """Return the provenance of a run that begins now."""
+    """Return the provenance of a run that starts now."""
     return Provenance(
         date=now(),
         command=" ".join([Path(command[0]).name, *command[1:]]),
@@ -60,12 +60,12 @@ def describe(
 
 
 def warn_of_other_bits(path: Path, provenance: Provenance, device: str) -> None:
-    """Tell where a run goes on with what rounds otherwise."""
+    """Log a warning if a run resumes with different rounding."""
     switch = f"kernels {provenance.kernels}"
     for there, here in ((provenance.device, device), (switch, f"kernels {_kernels()}")):
         if there != here:
             logging.getLogger(__name__).warning(
-                "%s was begun with %s and goes on with %s: the last bits of its result differ",
+                "%s was started with %s and resumes with %s: its results differ in the last bits",
                 *(path, there, here),
             )
 
@@ -75,13 +75,13 @@ def _kernels() -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def commit() -> str | None:
@@ -89,7 +89,7 @@ def commit() -> str | None:
     here = Path(__file__).parent
     git = ["git", "-C", str(here)]
     try:
-        # A package installed into an environment inside some other repository is not its code.
+        # The repository around an environment with an installed package is not its code.
         subprocess.run([*git, "ls-files", "--error-unmatch", __file__], check=True, **_QUIET)
         head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, **_QUIET).stdout.strip()
         changed = subprocess.run([*git, "status", "--porcelain", "-uno", "."], **_QUIET).stdout

@@ -1,8 +1,8 @@
-"""Random draws keyed by what they are for, so that batch size, device and workers change nothing.
+"""Random numbers seeded by purpose, independent of batch size, device and workers.
 
-Every draw that decides a result (actions, masks, shuffles) comes from a CPU generator made here
-from a key such as `(seed, "actions", epoch)`, for a whole data set at once, and moves to the
-device in one go.
+Every draw that affects a result (actions, masks, shuffles) uses a CPU generator with a key such as
+`(seed, "actions", epoch)`, for a complete dataset at once, and moves to the device in one
+transfer.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from kscout.errors import ConfigError
 
 
 def keyed_generator(*key: SupportsIndex | str) -> torch.Generator:
-    """Return a CPU generator that depends on the key alone, whatever type its numbers have."""
+    """Return a CPU generator seeded by the key, independent of the types of its numbers."""
     digest = hashlib.sha256(repr(tuple(_plain(part) for part in key)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
@@ -25,7 +25,7 @@ def keyed_generator(*key: SupportsIndex | str) -> torch.Generator:
 def slices_of_round(
     seed: int, epoch: int, n_episodes: int, *, n_slices: int, purpose: str = "order"
 ) -> Int[Tensor, " n"]:
-    """Return the slices that a round acquires: rounds go through shuffled passes of all slices."""
+    """Return the slices of a round: rounds are parts of shuffled passes over all slices."""
     begin = (epoch - 1) * n_episodes
     passes = [
         torch.randperm(n_slices, generator=keyed_generator(purpose, seed, number))
@@ -42,5 +42,5 @@ def _plain(part: SupportsIndex | str) -> int | str:
         return int(operator.index(part))
     except TypeError as error:
         raise ConfigError(
-            f"{part!r} cannot key random draws; give seeds as whole numbers, e.g. 0"
+            f"{part!r} cannot seed random numbers; give seeds as integers, e.g. 0"
         ) from error

@@ -90,13 +90,16 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
         ({"stores": {"k": {"make": "knee", "volumes": [2]}}}, r"volumes is \[2\]; expected three"),
         (
             {"stores": {"k": {"make": "knee", "paper": True, "slices": 2}}},
-            "slices, which paper decides",
+            "slices, which paper determines",
         ),
         (
             {"stores": {"knee": {"import": "a", "size": "640x12"}}},
             "ends at .* columns, store 'a' has 12; lower its steps",
         ),
-        ({"stores": {"k": {"import": "a", "splits": "b", "held_out": 0}}}, "which splits decides"),
+        (
+            {"stores": {"k": {"import": "a", "splits": "b", "held_out": 0}}},
+            "which splits determines",
+        ),
         (
             {"reconstructions": {"unet": {"training": 3}}},
             r"section \[reconstructions\.unet\.training",
@@ -111,7 +114,7 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
             r"^analyses\.ceiling is .*; version 0\.3 removed this setting because its .*; leave",
         ),
         ({"analyses": {"snr": {"methods": ["ngreedy-0.5"]}}}, "this campaign trains: greedy"),
-        ({"stores": {"knee": {"make": "knee", "path": "x"}}}, "say one of"),
+        ({"stores": {"knee": {"make": "knee", "path": "x"}}}, "give one of"),
         ({"reconstructions": {"unet": {"epochs": 3}}}, "unknown setting"),
         ({"horizons": {"long": {"n_initial": 60, "steps": 5}}}, "ends at 65 columns"),
         (

@@ -121,7 +121,7 @@ def test_a_scheduler_that_does_not_answer_is_told(
 ) -> None:
     monkeypatch.setattr(workers, "_ANSWER_WITHIN_S", 0.5)
     plan = plan_of(grid=GRID)
-    with pytest.raises(RunError, match=r"no dask scheduler answers at tcp://127\.0\.0\.1:9"):
+    with pytest.raises(RunError, match=r"no dask scheduler responds at tcp://127\.0\.0\.1:9"):
         run_campaign(plan, RunOptions(WorkerOptions(scheduler="tcp://127.0.0.1:9"), program=FAKE))
     assert read_status(plan).total("waiting") == len(plan.nodes)
 

@@ -18,7 +18,7 @@ from kscout.campaign.nodes import Node
 from kscout.campaign.plan import Plan
 from kscout.campaign.state import locked, node_state, read_status
 from kscout.campaign.task import Task, run_task
-from kscout.cli.campaign_display import tell_outcome
+from kscout.cli.campaign_display import print_outcome
 from kscout.errors import RunError
 from kscout.files import is_locked
 
@@ -83,8 +83,8 @@ def test_a_failed_run_stops_only_what_needs_it(
     status = read_status(plan).to_json()
     assert status["counts"]["policy"] == {"waiting": 0, "running": 0, "done": 3, "failed": 1}
     assert status["failed"][0]["log"] == str(bad.log)
-    tell_outcome(plan, outcome, None, as_json=False)
-    assert f"what is done: kscout report {plan.root}" in capsys.readouterr().out
+    print_outcome(plan, outcome, None, as_json=False)
+    assert f"report of finished runs: kscout report {plan.root}" in capsys.readouterr().out
     monkeypatch.delenv("FAKE_FAIL")
     assert run_campaign(plan, serially()).n_done == 1 + len(outcome.blocked)
     assert read_status(plan).total("done") == len(plan.nodes)
@@ -159,7 +159,7 @@ def test_a_store_deleted_half_way_is_told_and_made_again(plan_of: PlanOf) -> Non
 
     outcome = run_campaign(plan, serially(), on_event=delete_store)
     assert {node.kind for node, _ in outcome.failed} == {"policy"}
-    assert all("manifest.json is gone since the campaign began" in why for _, why in outcome.failed)
+    assert all("manifest.json was deleted during the campaign" in why for _, why in outcome.failed)
     whole = run_campaign(plan, serially())
     assert not whole.failed
     assert read_status(plan).total("done") == len(plan.nodes)
@@ -192,7 +192,7 @@ def test_an_index_that_cannot_be_written_is_told_and_the_old_one_stays(plan_of: 
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        with pytest.raises(RunError, match="File too large; make room and run the campaign again"):
+        with pytest.raises(RunError, match="File too large; free some space"):
             run_campaign(plan, serially())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -152,7 +152,7 @@ def test_runs_keep_their_names_when_a_given_store_is_gone(
     (tmp_path / "one").rename(tmp_path / "gone")
     after = plan_of(stores={"knee": {"path": "one"}})
     assert keys(after, "policy") == keys(before, "policy")
-    with pytest.raises(DataError, match="one is not there: make it"):
+    with pytest.raises(DataError, match="one does not exist: make it"):
         after.check_sources()
 
 

@@ -133,7 +133,7 @@ def test_lines_of_pictures_show_image_kspace_coils_and_maps(
 ) -> None:
     coils = coil_store(tmp_path / "coils", n_coils=3, size=(9, 11))
     told = kscout("data", "show", coils.path, "--coils", "--images", 2, "--out", tmp_path / "a.png")
-    assert "image, k-space, coils; below, of several coils: combination, phase, maps" in told
+    assert "image, k-space, coils; below, for several coils: combination, phase, maps" in told
     picture = imread(tmp_path / "a.png")
     assert picture.shape == (4 * 9 + 3 * 2, 5 * 11 + 4 * 2)
     batch = coils.split("train").batch(torch.tensor([0]))

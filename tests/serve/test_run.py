@@ -292,6 +292,6 @@ def test_a_service_that_is_stopped_says_what_becomes_of_its_sessions(
             signal.signal(one, handler)
     assert stopped.value.code == 128 + number
     told = capsys.readouterr().err
-    assert ("sessions are in kept; type the same command again" in told) == bool(kept)
-    assert ("had no sessions to keep in kept" in told) == (kept == [])
-    assert ("sessions are gone; with --keep FOLDER" in told) == (kept is None)
+    assert ("sessions are in kept; repeat the same command" in told) == bool(kept)
+    assert ("had no sessions to store in kept" in told) == (kept == [])
+    assert ("sessions are lost; with --keep FOLDER" in told) == (kept is None)

@@ -198,7 +198,7 @@ def bad(method: str = "random", **changes: Any) -> JointConfig:
         ),
         (
             lambda: replace(bad("dense"), policy=bad("fixed").policy),
-            "cannot be made without 'order'",
+            "cannot be built without 'order'",
         ),
     ],
 )

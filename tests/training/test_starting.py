@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from kscout import policies
 from kscout.assemble import make_policy
-from kscout.cli.progress import tell_runs
+from kscout.cli.progress import print_runs
 from kscout.cli.train import app
 from kscout.config import Component, PolicyConfig
 from kscout.data.store import Store
@@ -91,14 +91,14 @@ def test_what_a_training_began_from_is_validated_and_told(
         assert run.provenance.notes["val_ssim_at_start"] == run.metrics[-1]["val_ssim"]
     # The order of mean gains, which the first training began from as well, is not what it learned.
     assert read_run(first).provenance.notes == runs[0].provenance.notes
-    tell_runs(runs, as_json=False)
+    print_runs(runs, as_json=False)
     told = [line.split("has not improved it: ")[1] for line in capsys.readouterr().out.splitlines()]
-    assert told == ["the fixed order that it began from is no worse", "take the start"]
+    assert told == ["the fixed order at its start is no worse", "use the start"]
     by_psnr = dense_config(COLUMN, **STILL, metric="psnr")
     run = train_policy(by_psnr, store, "zero-filled", tmp_path / "psnr")
-    tell_runs([run], as_json=False)
+    print_runs([run], as_json=False)
     psnr = run.metrics[-1]["val_psnr"]
-    assert f"; it began at {psnr:.4f}, so that training has not" in capsys.readouterr().out
+    assert f"; it started at {psnr:.4f}, so training has not" in capsys.readouterr().out
 
 
 def test_a_start_from_initial_weights_changes_nothing(store: Store, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_start_from_initial_weights_changes_nothing(store: Store, tmp_path: Pa
     plain, begun = weights(tmp_path / "plain"), weights(tmp_path / "begun")
     assert all(torch.equal(plain[key], begun[key]) for key in plain)
     assert "start" in read_run(tmp_path / "begun").provenance.inputs
-    assert "it began at" in done.output
+    assert "it started at" in done.output
     assert "val_ssim_at_start" not in read_run(tmp_path / "plain").provenance.notes
 
 

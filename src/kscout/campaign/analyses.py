@@ -1,4 +1,4 @@
-"""The analyses of a campaign: which runs or evaluations each one reads, and its command."""
+"""The analyses of a campaign: the runs or evaluations that each reads, and its command."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -32,7 +32,7 @@ _ONCE_WITHOUT_PROTOCOL = ("entropy",)
 @final
 @dataclass(frozen=True)
 class Chosen:
-    """Keys by which a file chooses what is analyzed; empty: all."""
+    """Keys by which a file selects the analyzed results; empty: all."""
 
     methods: tuple[str, ...] = ()
     seeds: Wholes | None = None
@@ -43,7 +43,7 @@ _CHOOSING = tuple(item.name for item in fields(Chosen))
 
 
 def check_analysis(name: str, options: Mapping[str, Any], has_evaluation: bool) -> None:
-    """Refuse, before anything runs, what an analysis of a campaign's file cannot be asked for."""
+    """Raise an error, before any run, for invalid options of an analysis in a campaign file."""
     where = f"analyses.{name}"
     kind = ANALYSES.resolve(name)
     own = {option.name: option for option in options_of(kind)}
@@ -66,7 +66,7 @@ def check_analysis(name: str, options: Mapping[str, Any], has_evaluation: bool) 
 
 
 def _reads_evaluation(kind: type[Analysis[Any]]) -> bool:
-    """Say whether an analysis reads an evaluation: it must, or it can and the campaign has one."""
+    """Return whether an analysis reads an evaluation: required, or optional and available."""
     return kind.reads == "results" or any(option.name == "results" for option in options_of(kind))
 
 
@@ -100,7 +100,7 @@ def analysis_nodes(
             own |= _given(kind, setting)
             settings |= _protocol(name, own, setting)
         if not words:
-            raise ConfigError(f"analysis {name!r} has nothing to read; list grid.methods")
+            raise ConfigError(f"analysis {name!r} has no runs to read; list grid.methods")
         yield make_node(
             root,
             "analysis",
@@ -115,7 +115,7 @@ def analysis_nodes(
 
 
 def _protocol(name: str, own: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
-    """Return the protocol of an analysis, as far as it is part of its name."""
+    """Return the protocol of an analysis, if it is part of its name."""
     of_0_2 = "blind" if setting.kind == "kspace" else "paper"
     is_usual = name in _ONCE_WITHOUT_PROTOCOL and setting.protocol == of_0_2
     return {"protocol": own["protocol"]} if "protocol" in own and not is_usual else {}
@@ -159,11 +159,11 @@ def spanning_nodes(
 
 
 def _given(kind: type[Analysis[Any]], setting: Setting) -> dict[str, Any]:
-    """Return what the campaign says of the options that an analysis has."""
+    """Return the options of an analysis that the campaign defines."""
     said = {
         **{key: path_of(part) for key, part in setting.reads.items()},
         "device": setting.device,
-        # Policies start from columns of their own where no number of central ones is named.
+        # Policies start from given columns if no number of central columns is set.
         **{key: value for key, value in setting.columns.items() if key != "initial"},
         "protocol": setting.protocol,
     }
@@ -179,20 +179,20 @@ def _of_evaluation(
 ) -> list[str]:
     if kind.reads == "results":
         return [path_of(evaluation)]
-    # The evaluation names runs after their folders, which may have the name of another version.
+    # The evaluation names runs by their folders, which may have the name of another version.
     folders = [node.output.name for node in policies]
     shown = options.get("policies") or list(
         dict.fromkeys(name.rpartition("-seed")[0] or name for name in folders)
     )
     if not shown:
-        raise ConfigError(f"analysis {name!r} has no policy to show; name some in analyses.{name}")
+        raise ConfigError(f"analysis {name!r} has no policy; name some in analyses.{name}")
     return [*shown, "--results", path_of(evaluation)]
 
 
 def _chosen(
     name: str, kind: type[Analysis[Any]], options: Mapping[str, Any], policies: Sequence[Node]
 ) -> list[Node]:
-    """Return the runs of the methods and seeds that an analysis asks for."""
+    """Return the runs of the methods and seeds that an analysis selects."""
     methods = list(dict.fromkeys(name_of(node) for node in policies))
     for method in options.get("methods", []):
         if method not in methods:

@@ -1,4 +1,4 @@
-"""Running a plan: what is not done yet, each run after what it needs, the rest going on."""
+"""Execution of a plan: unfinished runs, each after its inputs; a failure does not stop others."""
 
 import math
 import time
@@ -17,13 +17,13 @@ from kscout.errors import RunError
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SEEN_WITHIN_S = 10.0
 _MOST_TOGETHER = 32
-"""More would share a failure and gain little."""
+"""Larger groups would share failures and save little time."""
 
 
 @final
 @dataclass(frozen=True)
 class Event:
-    """Something to tell about a run."""
+    """An event of a run."""
 
     what: Literal["done", "retry", "failed"]
     node: Node
@@ -39,36 +39,36 @@ OnEvent = Callable[[Event], None]
 @final
 @dataclass(frozen=True)
 class RunOptions:
-    """How a campaign is run."""
+    """Options of the execution."""
 
     workers: WorkerOptions = field(default_factory=WorkerOptions)
     n_retries: int = 1
-    """Further attempts at a run that fails."""
+    """Further attempts for a failed run."""
     program: tuple[str, ...] = ()
-    """What is run instead of kscout, for tests."""
+    """Command instead of kscout, for tests."""
     n_lockstep: int | None = None
-    """Policies that one command trains together at most; None: as `_n_lockstep` says."""
+    """Largest number of policies trained together by one command; None: see `_n_lockstep`."""
 
 
 @final
 @dataclass
 class Outcome:
-    """How a campaign ended."""
+    """Outcome of a campaign."""
 
     n_runs: int
     n_cached: int
-    """Runs that were done before."""
+    """Runs that were finished before."""
     n_done: int = 0
-    """Runs that were done now."""
+    """Runs that were finished now."""
     failed: list[tuple[Node, str]] = field(default_factory=list)
     blocked: list[Node] = field(default_factory=list)
-    """Runs that need a failed one."""
+    """Runs that depend on a failed one."""
 
 
 def run_campaign(
     plan: Plan, options: RunOptions, *, file: str = "", on_event: OnEvent | None = None
 ) -> Outcome:
-    """Do all runs of a plan that are not done; a failed one stops only what needs it."""
+    """Execute all unfinished runs of a plan; a failed run only stops those that depend on it."""
     if any(node_state(node) != "done" for node in plan.nodes.values()):
         plan.check_sources()
     try:
@@ -95,14 +95,14 @@ class _Driver:
     options: RunOptions
     pool: Pool
     pending: dict[str, Node]
-    """Runs that are neither done nor given up."""
+    """Runs that are neither finished nor failed."""
     outcome: Outcome
     file: str
     on_event: OnEvent | None
     groups: list[tuple[str, ...]]
-    """Keys of runs that are done together."""
+    """Keys of runs that are executed together."""
     in_flight: dict[tuple[str, ...], int] = field(default_factory=dict)
-    """Attempts by keys of what workers have."""
+    """Attempts by keys of submitted runs."""
 
     def run(self) -> None:
         self._submit_ready()
@@ -117,7 +117,7 @@ class _Driver:
         not_there = {*self.pending, *(node.key for node, _ in self.outcome.failed)}
         taken = {key for keys in self.in_flight for key in keys}
         for group in self.groups:
-            # No more than there are workers: a run never waits behind a long one on a busy worker.
+            # At most one per worker, so that a run never waits behind a long one on a busy worker.
             if len(self.in_flight) >= self.pool.n_workers:
                 return
             nodes = [self.pending[key] for key in group if key in self.pending]
@@ -132,7 +132,7 @@ class _Driver:
         self.pool.submit(task)
 
     def _needs(self, node: Node) -> tuple[Path, ...]:
-        """Return files that show that the inputs are there, given ones included."""
+        """Return files whose existence proves that the inputs are available."""
         inputs = [self.plan.nodes[key] for key in node.inputs]
         given = [one.product for one in self.plan.given.values() if one.path in node.command]
         return (
@@ -141,10 +141,10 @@ class _Driver:
         )
 
     def _environment(self, node: Node) -> dict[str, str]:
-        """Share the cores among runs of this kind.
+        """Divide the cores among runs of this kind.
 
-        How many there are of a kind in the plan decides, not how many are left: threads may change
-        the last digits of a result, and a campaign that goes on must equal one that never stopped.
+        The number of runs of the kind in the plan is used, not that of remaining ones: threads may
+        change the last digits of a result, and an interrupted campaign must have equal results.
         """
         if self.pool.n_cores is None:
             return {}
@@ -164,7 +164,7 @@ class _Driver:
         elif len(nodes) > 1:
             self._divide(result)
         elif attempt <= self.options.n_retries:
-            self._tell("retry", nodes[0], reason=result.reason)
+            self._emit("retry", nodes[0], reason=result.reason)
             self._submit(nodes, attempt=attempt + 1)
         else:
             self._give_up(nodes[0], result.reason)
@@ -172,27 +172,27 @@ class _Driver:
     def _end(self, node: Node, result: Result) -> None:
         if not _is_seen(node):
             self._give_up(
-                node, f"done, but {node.output} is not seen here; workers must share this folder"
+                node, f"finished, but {node.output} is not visible here; all workers must share it"
             )
             return
         del self.pending[node.key]
         self.outcome.n_done += 1
-        self._tell("done", node, seconds=result.seconds)
+        self._emit("done", node, seconds=result.seconds)
 
     def _divide(self, result: Result) -> None:
-        """Try halves of what failed together: a run that fails shall stop no other."""
+        """Divide a failed group in halves, so that a failing run stops no other."""
         keys = result.keys
         at = next(i for i, group in enumerate(self.groups) if keys[0] in group)
         self.groups[at : at + 1] = [keys[: len(keys) // 2], keys[len(keys) // 2 :]]
-        reason = f"{result.reason}; {len(keys)} runs in lockstep are divided in two"
-        self._tell("retry", self.pending[keys[0]], reason=reason)
+        reason = f"{result.reason}; {len(keys)} runs in lockstep are divided into two groups"
+        self._emit("retry", self.pending[keys[0]], reason=reason)
 
     def _give_up(self, node: Node, reason: str) -> None:
         del self.pending[node.key]
         self.outcome.failed.append((node, reason))
-        self._tell("failed", node, reason=reason)
+        self._emit("failed", node, reason=reason)
 
-    def _tell(
+    def _emit(
         self,
         what: Literal["done", "retry", "failed"],
         node: Node,
@@ -207,10 +207,10 @@ class _Driver:
 
 
 def _groups(plan: Plan, options: RunOptions) -> list[tuple[str, ...]]:
-    """Return keys of runs that are done together.
+    """Return keys of runs that are executed together.
 
-    What is in the plan decides, not what is left, so that a campaign that goes on trains the same
-    policies together as one that never stopped: on CUDA their company may change last digits.
+    All runs of the plan are used, not only the remaining ones, so that an interrupted campaign
+    trains the same policies together: on CUDA the group may change last digits.
     """
     alike: dict[Lockstep | str, list[str]] = {}
     for node in plan.nodes.values():
@@ -224,7 +224,7 @@ def _groups(plan: Plan, options: RunOptions) -> list[tuple[str, ...]]:
 
 
 def _n_lockstep(n_alike: int, options: RunOptions) -> int:
-    """Return how many of so many policies train together: by default a GPU's share, 1 on a CPU."""
+    """Return the number of policies per group: by default a GPU's share, 1 on a CPU."""
     where = options.workers
     if options.n_lockstep is not None:
         return options.n_lockstep
@@ -234,7 +234,7 @@ def _n_lockstep(n_alike: int, options: RunOptions) -> int:
 
 
 def _is_seen(node: Node) -> bool:
-    """Say whether a run's end shows here; a network's file system may take a moment."""
+    """Return whether the end of a run is visible here, despite delays of network file systems."""
     deadline = time.monotonic() + _SEEN_WITHIN_S
     while not is_done(node.folder, node.output / node.product):
         if time.monotonic() > deadline:

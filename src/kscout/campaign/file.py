@@ -1,8 +1,8 @@
-"""The file of a campaign as a typed tree; `grid` expands it.
+"""The file of a campaign as typed dataclasses; `grid` expands it.
 
-Nothing in this folder imports torch: a campaign only plans, starts commands and looks at files.
-Settings of stores and analyses keep the form in which they are written, because names of runs are
-made of them.
+Nothing in this folder imports torch: a campaign only plans, starts commands and reads files.
+Settings of stores and analyses keep their written form, because names of runs depend on
+it.
 """
 
 import re
@@ -38,17 +38,17 @@ _VARIANTS = tuple(dict.fromkeys(one for entry in SOURCES.values() for one in ent
 @final
 @dataclass(frozen=True)
 class GivenStore:
-    """A store that is there."""
+    """An existing store."""
 
     path: str
     hint: str = "make it with `kscout data make` or `kscout data import`"
-    """What is told where it is not there."""
+    """Advice if the store does not exist."""
 
 
 @final
 @dataclass(frozen=True)
 class MadeStore:
-    """A store that `data make` makes; what is None is left to the command."""
+    """A store made by `data make`; None selects the default of the command."""
 
     make: Annotated[str, OneOf("kind of images", SOURCES)]
     volumes: Annotated[str | tuple[int, int, int] | None, Told(_COUNTS)] = None
@@ -67,7 +67,7 @@ class MadeStore:
     target: str | None = None
 
     def __post_init__(self) -> None:
-        _refuse_both(self, "paper", "volumes", "slices")
+        _reject_both(self, "paper", "volumes", "slices")
         given = self.volumes
         if isinstance(given, str) and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*){2}", given):
             raise ConfigError(f"volumes is {given!r}; expected {_COUNTS}")
@@ -76,7 +76,7 @@ class MadeStore:
 @final
 @dataclass(frozen=True)
 class ImportedStore:
-    """A store that `data import` imports; what is None is left to the command."""
+    """A store imported by `data import`; None selects the default of the command."""
 
     import_: str
     preset: Annotated[str, OneOf("preset", IMPORT_PRESETS)] | None = None
@@ -108,7 +108,7 @@ class ImportedStore:
     skip_bad: bool | None = None
 
     def __post_init__(self) -> None:
-        _refuse_both(self, "splits", "test_from_train", "held_out")
+        _reject_both(self, "splits", "test_from_train", "held_out")
 
 
 Store = GivenStore | MadeStore | ImportedStore
@@ -119,30 +119,30 @@ def _store_class(table: Table) -> type[Store]:
     found = [how for how in _STORES if how in table]
     if len(found) != 1:
         raise ConfigError(
-            f"says {' and '.join(found) or 'nothing'}; say one of: path (a store), make "
+            f"has {' and '.join(found) or 'no source'}; give one of: path (a store), make "
             f"({', '.join(SOURCES)}), import (a folder)"
         )
     return _STORES[found[0]]
 
 
-def _refuse_both(store: MadeStore | ImportedStore, key: str, *others: str) -> None:
-    """Refuse a setting together with those that it decides, as the command would."""
+def _reject_both(store: MadeStore | ImportedStore, key: str, *others: str) -> None:
+    """Raise an error for a setting next to one that determines it, as in the command."""
     given = {name: value for name, value in to_table(store).items() if value is not False}
     for other in others:
         if given.get(key) and other in given:
-            raise ConfigError(f"sets {other}, which {key} decides; drop one of them")
+            raise ConfigError(f"sets {other}, which {key} determines; remove one of them")
 
 
 @final
 @dataclass(frozen=True)
 class Reconstruction:
-    """A reconstruction: a path, or how it is trained."""
+    """A reconstruction: a path, or settings of its training."""
 
     path: str | None = None
-    """A run folder, a weights file or a name of the zoo."""
+    """A run folder, a weights file or the name of a zoo entry."""
     preset: Annotated[str, OneOf("preset", RECONSTRUCTOR_TRAININGS)] = "unet"
     store: str | None = None
-    """The store it learns from; that of the grid where not given."""
+    """The store of its training; by default that of the grid."""
     reconstructor: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
 
@@ -150,13 +150,13 @@ class Reconstruction:
 @final
 @dataclass(frozen=True)
 class Horizon:
-    """Where acquisitions start and how far they go."""
+    """Start and length of acquisitions."""
 
     steps: Count
     n_initial: Annotated[int | None, AtLeast(1)] = None
     """Central columns measured at the start."""
     initial: str | None = None
-    """Columns to start from instead, like "0,3,60-70"."""
+    """Columns at the start instead, like "0,3,60-70"."""
 
     def __post_init__(self) -> None:
         if (self.n_initial is None) == (self.initial is None):
@@ -166,19 +166,19 @@ class Horizon:
 @final
 @dataclass(frozen=True)
 class Evaluation:
-    """How policies are compared; defaults are the paper's."""
+    """Comparison of policies; defaults are the paper's."""
 
     policies: tuple[str, ...] = ("random", "fixed", "na-oracle", "oracle")
     trajectories: Count = 8
     split: Literal["train", "val", "test"] = "test"
     reference: str | None = None
     seeds: Wholes | None = None
-    """Seeds of the draws of policies that are not trained; the grid's where not given."""
+    """Seeds for sampling by untrained policies; by default those of the grid."""
     limit: Count | None = None
     fixed_slices: Count = 256
     argmax: bool = False
     columns_per_step: Annotated[int | None, AtLeast(1)] = None
-    """Columns chosen before each reconstruction; 1 where not given."""
+    """Columns per reconstruction. (default: 1)"""
 
     def __post_init__(self) -> None:
         for policy in self.policies:
@@ -192,7 +192,7 @@ class Evaluation:
 @final
 @dataclass(frozen=True)
 class Crossed:
-    """What is crossed with what; stores, reconstructions and horizons: all where not given."""
+    """The factors of the grid; stores, reconstructions and horizons: all by default."""
 
     stores: Names | None = None
     reconstructions: Names | None = None
@@ -202,18 +202,18 @@ class Crossed:
     varied: Annotated[
         dict[str, Annotated[tuple[int | float, ...], Some(), Told("a list of numbers")]], REST
     ] = field(default_factory=dict)
-    """Values of settings in which runs of an estimator differ: `gammas` for `gamma`."""
+    """Values of settings that vary between runs of an estimator: `gammas` for `gamma`."""
 
 
 @final
 @dataclass(frozen=True)
 class File:
-    """All that a campaign's file says."""
+    """The content of a campaign file."""
 
     name: str = ""
-    """What the page is called; the file's name where not given."""
+    """Title of the page; by default the file's name."""
     use: tuple[str, ...] = ()
-    """Modules from outside kscout whose classes the runs may load."""
+    """Modules of other packages whose classes the runs may load."""
     protocol: Protocol | None = None
     """Of trainings, evaluations and analyses; not given: `paper`, or `blind` for k-space."""
     grid: Crossed = Crossed()
@@ -221,9 +221,9 @@ class File:
     reconstructions: dict[str, Reconstruction] = field(default_factory=dict)
     horizons: dict[str, Horizon] = field(default_factory=dict)
     policy: dict[str, Any] = field(default_factory=dict)
-    """The policy that is trained, and arguments of it."""
+    """The policy to train, with its arguments."""
     training: dict[str, Any] = field(default_factory=dict)
-    """Settings of all trainings; a section that is named like an estimator is that one's alone."""
+    """Settings of all trainings; a section with the name of an estimator only applies to it."""
     evaluation: Evaluation | None = None
     analyses: dict[str, bool | dict[str, Any]] = field(default_factory=dict)
     """Options by analysis; true: none."""

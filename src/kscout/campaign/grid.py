@@ -1,4 +1,4 @@
-"""From a campaign's file to what is crossed with what, all settings resolved."""
+"""From a campaign file to the factors of its grid, with all settings resolved."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -40,41 +40,41 @@ from kscout.names.renamed import current, current_keys
 @final
 @dataclass(frozen=True)
 class Network:
-    """A reconstruction: given by path or name, or trained by a recipe."""
+    """A reconstruction: given by path or name, or trained with given settings."""
 
     name: str
     given: str | None = None
-    """A run folder, a weights file or the name of one that needs no training."""
+    """A run folder, a weights file or the name of a reconstruction without training."""
     config: ReconstructorConfig | None = None
     store: str | None = None
-    """The store it learns from; that of the grid where not given."""
+    """The store of its training; by default that of the grid."""
 
 
 @final
 @dataclass(frozen=True)
 class Grid:
-    """What a campaign crosses."""
+    """The factors that a campaign crosses."""
 
     name: str
     stores: Mapping[str, Store]
     """Every store of the file by name."""
     crossed: Sequence[str]
-    """Names of the stores that are crossed with everything else."""
+    """Names of the stores that are crossed with the other factors."""
     networks: Sequence[Network]
     horizons: Mapping[str, AcquisitionSetting]
     policies: Sequence[PolicyConfig]
-    """One per method, varied setting and seed; acquisition and protocol are still to be set."""
+    """One per method, varied setting and seed; acquisition and protocol are set later."""
     protocol: Protocol | None
     """None: that of each reconstruction."""
     evaluation: Evaluation | None
     analyses: Mapping[str, Table]
     """Options by analysis."""
     use: tuple[str, ...] = ()
-    """Modules from outside kscout whose classes the runs may load."""
+    """Modules of other packages whose classes the runs may load."""
 
 
 def read_grid(path: Path) -> Grid:
-    """Read and check a campaign's file; what is wrong is told with the file's name."""
+    """Read and validate a campaign file; errors name the file."""
     table = read_file(path, what="the campaign")
     try:
         return parse_grid(path.stem, _of_today(table))
@@ -83,7 +83,7 @@ def read_grid(path: Path) -> Grid:
 
 
 def _of_today(table: Table) -> Table:
-    """Return a campaign's document under the names of today, whichever version it was made for."""
+    """Return a campaign document with present names, whichever version it was written for."""
     found = {key: dict(one) if isinstance(one, dict) else one for key, one in table.items()}
     for section_of, key, kind in (
         ("grid", "methods", "estimator"),
@@ -182,7 +182,7 @@ def _horizons(file: File) -> dict[str, AcquisitionSetting]:
 
 
 def _policies(file: File, seeds: Sequence[int]) -> Iterator[PolicyConfig]:
-    """Yield the settings of every method, each with all that is varied and every seed."""
+    """Yield the settings of every method, with all varied values and seeds."""
     methods, varied = file.grid.methods, file.grid.varied
     if not methods and (varied or file.training or file.policy):
         raise ConfigError(
@@ -214,7 +214,7 @@ def _of_method(training: Table, method: str) -> Table:
 
 
 def _own_seeds(given: object, method: str) -> list[int]:
-    """Return the seeds of one method alone, none where it has those of the grid."""
+    """Return the seeds of one method; empty if it has those of the grid."""
     if given is None:
         return []
     if not isinstance(given, list) or not given or any(type(one) is not int for one in given):
@@ -244,7 +244,7 @@ def _analyses(file: File) -> dict[str, Table]:
 def _modules(
     file: File, networks: Iterable[Network], policies: Iterable[PolicyConfig]
 ) -> tuple[str, ...]:
-    """Return modules from outside kscout that the file or the command line names, for all runs."""
+    """Return modules of other packages that the file or the command line names, for all runs."""
     names = [*file.grid.methods, *file.analyses]
     names += [name for one in policies for name in (one.policy.name, one.training.metric)]
     names += [one.config.reconstructor.name if one.config else one.name for one in networks]

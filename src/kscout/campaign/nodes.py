@@ -1,4 +1,4 @@
-"""A run of a campaign: its command, what it reads, and a name made of all that determines it."""
+"""A run of a campaign: its command, its inputs, and a name that identifies its result."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from kscout.config import AcquisitionSetting
 from kscout.names import Protocol
 
 KINDS = ("store", "reconstructor", "policy", "evaluation", "analysis")
-"""Kinds of runs, in the order in which one needs the other."""
+"""Kinds of runs, in the order of their dependencies."""
 _FOLDERS = {
     "store": "stores",
     "reconstructor": "reconstructors",
@@ -22,18 +22,18 @@ _FOLDERS = {
 }
 LOG = "log.txt"
 _FORMAT = 1
-"""Raised when the meaning of a name changes, so that old folders are not taken for new."""
+"""Incremented if the meaning of a name changes, so that old folders are not used."""
 
 
 @final
 @dataclass(frozen=True)
 class Lockstep:
-    """Equal for runs that one command can do together, each into its own folder."""
+    """Equal for runs that one command can execute together, each into its own folder."""
 
     words: tuple[str, ...]
-    """The command, to which each run adds its own `--config` and `--out`."""
+    """The common command, to which each run adds its own `--config` and `--out`."""
     alike: str
-    """A hash of the settings that they share."""
+    """A hash of the shared settings."""
 
 
 @final
@@ -41,31 +41,31 @@ class Lockstep:
 class Node:
     """One run: a command of kscout that fills one folder.
 
-    Its folder is `ROOT/KIND/KEY`. In it lie `node.json` (this record), `log.txt`, `done.json` or
-    `failed.json`, and the folder `label` that the command writes and that tables are named after.
+    Its folder is `ROOT/KIND/KEY`. It contains `node.json` (this record), `log.txt`, `done.json` or
+    `failed.json`, and the folder `label` with the command's output, whose name tables show.
     """
 
     kind: str
     title: str
-    """For people: `ngreedy-0.9 seed 1, knee, unet, 8+8`."""
+    """A readable title: `ngreedy-0.9 seed 1, knee, unet, 8+8`."""
     key: str
-    """A hash of all that determines the result."""
+    """A hash of everything that determines the result."""
     root: Path
     label: str
     product: str
-    """A file in the output that is there only when the run is whole."""
+    """A file in the output that only exists if the run is complete."""
     command: tuple[str, ...]
     """Arguments of `kscout`."""
     settings: Mapping[str, Any]
-    """What determines the result, without what it reads."""
+    """Settings that determine the result, without the inputs."""
     inputs: tuple[str, ...] = ()
-    """Keys of the runs that it needs."""
+    """Keys of the runs that it depends on."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts that the command reads, by name; they are written to the folder first."""
     group: str = ""
-    """Runs of one kind and group take about as long as each other."""
+    """Runs of one kind and group take similar time."""
     lockstep: Lockstep | None = None
-    """How it is done together with others; None for a run that goes alone."""
+    """Execution together with others; None for a single run."""
 
     @property
     def folder(self) -> Path:
@@ -73,10 +73,10 @@ class Node:
 
     @property
     def output(self) -> Path:
-        """Return where the command writes, or wrote when its method had another name."""
-        own = self.folder / self.label
-        before = [] if own.exists() else list(self.folder.glob(f"*/{self.product}"))
-        return before[0].parent if before else own
+        """Return the output folder, also one that was named by an earlier version."""
+        folder = self.folder / self.label
+        before = [] if folder.exists() else list(self.folder.glob(f"*/{self.product}"))
+        return before[0].parent if before else folder
 
     @property
     def log(self) -> Path:
@@ -84,12 +84,12 @@ class Node:
 
     @property
     def own_words(self) -> tuple[str, ...]:
-        """Return its own part of a command: the files of settings, and where it writes."""
+        """Return its own part of a command: the files of settings, and the output folder."""
         configs = [word for name in self.files for word in ("--config", str(self.folder / name))]
         return (*configs, "--out", str(self.output))
 
     def record(self) -> dict[str, Any]:
-        """Return what is written to `node.json` and to the campaign's index."""
+        """Return the content of `node.json` and of the campaign's index."""
         return {
             "kind": self.kind,
             "name": self.title,
@@ -105,14 +105,14 @@ class Node:
 @final
 @dataclass(frozen=True)
 class Source:
-    """Something given that runs read: a store or weights that this campaign does not make."""
+    """A given input of runs: a store or weights that this campaign does not make."""
 
     key: str
-    """A hash of its content, or of its path while it is not there."""
+    """A hash of its content, or of its path if it does not exist."""
     path: str
     label: str
     product: Path | None = None
-    """A file that is there when the source is; None for a name that needs no file."""
+    """A file that exists if the source does; None for a name without a file."""
     content: str = ""
     """A hash of it."""
     hint: str = ""
@@ -123,12 +123,12 @@ class Source:
 
 
 def folder_of(root: Path, kind: str, key: str) -> Path:
-    """Return where a campaign keeps a run."""
+    """Return the folder of a run in a campaign."""
     return root / _FOLDERS[kind] / key
 
 
 def address(kind: str, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
-    """Return the name of a run: equal for equal settings and inputs, whatever files call them."""
+    """Return the name of a run: equal for equal settings and inputs, independent of their names."""
     text = json.dumps([_FORMAT, kind, settings, inputs], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -136,7 +136,7 @@ def address(kind: str, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -
 @final
 @dataclass(frozen=True)
 class Setting:
-    """What policies of one store, reconstruction and horizon have in common."""
+    """The common part of policies of one store, reconstruction and horizon."""
 
     store: Node | Source
     network: Node | Source
@@ -144,18 +144,18 @@ class Setting:
     protocol: Protocol
     device: str
     kind: str = "image"
-    """What the store holds: `image`, or `kspace` of coils."""
+    """Content of the store: `image`, or `kspace` of coils."""
 
     @property
     def label(self) -> str:
-        """Return what tables and folders call it: `knee-64-unet-8+8`."""
+        """Return its label in tables and folders: `knee-64-unet-8+8`."""
         own = "" if self.horizon.initial is None else "own"
         columns = f"{self.horizon.n_initial}{own}+{self.horizon.horizon}"
         return f"{self.store.label}-{name_of(self.network)}-{columns}"
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Return the options that say where acquisitions start and how far they go."""
+        """Return the options for the start and the length of acquisitions."""
         horizon = self.horizon
         own = {"n_initial": horizon.n_initial}
         return {
@@ -165,12 +165,12 @@ class Setting:
 
     @property
     def reads(self) -> dict[str, Node | Source]:
-        """Return what every run here reads."""
+        """Return the common inputs of all its runs."""
         return {"data": self.store, "reconstructor": self.network}
 
     @property
     def words(self) -> list[str]:
-        """Return the options of a command that say so."""
+        """Return the options of a command for these inputs."""
         options = {key: path_of(part) for key, part in self.reads.items()}
         return flags({**options, "device": self.device})
 
@@ -191,9 +191,9 @@ def make_node(
     files: Mapping[str, str] | None = None,
     group: str = "",
 ) -> Node:
-    """Return a run, named by its settings and by the runs and sources that it reads.
+    """Return a run, whose name depends on its settings and on its input runs and sources.
 
-    `--out` is added to the words of its command and, where there is a file of settings, `--config`.
+    `--out` is added to its command and, if there is a file of settings, `--config`.
     """
     parts = reads or {}
     names = {
@@ -224,28 +224,28 @@ def name_of(part: Node | Source) -> str:
 
 
 def path_of(part: Node | Source) -> str:
-    """Return where a command finds what another run makes, or what is given."""
+    """Return the path of another run's output, or of a given source."""
     return str(part.output) if isinstance(part, Node) else part.path
 
 
 def file_name(name: str) -> str:
-    """Return a name as part of a folder's; that of a class from outside holds a colon."""
+    """Return a name as part of a folder's name; that of a class `module:Class` has a colon."""
     return re.sub(r"[^\w.+-]", "-", name)
 
 
 def flags(options: Mapping[str, Any]) -> list[str]:
-    """Return settings as options of a command: lists repeat, true is a flag, false is none.
+    """Return settings as options of a command: lists repeat, true is a flag, false is omitted.
 
-    `center_volume` is true by default, and has a flag of its own for false.
+    `center_volume` is true by default, and has a separate flag for false.
     """
-    found: list[str] = []
+    words: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         if name == "center_volume":
-            found.append(flag if value else "--whole-volume")
+            words.append(flag if value else "--whole-volume")
         elif isinstance(value, bool):
-            found += [flag] if value else []
+            words += [flag] if value else []
         else:
             values = value if isinstance(value, list | tuple) else [value]
-            found += [word for one in values for word in (flag, str(one))]
-    return found
+            words += [word for value_ in values for word in (flag, str(value_))]
+    return words

@@ -1,4 +1,4 @@
-"""From a grid to the graph of its runs, each after all that it needs."""
+"""From a grid to the graph of its runs, each after its dependencies."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,34 +36,34 @@ from kscout.names.renamed import in_0_2
 from kscout.zoo import zoo_path
 
 _SINCE_0_1 = {"metric": "ssim", "sizes": []}
-"""Settings of trainings that 0.1 did not have; with these values they are no part of a name."""
+"""Settings of trainings that 0.1 lacked; with these values they are not part of a name."""
 INDEX = "campaign.json"
 SETTINGS = "settings.toml"
 _WEIGHTS = "weights.safetensors"
 _RAW_ONLY = {one for entry in RAW_FORMATS.values() for one in entry.suffixes}
 _RAW_ONLY -= {one for entry in FORMATS.values() for one in entry.suffixes}
-"""Suffixes of files that hold k-space and no images."""
+"""Suffixes of files that contain k-space and no images."""
 
 
 @final
 @dataclass
 class Plan:
-    """The runs of a campaign by key, in an order in which they can be run."""
+    """The runs of a campaign by key, in an executable order."""
 
     name: str
     root: Path
     use: tuple[str, ...] = ()
-    """Modules from outside kscout that every command is told to use."""
+    """Modules of other packages for `--use` of every command."""
     nodes: dict[str, Node] = field(default_factory=dict)
     given: dict[str, Source] = field(default_factory=dict)
-    """Stores and reconstructions by key that are not made here."""
+    """Given stores and reconstructions, by key."""
     kspace: list[str] = field(default_factory=list)
-    """Paths of those that are stores of k-space."""
+    """Paths of given stores of k-space."""
     protocols: dict[str, Protocol] = field(default_factory=dict)
     """Protocols of given reconstructions by path, known from before if a file is gone."""
 
     def add(self, node: Node) -> Node:
-        """Add a run; one that is there already stays as it is."""
+        """Add a run; an existing one is unchanged."""
         use = flags({"use": self.use})
         if node.lockstep is not None:
             together = replace(node.lockstep, words=(*use, *node.lockstep.words))
@@ -78,25 +78,25 @@ class Plan:
         return [source for source in self.given.values() if source.is_missing]
 
     def source_fingerprints(self) -> dict[str, str]:
-        """Return what the index remembers of sources that are there, by path."""
+        """Return the fingerprints of existing sources for the index, by path."""
         there = [one for one in self.given.values() if one.product and not one.is_missing]
         return {one.path: one.content for one in there}
 
     def check_sources(self) -> None:
-        """Refuse to start while something that is given is not there."""
-        told = "; ".join(f"{one.path} is not there: {one.hint}" for one in self.missing)
-        if told:
-            raise DataError(f"campaign {self.name} cannot start: {told}")
+        """Raise an error if a given source is missing."""
+        text = "; ".join(f"{one.path} does not exist: {one.hint}" for one in self.missing)
+        if text:
+            raise DataError(f"campaign {self.name} cannot start: {text}")
 
 
 def known_sources(root: Path) -> dict[str, str]:
-    """Return the fingerprints of given stores and weights that a campaign met before."""
+    """Return the fingerprints of given stores and weights from the campaign's index."""
     found = read_record(root / INDEX, sources=dict).get("sources", {})
     return {path: value for path, value in found.items() if isinstance(value, str)}
 
 
 def known_kspace(root: Path) -> list[str]:
-    """Return the paths of given stores of k-space that a campaign met before."""
+    """Return the paths of given stores of k-space from the campaign's index."""
     found = read_record(root / INDEX, kspace=list).get("kspace", [])
     return [path for path in found if isinstance(path, str)]
 
@@ -108,7 +108,7 @@ def known_protocols(root: Path) -> dict[str, Protocol]:
 
 
 def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
-    """Expand a grid to the graph of its runs under `root`; reads manifests, runs nothing."""
+    """Expand a grid to the graph of its runs under `root`; only reads manifests."""
     plan = Plan(grid.name, root, grid.use, protocols=known_protocols(root))
     known, gone = known_sources(root), known_kspace(root)
     kinds = {name: _kind_of(store, gone) for name, store in grid.stores.items()}
@@ -213,7 +213,7 @@ def _network(
 
 
 def _named(config: PolicyConfig | ReconstructorConfig) -> dict[str, Any]:
-    """Return the settings that the name of a training is made of."""
+    """Return the settings that determine the name of a training."""
     table = of_0_2(to_table(config))
     for name, value in _SINCE_0_1.items():
         if table["training"].get(name) == value:
@@ -226,7 +226,7 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
     config = replace(config, acquisition=setting.horizon, training=training)
     words = ["train", "policy", *setting.words, "--seed", str(training.seed)]
     if setting.horizon.size is None:
-        # Without these the command would hold the run to the image size of its default preset.
+        # Otherwise the command would restrict the run to the image size of its default preset.
         words += flags(setting.columns)
     node = make_node(
         root,
@@ -273,16 +273,16 @@ def _evaluation(
 
 
 def _content(policy: str) -> str | None:
-    """Return a hash of the weights that a given policy stands for, None for a plain name."""
+    """Return a hash of the weights of a given policy; None for a plain name."""
     given = policy.rpartition("=")[2]
     file = zoo_path(given) or _weights_file(Path(given))
     return plain_checksum(file) if file.is_file() else None
 
 
 def _check_size(store: Node | Source, name: str, horizon: AcquisitionSetting) -> None:
-    """Refuse a horizon that a store's images have no columns for, before hours of training."""
+    """Raise an error, before hours of training, if a horizon has more columns than images."""
     size = store.settings.get("size") if isinstance(store, Node) else None
-    # Rows x columns, or a side; what is neither is told when the store is imported.
+    # Rows x columns, or a side; other values are reported by the import.
     columns = str(size).rpartition("x")[2]
     if columns.isdecimal() and horizon.budget > int(columns):
         raise ConfigError(
@@ -295,9 +295,9 @@ def _given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
     """Return a store that is given by its path.
 
     Args:
-        store: the path, and what to tell where nothing is there.
-        known: fingerprints by path from before, for a store that is gone now: without them all
-            runs would change their names with it.
+        store: the path, with advice for a missing store.
+        known: fingerprints by path from the index, for a store that no longer exists: without
+            them, the names of all its runs would change.
     """
     path, label = Path(store.path), Path(store.path).name
     content = known.get(str(path), f"missing {path}")
@@ -309,11 +309,11 @@ def _given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
 
 
 def _kind_of(store: Store, gone: Collection[str]) -> str:
-    """Return what a store holds, `image` or `kspace`, according to its manifest or recipe.
+    """Return the content of a store, `image` or `kspace`, from its manifest or recipe.
 
     Args:
-        store: given, or how it is made or imported.
-        gone: paths of stores of k-space from before, for one that is not there now.
+        store: given, or settings of `data make` or `data import`.
+        gone: paths of k-space stores from the index, for one that no longer exists.
     """
     if isinstance(store, GivenStore):
         if (Path(store.path) / MANIFEST).is_file():
@@ -339,5 +339,5 @@ def _given_reconstruction(network: Network, known: Mapping[str, str]) -> Source:
 
 
 def _weights_file(path: Path) -> Path:
-    """Return the file that a run folder or a path of weights stands for."""
+    """Return the weights file of a run folder or path."""
     return path / _WEIGHTS if path.is_dir() else path

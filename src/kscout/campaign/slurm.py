@@ -1,4 +1,4 @@
-"""Workers as SLURM jobs: as many as there are runs to do, and new ones for those that die."""
+"""Workers as SLURM jobs: one per unfinished run, and new ones for those that fail."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ from kscout.children import SAFE_PATH
 from kscout.errors import ConfigError, RunError
 
 SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
-"""Keys of `--slurm KEY=VALUE`; others are handed to sbatch as they are."""
+"""Keys of `--slurm KEY=VALUE`; others are passed to sbatch."""
 
 _PATIENCE_S = 120.0
 
@@ -28,9 +28,9 @@ class SlurmJobs:
         self._surplus_since: float | None = None
 
     def keep(self, n_runs: int) -> None:
-        """Have a job for each run, up to the most; those idle for long are given back.
+        """Keep one job per run, up to the limit; jobs that are idle for long are cancelled.
 
-        A job that was killed, or whose time was up, is replaced.
+        A job that was killed, or reached its time limit, is replaced.
         """
         n_wanted = max(1, min(self.n_most, n_runs))
         known = list(self._cluster.worker_spec)
@@ -38,17 +38,17 @@ class SlurmJobs:
             self._surplus_since = None
         elif self._surplus_since is None:
             self._surplus_since = time.monotonic()
-        # A job may have waited in the queue for long: a pause between runs is no reason to part.
+        # A job may have waited in the queue for long, so a short pause does not cancel it.
         elif time.monotonic() - self._surplus_since > _PATIENCE_S:
             idle = self._idle(known)[: len(known) - n_wanted]
             self._cluster.sync(self._cluster.scale_down, idle)
         try:
             self._cluster.scale(jobs=max(len(self._cluster.worker_spec), n_wanted))
         except (OSError, RuntimeError) as error:
-            raise RunError(f"SLURM took no job: {error}") from error
+            raise RunError(f"SLURM rejected a job: {error}") from error
 
     def _idle(self, known: list[str]) -> list[str]:
-        """Return jobs that have nothing to do, those still in SLURM's queue first."""
+        """Return idle jobs, those in SLURM's queue first."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
         names = {address: str(worker["name"]) for address, worker in workers.items()}
         busy = {names.get(address) for address, keys in self.client.processing().items() if keys}
@@ -65,9 +65,9 @@ def cluster_class() -> Any:  # noqa: ANN401 - dask's
         from dask_jobqueue import SLURMCluster
     except ImportError as error:
         raise ConfigError(
-            "--slurm needs dask-jobqueue, which is not here; pip install 'kscout[cluster]'"
+            "--slurm needs dask-jobqueue, which is not installed; pip install 'kscout[cluster]'"
         ) from error
-    # To import it is enough for Ctrl-C to end the process as if all were done.
+    # Its import alone makes Ctrl-C end the process with exit code 0.
     signal.signal(signal.SIGINT, on_interrupt)
     return SLURMCluster
 
@@ -76,7 +76,7 @@ def cluster_class() -> Any:  # noqa: ANN401 - dask's
 def slurm_jobs(
     options: Mapping[str, str], *, n_most: int, logs: Path
 ) -> Iterator[tuple[SlurmJobs, int]]:
-    """Open a cluster of SLURM jobs; yield it with the cores of each job."""
+    """Open a cluster of SLURM jobs; yield it with the number of cores per job."""
     kind, settings = cluster_class(), slurm_settings(options)
     from distributed import Client
 
@@ -96,9 +96,9 @@ def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:
         extra.append(f"--gres=gpu:{options['gpus']}")
     cores = options.get("cores", "1")
     if not cores.isdigit() or int(cores) < 1:
-        raise ConfigError(f"--slurm cores={cores} is no number of cores; write cores=4")
+        raise ConfigError(f"--slurm cores={cores} is not a number of cores; write cores=4")
     settings: dict[str, Any] = {
-        # One worker that does one run at a time, with all of the job's cores.
+        # One worker that executes one run at a time, with all cores of the job.
         "cores": 1,
         "processes": 1,
         "job_cpu": int(cores),

@@ -1,7 +1,7 @@
-"""What the disk says about a campaign: done, running, failed or waiting, and what is left.
+"""The state of a campaign on disk: finished, running, failed and waiting runs, and the time left.
 
-A run's folder has a lock that is held while any process of the run lives, so that no state is ever
-written that a kill could leave wrong.
+The folder of a run has a lock that is held while any process of the run lives, so that a kill
+cannot leave a wrong state on disk.
 """
 
 import os
@@ -27,7 +27,7 @@ Record = dict[str, Any]
 
 
 def is_done(folder: Path, product: Path) -> bool:
-    """Say whether a run ended well and its product is still there."""
+    """Return whether a run has succeeded and its product still exists."""
     return (folder / DONE).is_file() and product.is_file()
 
 
@@ -47,8 +47,8 @@ def locked(folder: Path, *, wait: bool) -> Iterator[int]:
     """Hold a folder's lock; yield its descriptor.
 
     Args:
-        folder: made where it is not there.
-        wait: wait for whoever holds it; otherwise refuse at once.
+        folder: folder, created if missing.
+        wait: wait for another holder; otherwise raise an error.
     """
     descriptor = take_lock(folder, wait=wait)
     if descriptor is None:
@@ -64,7 +64,7 @@ def locked(folder: Path, *, wait: bool) -> Iterator[int]:
 @final
 @dataclass(frozen=True)
 class Failure:
-    """A run that failed."""
+    """A failed run."""
 
     kind: str
     name: str
@@ -75,14 +75,14 @@ class Failure:
 @final
 @dataclass(frozen=True)
 class UnderWay:
-    """A run that is running."""
+    """A running run."""
 
     kind: str
     name: str
     seconds: float
-    """Since its start."""
+    """Seconds since its start."""
     epoch: int | None
-    """Epochs done; None where a run has none."""
+    """Finished epochs; None for a run without epochs."""
     n_epochs: int | None
     log: str
 
@@ -90,7 +90,7 @@ class UnderWay:
 @final
 @dataclass(frozen=True)
 class Status:
-    """Where a campaign stands."""
+    """Status of a campaign."""
 
     name: str
     root: Path
@@ -99,9 +99,9 @@ class Status:
     failed: list[Failure]
     running: list[UnderWay]
     missing: list[str]
-    """Given stores and weights that are not there."""
+    """Given stores and weights that do not exist."""
     time_left_s: float | None
-    """None where nothing like one of the remaining runs has been seen yet."""
+    """None if no run similar to a remaining one has been finished."""
 
     def total(self, state: State) -> int:
         return sum(by_state[state] for by_state in self.counts.values())
@@ -111,7 +111,7 @@ class Status:
         return sum(self.total(state) for state in STATES)
 
     def to_json(self) -> Record:
-        """Return what `campaign status --json` prints."""
+        """Return the output of `campaign status --json`."""
         return {
             "campaign": self.name,
             "folder": str(self.root),
@@ -126,7 +126,7 @@ class Status:
 
 
 def read_status(plan: Plan) -> Status:
-    """Look at every run's folder."""
+    """Read the state of every run's folder."""
     states = {key: node_state(node) for key, node in plan.nodes.items()}
     counts: dict[str, dict[State, int]] = {kind: dict.fromkeys(STATES, 0) for kind in KINDS}
     for key, node in plan.nodes.items():
@@ -172,7 +172,7 @@ def _n_epochs_done(node: Node) -> int | None:
 
 
 def time_left(with_state: Mapping[State, Sequence[Node]]) -> float | None:
-    """Estimate the seconds that are left from runs of the same group, and from epochs done."""
+    """Estimate the time left in seconds, from runs of the same group and from finished epochs."""
     seen: dict[tuple[str, str], list[float]] = {}
     for node in with_state["done"]:
         seconds = read_record(node.folder / DONE, seconds=float).get("seconds")
@@ -182,8 +182,8 @@ def time_left(with_state: Mapping[State, Sequence[Node]]) -> float | None:
     for node in with_state["running"]:
         run = _under_way(node)
         if run.epoch and run.n_epochs:
-            whole = run.seconds * run.n_epochs / run.epoch
-            seen.setdefault((node.kind, node.group), []).append(whole)
+            expected_s = run.seconds * run.n_epochs / run.epoch
+            seen.setdefault((node.kind, node.group), []).append(expected_s)
         if (node.kind, node.group) not in seen:
             return None
         left += max(0.0, fmean(seen[node.kind, node.group]) - run.seconds)
@@ -221,6 +221,6 @@ def write_index(plan: Plan, file: str) -> None:
         write_json(plan.root / INDEX, index)
     except OSError as error:
         raise RunError(
-            f"cannot write {plan.root / INDEX}: {error.strerror}; make room and run the campaign "
-            "again, it goes on"
+            f"cannot write {plan.root / INDEX}: {error.strerror}; free some space and repeat the "
+            "command, which resumes"
         ) from error

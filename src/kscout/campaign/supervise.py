@@ -1,11 +1,11 @@
-"""Run a command that must not outlive whoever asked for it. Only the standard library is used.
+"""Run a command that must end with its caller. Only the standard library is used.
 
     python supervise.py DESCRIPTOR,... COMMAND...
 
-Standard input is a pipe that the asker holds open: when it closes, because the asker ended in
-whatever way, the command and all that it started are killed. When this process itself is killed,
-the system kills the command. The descriptors, locks of the runs' folders, are handed on, so that
-these are held for as long as any part of the command lives.
+Standard input is a pipe that the caller holds open: when it closes, because the caller ended for
+any reason, the command and all its child processes are killed. If this process itself is killed,
+the system kills the command. The descriptors, locks of the runs' folders, are inherited, so that
+the locks are held as long as any part of the command lives.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(descriptors: list[int], command: list[str]) -> int:
     """Run the command to its end and return its exit code, 128 + signal if it was killed."""
-    # Loaded before the fork: between fork and exec no library should be opened.
+    # Loaded before the fork, because no library should be opened between fork and exec.
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
     def die_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""Runs as a worker does them: under their folders' locks, in a process that dies with it."""
+"""Execution of runs in a worker: under their folders' locks, in a process that ends with it."""
 
 import os
 import shlex
@@ -22,18 +22,18 @@ _TAIL_BYTES = 8192
 @final
 @dataclass(frozen=True)
 class Task:
-    """All that a worker needs to know about what to do; it may be another machine's worker."""
+    """Everything that a worker needs for its runs, possibly on another machine."""
 
     nodes: tuple[Node, ...]
-    """One run, or several that one command does in lockstep."""
+    """One run, or several that one command executes in lockstep."""
     needs: tuple[Path, ...] = ()
-    """Files that are there when the inputs are."""
+    """Files that exist if the inputs do."""
     program: tuple[str, ...] = ()
-    """What is run instead of kscout, for tests."""
+    """Command instead of kscout, for tests."""
     environment: Mapping[str, str] = field(default_factory=dict)
     attempt: int = 1
     cwd: Path = field(default_factory=Path.cwd)
-    """The folder that every other path is relative to."""
+    """The folder that all other paths are relative to."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -52,29 +52,29 @@ class Task:
         return (*first.lockstep.words, *(word for node in self.nodes for word in node.own_words))
 
     def product(self, node: Node) -> Path:
-        """Return the file that shows that a run is whole."""
+        """Return the file that proves that a run is complete."""
         return self.cwd / node.output / node.product
 
 
 @final
 @dataclass(frozen=True)
 class Result:
-    """How a task ended: all its runs well, or none."""
+    """Outcome of a task: all its runs succeeded, or none."""
 
     keys: tuple[str, ...]
     is_done: bool
     seconds: float = 0.0
     reason: str = ""
-    """Why it failed, in a sentence."""
+    """Reason of the failure, in a sentence."""
     is_final: bool = False
-    """Another attempt would fail likewise."""
+    """Whether another attempt would fail in the same way."""
 
 
 def run_task(task: Task) -> Result:
-    """Do the runs that are not done already; what goes wrong is told in the result."""
+    """Execute the unfinished runs; the result contains any error."""
     try:
         with ExitStack() as stack:
-            # Waiting, because the processes of a killed worker may take a moment to be gone.
+            # With waiting, because processes of a killed worker may end with a delay.
             locks = [
                 stack.enter_context(locked(folder, wait=True)) for folder in sorted(task.folders)
             ]
@@ -95,7 +95,7 @@ def run_task(task: Task) -> Result:
 def _run_locked(task: Task, locks: Sequence[int]) -> Result:
     for path in task.needs:
         if not (task.cwd / path).is_file():
-            reason = f"{path} is gone since the campaign began; run it again, or restore the file"
+            reason = f"{path} was deleted during the campaign; run it again, or restore the file"
             return _failed(task, reason, is_final=True)
     started = time.time()
     for node, folder in zip(task.nodes, task.folders, strict=True):
@@ -118,7 +118,7 @@ def _run_locked(task: Task, locks: Sequence[int]) -> Result:
 def _run_command(task: Task, locks: Sequence[int]) -> int:
     program = task.program or (sys.executable, "-P", "-m", "kscout")
     command = [*program, *task.command]
-    # Lines of progress should be in the log at once, and sentences on one line.
+    # Lines of progress are logged immediately, and messages are on one line.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "500", **task.environment}
     first, *others = task.folders
     head = f"== {now()}, attempt {task.attempt}: "
@@ -154,13 +154,13 @@ def _failed(task: Task, reason: str, *, is_final: bool = False) -> Result:
 
 
 def _reason(log: Path, code: int, product: Path) -> str:
-    """Return the last line that a failed command wrote, or what its end means."""
+    """Return the last line of output of a failed command, or the meaning of its exit code."""
     if code == 0:
-        return f"the command ended well, but did not write {product}"
+        return f"the command succeeded, but did not write {product}"
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     if code > 128:
-        return f"killed by signal {code - 128}, often because memory ran out"
+        return f"killed by signal {code - 128}, often because of too little memory"
     return last if last and not last.startswith("== ") else f"exit code {code}"

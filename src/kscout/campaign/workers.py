@@ -1,6 +1,6 @@
-"""Where runs are done: in this process, on a local cluster, on another scheduler's, under SLURM.
+"""Workers: in this process, on a local cluster, on another scheduler, or under SLURM.
 
-A pool takes tasks and gives back results as they come. Its workers share this machine's files.
+A pool accepts tasks and returns results as they finish. Its workers share this machine's files.
 """
 
 import contextlib
@@ -24,44 +24,44 @@ from kscout.errors import ConfigError, RunError
 
 
 class Pool(ABC):
-    """Takes tasks, gives back results."""
+    """Accepts tasks and returns results."""
 
     n_cores: int | None
-    """Cores that the workers share; None where the cluster decides about threads."""
+    """Cores that the workers share; None if the cluster determines threads."""
 
     @property
     @abstractmethod
     def n_workers(self) -> int:
-        """Return how many tasks are done at a time; more should not be handed in."""
+        """Return the number of parallel tasks; more should not be submitted."""
 
     @abstractmethod
     def submit(self, task: Task) -> None:
-        """Hand in a task."""
+        """Submit a task."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> list[Result]:
-        """Return what has ended, waiting so long for the first."""
+        """Return finished results, with a timeout for the first."""
 
 
 @final
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Where and how many; what is None follows from the machine."""
+    """Kind and number of workers; None values are determined by the machine."""
 
     n_workers: int | None = None
-    """Runs at a time; 0 does one after the other in this process, without dask."""
+    """Parallel runs; 0 is sequential in this process, without dask."""
     device: str = "auto"
     scheduler: str | None = None
     """Address of a dask scheduler, e.g. tcp://10.0.0.1:8786."""
     slurm: Mapping[str, str] | None = None
-    """Options of the jobs that carry workers."""
+    """Options of SLURM jobs for the workers."""
     n_cores: int | None = None
-    """Cores that runs in this process use; None: all."""
+    """Cores for runs in this process; None: all."""
 
 
 @contextmanager
 def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[Pool]:
-    """Open the workers that the options ask for, and close them at the end."""
+    """Open the requested workers, and close them at the end."""
     if options.n_workers == 0:
         yield SerialPool(options.n_cores)
         return
@@ -81,7 +81,7 @@ def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[P
 @final
 @dataclass
 class SerialPool(Pool):
-    """Does one task after the other, here."""
+    """Executes one task after the other in this process."""
 
     n_cores: int | None = None
     _tasks: deque[Task] = field(default_factory=deque)
@@ -100,11 +100,11 @@ class SerialPool(Pool):
 @final
 @dataclass
 class DaskPool(Pool):
-    """Hands tasks to the workers of a dask scheduler, which tries again where a worker dies."""
+    """Submits tasks to a dask scheduler, which retries when a worker fails."""
 
     client: Any
     n_fixed: int | None
-    """Workers; None where others start and stop them."""
+    """Number of workers; None if it changes during the campaign."""
     n_cores: int | None
     jobs: SlurmJobs | None = None
     _ended: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
@@ -119,7 +119,7 @@ class DaskPool(Pool):
     def submit(self, task: Task) -> None:
         name = f"{task.nodes[0].kind}-{task.keys[0]}-{len(task.keys)}-{task.attempt}-{os.getpid()}"
         future = self.client.submit(run_task, task, key=name, pure=False)
-        # A future that nobody holds is a task that the scheduler forgets.
+        # The scheduler forgets tasks whose future is deleted.
         self._futures[name] = future, task
         future.add_done_callback(self._ended.put)
 
@@ -139,19 +139,19 @@ class DaskPool(Pool):
 
         if future.status in ("cancelled", "lost"):
             raise RunError(
-                "the scheduler is gone, and with it the workers; run the campaign again, it goes on"
+                "the scheduler and its workers have stopped; run the campaign again, which resumes"
             )
         error = future.exception()
         if error is None:
             return future.result()
         if isinstance(error, KilledWorker):
-            reason = "its workers died again and again, often because memory ran out"
+            reason = "its workers failed repeatedly, often because of too little memory"
             return Result(task.keys, is_done=False, reason=reason, is_final=len(task.keys) == 1)
         return Result(task.keys, is_done=False, reason=f"{type(error).__name__}: {error}")
 
 
 def count_gpus(device: str) -> list[str]:
-    """Return the GPUs that workers may use, by what CUDA_VISIBLE_DEVICES calls them."""
+    """Return the GPUs for workers, by their names in CUDA_VISIBLE_DEVICES."""
     if device == "cpu":
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -166,7 +166,7 @@ def count_gpus(device: str) -> list[str]:
 
 
 def count_cores() -> int:
-    """Return the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -193,7 +193,7 @@ def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, i
             workers[number] = {"cls": Nanny, "options": settings}
         scheduler = {
             "cls": Scheduler,
-            # Any free port: two campaigns on one machine must not meet.
+            # Any free port, because two campaigns may run on one machine.
             "options": {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"},
         }
         cluster = stack.enter_context(
@@ -211,7 +211,7 @@ def _scheduler_client(address: str) -> Iterator[Any]:
         client = Client(address, set_as_default=False, timeout=_ANSWER_WITHIN_S)
     except (OSError, ValueError) as error:
         raise RunError(
-            f"no dask scheduler answers at {address} ({error}); start one with `dask scheduler`, "
+            f"no dask scheduler responds at {address} ({error}); start one with `dask scheduler`, "
             "or leave out --scheduler to run on this machine"
         ) from error
     with client:
@@ -223,10 +223,10 @@ def _import_dask() -> None:
         import distributed  # noqa: F401 - its presence is asked, and its loggers are set up
     except ImportError as error:
         raise ConfigError(
-            "running several at a time needs dask, which is not here; pip install "
-            "'kscout[cluster]', or run one after the other with --workers 0"
+            "parallel runs need dask, which is not installed; pip install "
+            "'kscout[cluster]', or run sequentially with --workers 0"
         ) from error
-    # What it tells of its own life would drown what is told of the runs.
+    # Its log messages would hide those of the runs.
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] == "distributed":
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,6 +1,6 @@
-"""The command line: each command parses, calls one public function and prints its answer.
+"""The command line: each command parses options, calls one public function and prints its result.
 
-Modules of kscout are imported inside the commands, so that `kscout --help` does not wait for torch.
+Modules of kscout are imported inside the commands, so that `kscout --help` does not load torch.
 """
 
 import errno
@@ -33,7 +33,7 @@ from kscout.cli.zoo import zoo
 from kscout.errors import KScoutError
 
 _COMPUTING = {"train", "evaluate", "analyze", "demo", "export", "serve"}
-"""Commands that compute in this process."""
+"""Commands with computations in this process."""
 _STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "terminated"}
 
 app = typer.Typer(
@@ -41,12 +41,12 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Panels leave 80 characters too few for names of options, and cut them.
+    # Panels need more than 80 characters for names of options, and would truncate them.
     rich_markup_mode=None,
 )
 
 
-def _tell_version(wanted: bool) -> bool:
+def _show_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"kscout {__version__}")
         raise typer.Exit
@@ -59,13 +59,13 @@ def kscout(
         list[str] | None,
         typer.Option(
             metavar="MODULE",
-            help="Load weights that classes of this module wrote; any number of times. The "
-            "environment variable KSCOUT_USE holds more, separated by commas.",
+            help="Allow weights files with classes of this module; repeatable. The "
+            "environment variable KSCOUT_USE names more, separated by commas.",
         ),
     ] = None,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Learn which k-space column an MRI scanner should measure next."""
@@ -75,7 +75,7 @@ def kscout(
 
 app.command()(demo)
 data.app.command("export")(export_images)
-app.add_typer(data.app, name="data", help="Make, import, look at and export stores of slices.")
+app.add_typer(data.app, name="data", help="Make, import, inspect and export stores of slices.")
 train.app.command("policy")(train_policy)
 train.app.command("policies")(train_together)
 train.app.command("joint")(train_joint)
@@ -84,7 +84,7 @@ app.command()(evaluate)
 app.add_typer(analyze.app, name="analyze", help="The paper's analyses, on runs and results.")
 app.add_typer(campaign_app, name="campaign", help="Many runs from one file.")
 app.command()(report)
-app.add_typer(export_app, name="export", help="Files to take away: scan tables, sequences, ONNX.")
+app.add_typer(export_app, name="export", help="Export scan tables, sequences and ONNX networks.")
 app.command()(serve)
 app.command()(replay)
 app.command()(zoo)
@@ -92,12 +92,12 @@ app.command()(bench)
 
 
 def main() -> None:
-    """Run the command line; what a user can mend ends in one sentence and exit code 1."""
+    """Run the command line; an error of the user prints one sentence, with exit code 1."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # Names of files may be no text.
+        if isinstance(stream, TextIOWrapper):  # File names may contain invalid characters.
             stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    # Under torchrun a process may wait inside of gloo for others that are gone, and must end there.
+    # Under torchrun a process may block in gloo, waiting for others that have ended; it must exit.
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     if _COMPUTING & set(sys.argv) and "--help" not in sys.argv:
@@ -106,23 +106,23 @@ def main() -> None:
         app()
     except SystemExit as stop:
         if stop.code in _STOPPED:
-            goes_on = "type the same command again to go on"
-            what = stop.told if isinstance(stop, Stopped) else goes_on
+            resumes = "repeat the same command to resume"
+            what = stop.outcome if isinstance(stop, Stopped) else resumes
             console(stderr=True).print(f"{_STOPPED[stop.code]}; {what}", soft_wrap=True)
         raise
     except Exception as error:
-        told = told_as(error)
-        if told is None:
+        sentence = sentence_of(error)
+        if sentence is None:
             raise
-        # What a file holds may not command the terminal, nor look like a line of ours.
-        shown = printable(told).replace("\n", r"\n")
+        # Text from a file must not contain control characters, nor look like a line of kscout.
+        shown = printable(sentence).replace("\n", r"\n")
         line = Text.assemble(("error:", "bold red"), f" {shown}")
         console(stderr=True).print(line, soft_wrap=True)
         sys.exit(1)
 
 
-def told_as(error: Exception) -> str | None:
-    """Return the sentence for a failure that a user can mend; None for a mistake of kscout's."""
+def sentence_of(error: Exception) -> str | None:
+    """Return the sentence for an error of the user; None for a bug in kscout."""
     if isinstance(error, KScoutError):
         return str(error)
     if isinstance(error, OSError):
@@ -132,7 +132,7 @@ def told_as(error: Exception) -> str | None:
     )
     if not is_full:
         return None
-    reason = str(error).strip().partition("\n")[0][:300] or "an array could not be had"
+    reason = str(error).strip().partition("\n")[0][:300] or "an allocation failed"
     return (
         f"memory ran out ({reason}); lower --batch-size (training.batch_size), the trajectories "
         "or the size of the network, or end other programs"
@@ -143,25 +143,25 @@ _OUT_OF_MEMORY = ("not enough memory", "out of memory", "bad_alloc", "can't allo
 
 
 def _file_fault(error: OSError) -> str:
-    """Name the file and what the system says of it."""
-    # A rename names two files, and the first is one that kscout wrote aside.
+    """Return a message with the file and the system's description."""
+    # A rename names two files, of which the first is kscout's temporary file.
     file = error.filename if error.filename2 is None else error.filename2
     if file is None or error.strerror is None:
-        told = str(error) or type(error).__name__
+        text = str(error) or type(error).__name__
     else:
-        told = f"{file}: {error.strerror}"
+        text = f"{file}: {error.strerror}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{told}; make room there and type the same command again: it goes on"
+        return f"{text}; free some space there and repeat the same command, which resumes"
     advice = _FILE_ADVICE.get(error.errno or 0)
-    return told if file is None or advice is None else f"{told}; {advice}"
+    return text if file is None or advice is None else f"{text}; {advice}"
 
 
-_NOT_YOURS = "choose another place, of which you may read and write the files (--out)"
+_NOT_YOURS = "choose another folder in which you may read and write files (--out)"
 _FILE_ADVICE = {
-    errno.EEXIST: "choose another name (--out): what has this one is not replaced",
-    errno.ENOTDIR: "choose another name (--out): a part of this path is a file, and no folder",
+    errno.EEXIST: "choose another name (--out), because an existing file is not replaced",
+    errno.ENOTDIR: "choose another name (--out), because a part of this path is a file",
     errno.EISDIR: "name a file instead, in this folder or elsewhere",
-    errno.ENOENT: "choose a place that exists, or in which a folder can be made",
+    errno.ENOENT: "choose a folder that exists or can be created",
     **dict.fromkeys((errno.EPERM, errno.EACCES, errno.EROFS), _NOT_YOURS),
 }
-"""What to do about a file that cannot be had, by what the system says of it."""
+"""Advice for files that cannot be used, by error code of the system."""

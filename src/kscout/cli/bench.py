@@ -11,10 +11,10 @@ from kscout.cli.options import AsJson, Device
 def bench(
     device: Device = "auto",
     size: Annotated[
-        list[int] | None, typer.Option(help="Image size; any number of times. [default: 64, 128]")
+        list[int] | None, typer.Option(help="Image size; repeatable. [default: 64, 128]")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer slices and repetitions: a look, not a result.")
+        bool, typer.Option("--quick", help="Fewer slices and repetitions, for a rough impression.")
     ] = False,
     scaling: Annotated[
         bool,
@@ -22,14 +22,14 @@ def bench(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure speed: whole batches against a plain implementation, and each part and its limit.
+    """Measure speed: batches against a plain implementation, and each part against its limit.
 
     Example: kscout bench --json
     """
     from kscout.bench import SIZES, print_tables, run_benchmarks
 
-    found = run_benchmarks(device=device, sizes=tuple(size or SIZES), quick=quick, scaling=scaling)
+    record = run_benchmarks(device=device, sizes=tuple(size or SIZES), quick=quick, scaling=scaling)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(record))
     else:
-        print_tables(found)
+        print_tables(record)

@@ -1,4 +1,4 @@
-"""`kscout campaign`: many runs from one file, and where they stand."""
+"""`kscout campaign`: many runs from one file, and their status."""
 
 import json
 from pathlib import Path
@@ -25,51 +25,51 @@ def run(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Runs at a time; 0: one by one, without dask. [default: GPUs or cores]"
+            min=0, help="Parallel runs; 0: sequential, without dask. [default: GPUs or cores]"
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda, for every run.")] = "auto",
     scheduler: Annotated[
         str | None,
-        typer.Option(help="A dask scheduler's address.", envvar="DASK_SCHEDULER_ADDRESS"),
+        typer.Option(help="Address of a dask scheduler.", envvar="DASK_SCHEDULER_ADDRESS"),
     ] = None,
     slurm: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
             help="Workers are SLURM jobs: partition, account, walltime, memory, cores, gpus, "
-            "interface, or any long option of sbatch; any number of times.",
+            "interface, or any long option of sbatch; repeatable.",
         ),
     ] = None,
     lockstep: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Most policies that one process trains together. [default: all seeds and gammas "
-            "of a setting that a GPU gets, up to 32; 1 on a CPU, SLURM or another's scheduler]",
+            help="Most policies trained together in one process. [default: all seeds and gammas "
+            "of a setting that fit a GPU, up to 32; 1 on a CPU, SLURM or a given scheduler]",
         ),
     ] = None,
-    retries: Annotated[int, typer.Option(help="Further attempts at a run that fails.")] = 1,
+    retries: Annotated[int, typer.Option(help="Further attempts for a failed run.")] = 1,
     report: Annotated[
-        bool, typer.Option(help="Write report.html to the folder when all is done.")
+        bool, typer.Option(help="Write report.html to the folder after the last run.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Do every run of a campaign that is not done; an interrupted campaign resumes.
+    """Run all unfinished runs of a campaign; an interrupted campaign resumes.
 
     Example: kscout campaign run configs/campaign-small.toml --workers 2
     """
     from kscout.campaign.execute import RunOptions, run_campaign
     from kscout.campaign.workers import WorkerOptions
-    from kscout.cli.campaign_display import plan_of, tell_outcome, telling, write_page
+    from kscout.cli.campaign_display import events_shown, plan_of, print_outcome, write_page
 
     plan = plan_of(file, out, device)
     where = WorkerOptions(workers, device, scheduler, _pairs(slurm))
-    with telling(plan) as on_event:
+    with events_shown(plan) as on_event:
         options = RunOptions(where, retries, n_lockstep=lockstep)
         outcome = run_campaign(plan, options, file=str(file), on_event=on_event)
     page = write_page(plan, outcome) if report else None
-    tell_outcome(plan, outcome, page, as_json)
+    print_outcome(plan, outcome, page, as_json)
     raise typer.Exit(1 if outcome.failed else 0)
 
 
@@ -77,10 +77,10 @@ def run(
 def status(
     file: File,
     out: Out = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count the runs of a campaign by kind and state, and tell the time that is left.
+    """Count the runs of a campaign by kind and state, and print the time left.
 
     Example: kscout campaign status configs/campaign-small.toml --watch
     """
@@ -101,6 +101,6 @@ def _pairs(options: list[str] | None) -> dict[str, str] | None:
     for option in options:
         key, equals, value = option.lstrip("-").partition("=")
         if not equals:
-            raise ConfigError(f"--slurm {option} says nothing; write --slurm partition=NAME")
+            raise ConfigError(f"--slurm {option} has no value; write --slurm partition=NAME")
         pairs[key] = value
     return pairs

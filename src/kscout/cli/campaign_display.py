@@ -1,4 +1,4 @@
-"""What `kscout campaign` shows: a table while it runs, lines elsewhere, and the outcome."""
+"""Output of `kscout campaign`: a table on a terminal, lines elsewhere, and the outcome."""
 
 import json
 import os
@@ -23,36 +23,36 @@ from kscout.errors import KScoutError
 
 
 def plan_of(file: Path, out: Path | None, device: str) -> Plan:
-    """Return the runs of a campaign's file, in its folder."""
+    """Return the runs of a campaign file, in its folder."""
     return make_plan(read_grid(file), out or Path("campaigns") / file.stem, device=device)
 
 
 def show_status(plan: Plan, *, keeps_looking: bool) -> None:
-    """Print where a campaign stands, or show it until all is done."""
-    found = read_status(plan)
+    """Print the status of a campaign, or show it until all runs are finished."""
+    now = read_status(plan)
     if not keeps_looking:
-        console().print(status_table(found))
+        console().print(status_table(now))
         return
-    with Live(status_table(found), auto_refresh=False) as live:
-        while found.total("done") < found.n_runs:
+    with Live(status_table(now), auto_refresh=False) as live:
+        while now.total("done") < now.n_runs:
             time.sleep(2)
-            found = read_status(plan)
-            live.update(status_table(found), refresh=True)
+            now = read_status(plan)
+            live.update(status_table(now), refresh=True)
 
 
-def status_table(found: Status) -> RenderableType:
-    """Return counts by kind and state, what is running, and what failed with its log."""
-    left = "unknown" if found.time_left_s is None else _duration(found.time_left_s)
-    title = f"{found.name} in {found.root}: {found.total('done')} of {found.n_runs} done"
+def status_table(now: Status) -> RenderableType:
+    """Return counts by kind and state, active runs, and failed runs with their logs."""
+    left = "unknown" if now.time_left_s is None else _duration(now.time_left_s)
+    title = f"{now.name} in {now.root}: {now.total('done')} of {now.n_runs} done"
     table = Table()
     table.add_column("kind")
     for state in STATES:
         table.add_column(state, justify="right")
-    for kind, counts in found.counts.items():
+    for kind, counts in now.counts.items():
         table.add_row(kind, *(str(count) for count in counts.values()))
-    lines = [f"running {one.kind} {one.name}{_epochs(one)}" for one in found.running]
-    lines += [f"failed {one.kind} {one.name}: {one.reason} (log {one.log})" for one in found.failed]
-    lines += [f"missing {path}" for path in found.missing]
+    lines = [f"running {one.kind} {one.name}{_epochs(one)}" for one in now.running]
+    lines += [f"failed {one.kind} {one.name}: {one.reason} (log {one.log})" for one in now.failed]
+    lines += [f"missing {path}" for path in now.missing]
     return Group(Text(f"{title}, time left {left}"), table, *map(Text, lines))
 
 
@@ -69,20 +69,20 @@ def _duration(seconds: float) -> str:
 
 
 @contextmanager
-def telling(plan: Plan) -> Iterator[Callable[[Event], None]]:
-    """Yield a callback that keeps a table on a terminal, and prints a line per run elsewhere."""
-    told = console(stderr=True)
-    if not told.is_terminal:
-        yield lambda event: told.print(_line(event), soft_wrap=True)
+def events_shown(plan: Plan) -> Iterator[Callable[[Event], None]]:
+    """Yield a callback that updates a table on a terminal, and prints a line per run elsewhere."""
+    output = console(stderr=True)
+    if not output.is_terminal:
+        yield lambda event: output.print(_line(event), soft_wrap=True)
         return
-    # The table looks at the disk itself, so that it moves while a run is under way.
+    # The table reads the disk, so that it also changes during a run.
     table = _Refreshed(lambda: status_table(read_status(plan)))
-    with Live(table, console=told, refresh_per_second=0.5, transient=True) as live:
+    with Live(table, console=output, refresh_per_second=0.5, transient=True) as live:
         yield lambda event: live.console.print(_line(event), soft_wrap=True)
 
 
 class _Refreshed:
-    """Something that is made anew each time it is drawn."""
+    """A renderable that is rebuilt each time it is drawn."""
 
     def __init__(self, make: Callable[[], RenderableType]) -> None:
         self._make = make
@@ -95,12 +95,12 @@ def _line(event: Event) -> str:
     head = f"{event.n_done}/{event.n_runs} {event.node.kind} {event.node.title}"
     if event.what == "done":
         return f"{head}: done in {event.seconds:.1f} s"
-    again = "failed, trying again" if event.what == "retry" else "failed"
-    return f"{head}: {again}: {event.reason} (log {event.node.log})"
+    outcome = "failed, retrying" if event.what == "retry" else "failed"
+    return f"{head}: {outcome}: {event.reason} (log {event.node.log})"
 
 
 def write_page(plan: Plan, outcome: Outcome) -> Path | None:
-    """Write the report when every run is done; a page that is up to date stays."""
+    """Write the report if every run is finished and the page is outdated."""
     page = plan.root / "report.html"
     is_complete = not outcome.failed and not outcome.blocked
     if not is_complete or not plan.of_kind("evaluation"):
@@ -112,13 +112,13 @@ def write_page(plan: Plan, outcome: Outcome) -> Path | None:
     try:
         return write_report(build_report([plan.root], title=plan.name), page, form="html")[0]
     except KScoutError as error:
-        told = f"all runs are done, but no page: {error}"
-        console(stderr=True).print(told, soft_wrap=True)
+        text = f"all runs are finished, but the page failed: {error}"
+        console(stderr=True).print(text, soft_wrap=True)
         return None
 
 
-def tell_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool) -> None:
-    """Print how a campaign ended, or write it as JSON."""
+def print_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool) -> None:
+    """Print the outcome of a campaign, optionally as JSON."""
     failed = [
         Failure(node.kind, node.title, reason, str(node.log)) for node, reason in outcome.failed
     ]
@@ -137,16 +137,16 @@ def tell_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool)
             )
         )
         return
-    told = console()
-    told.print(
-        f"{plan.name}: {outcome.n_runs} runs, {outcome.n_cached} were done, "
-        f"{outcome.n_done} done now, {len(failed)} failed, {len(outcome.blocked)} wait for those",
+    output = console()
+    output.print(
+        f"{plan.name}: {outcome.n_runs} runs, {outcome.n_cached} finished before, "
+        f"{outcome.n_done} finished now, {len(failed)} failed, {len(outcome.blocked)} blocked",
         soft_wrap=True,
     )
     for one in failed:
         line = f"failed {one.kind} {one.name}: {one.reason}; log {one.log}"
-        told.print(line, soft_wrap=True)
+        output.print(line, soft_wrap=True)
     if page is not None:
-        told.print(f"report: {page}", soft_wrap=True)
+        output.print(f"report: {page}", soft_wrap=True)
     elif failed and outcome.n_cached + outcome.n_done:
-        told.print(f"what is done: kscout report {plan.root}", soft_wrap=True)
+        output.print(f"report of finished runs: kscout report {plan.root}", soft_wrap=True)

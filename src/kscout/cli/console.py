@@ -1,4 +1,4 @@
-"""Where the command line prints: names and paths appear as they are, whatever they hold."""
+"""Consoles of the command line, which print names and paths without interpreting markup."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -12,11 +12,11 @@ from typer.core import TyperGroup
 from kscout.names.renamed import check_current
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code after SIGTERM, as a batch system sends it before it kills."""
+"""Exit code after SIGTERM, which batch systems send before they kill a process."""
 
 
 class Commands(TyperGroup):
-    """A group whose help tells the whole first sentence of each command."""
+    """A group whose help prints the complete first sentence of each command."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own
         """Run a command; the error for an option of version 0.2 prints its new name."""
@@ -27,57 +27,57 @@ class Commands(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own
-        """Write the list of commands, in lines as long as they need."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        """Write the list of commands, in lines of any length."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            rows = [(name, one.get_short_help_str(1000)) for name, one in found if one is not None]
+            rows = [(name, one.get_short_help_str(1000)) for name, one in commands if one]
             formatter.write_dl(rows)
 
 
 @final
 class Stopped(SystemExit):
-    """A command was stopped by a signal, and says itself what becomes of its work."""
+    """A command was stopped by a signal, and describes the state of its work."""
 
-    def __init__(self, code: int, told: str) -> None:
+    def __init__(self, code: int, outcome: str) -> None:
         super().__init__(code)
-        self.told = told
+        self.outcome = outcome
 
 
 def counted(number: int, word: str) -> str:
-    """Return a number of things, of which one is told in the singular."""
+    """Return a number with its noun, in the singular for one."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 @contextmanager
-def stopping(told: Callable[[], str]) -> Iterator[None]:
-    """Tell a user who stops what is inside more than that it goes on, which may not be true."""
+def stopping(outcome: Callable[[], str]) -> Iterator[None]:
+    """Replace the general message on interruption by the outcome of the command inside."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(128 + signal.SIGINT, told()) from None
+        raise Stopped(128 + signal.SIGINT, outcome()) from None
     except SystemExit as stop:
         if stop.code == TERMINATED:
-            raise Stopped(TERMINATED, told()) from None
+            raise Stopped(TERMINATED, outcome()) from None
         raise
 
 
 def printable(text: str) -> str:
-    """Return text that cannot command the terminal: what is no letter is shown by its number."""
+    """Return a text with escapes for control characters."""
     return "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in text)
 
 
 class _Plain(Console):
     def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - rich's own
-        """Return what is shown of a string, alone or in a table."""
+        """Return a string as plain text, also in tables."""
         return super().render_str(printable(text), **options)
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """Return a console that reads no markup: a policy may be called `[/x]`."""
+    """Return a console without markup, because a policy may have the name `[/x]`."""
     return _Plain(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
 def answer_console() -> Console:
-    """Return a console for tables: as wide as the terminal, or wide enough for a file."""
-    found = console()
-    return found if found.is_terminal else console(width=max(found.width, 120))
+    """Return a console for tables, at least 120 characters wide in files."""
+    terminal = console()
+    return terminal if terminal.is_terminal else console(width=max(terminal.width, 120))

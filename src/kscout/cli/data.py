@@ -43,7 +43,7 @@ def import_(
     as_json: AsJson = False,
     **options: Any,  # noqa: ANN401 - values of the fields
 ) -> None:
-    """Import images of HDF5, NIfTI, DICOM or NumPy, or k-space; it resumes if interrupted.
+    """Import images of HDF5, NIfTI, DICOM or NumPy, or k-space; an interrupted import resumes.
 
     Example: kscout data import fastmri/knee --out knee-store --preset knee
     """
@@ -51,7 +51,7 @@ def import_(
     from kscout.data.info import summarize
 
     if {"splits", "held_out"} <= set(options):
-        raise ConfigError("--splits names the volumes of every split; drop it or --held-out")
+        raise ConfigError("--splits names the volumes of every split; remove it or --held-out")
     settings = ImportSettings(**{**_preset(preset), **options})
     with _progress("importing") as on_volume:
         store = import_folder(source, out, settings, on_volume)
@@ -79,7 +79,7 @@ def make(
     as_json: AsJson = False,
     **options: Any,  # noqa: ANN401 - values of the fields
 ) -> None:
-    """Make a store of images or k-space that need no license; it resumes if interrupted.
+    """Make a store of free images or k-space; an interrupted command resumes.
 
     Example: kscout data make knee --out knee-store --volumes 40,10,10 --slices 16 --size 128
     """
@@ -99,7 +99,7 @@ def info(
     as_json: AsJson = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check every checksum.")] = False,
 ) -> None:
-    """Tell counts, sizes, ranges, checksums and origin of a store.
+    """Print counts, sizes, ranges, checksums and origin of a store.
 
     Example: kscout data info knee-store --verify
     """
@@ -119,12 +119,11 @@ def info(
 @app.command()
 def show(
     store: StorePath,
-    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("montage.png"),
+    out: Annotated[Path, typer.Option(help="File of the picture.")] = Path("montage.png"),
     split: Annotated[str, typer.Option(help="train, val or test. (default: the first)")] = "",
-    images: Annotated[int, typer.Option(min=1, help="How many slices to show.")] = 24,
+    images: Annotated[int, typer.Option(min=1, help="Number of slices.")] = 24,
     size: Annotated[
-        str | None,
-        typer.Option(metavar=MATRIX.metavar, help="Matrix size, where there are several."),
+        str | None, typer.Option(metavar=MATRIX.metavar, help="Matrix size, if there are several.")
     ] = None,
     coils: Annotated[
         bool, typer.Option("--coils", help="Per slice: image, k-space, coils and maps.")
@@ -141,12 +140,12 @@ def show(
     asked = None if size is None else MATRIX.read(size, "--size")
     shown = save_montage(opened, out, split=split, n_images=images, size=asked, coils=coils)
     span = " to ".join(dict.fromkeys((str(shown[0]), str(shown[-1]))))
-    told = f"wrote {out}: {counted(len(shown), 'slice')}, {span}\n"
+    text = f"wrote {out}: {counted(len(shown), 'slice')}, {span}\n"
     if coils:
-        told += (
-            "of each: image, k-space, coils; below, of several coils: combination, phase, maps\n"
+        text += (
+            "of each: image, k-space, coils; below, for several coils: combination, phase, maps\n"
         )
-    sys.stdout.write(printable(told))
+    sys.stdout.write(printable(text))
 
 
 def _preset(name: str | None) -> Mapping[str, Any]:
@@ -157,13 +156,13 @@ def _preset(name: str | None) -> Mapping[str, Any]:
 
 @contextmanager
 def _progress(action: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a callback that draws a bar on a terminal, and prints a line now and then elsewhere."""
+    """Yield a callback that draws a bar on a terminal, and prints lines elsewhere."""
     console = Console(stderr=True, markup=False)
     if not console.is_terminal:
         yield _plain_progress(action)
         return
-    with drawn_bars(console) as tell:
-        yield lambda done, total, name: tell(action, done, total, name)
+    with drawn_bars(console) as draw:
+        yield lambda done, total, name: draw(action, done, total, name)
 
 
 def _plain_progress(action: str, every_s: float = 5.0) -> Callable[[int, int, str], None]:
@@ -184,22 +183,22 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     counts = ", ".join(f"{count} {split}" for split, count in summary["splits"].items())
     fingerprint = summary["fingerprint"][:12]
     word = "slice" if sum(summary["splits"].values()) == 1 else "slices"
-    told = f"{summary['path']}: {counts} {word}; fingerprint {fingerprint}\n"
-    sys.stdout.write(printable(told))
+    text = f"{summary['path']}: {counts} {word}; fingerprint {fingerprint}\n"
+    sys.stdout.write(printable(text))
     sys.stdout.writelines(f"{line}\n" for line in _geometry_lines(summary))
     for entry in summary["left_out"]:
         sys.stdout.write(printable(f"left out {entry['source']}: {entry['reason']}\n"))
 
 
 def _geometry_lines(facts: dict[str, Any], most: int = 5) -> list[str]:
-    found = facts["geometry"]
-    lines = [entry["description"] for entry in found[:most]]
-    more = [f"and {len(found) - most} more sizes or spacings"] if len(found) > most else []
+    geometry = facts["geometry"]
+    lines = [entry["description"] for entry in geometry[:most]]
+    more = [f"and {len(geometry) - most} more sizes or spacings"] if len(geometry) > most else []
     return lines + more
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    # A pipe has no width of its own; on a terminal the table fits itself in.
+    # A pipe has no width; on a terminal the table adapts to it.
     width = None if sys.stdout.isatty() else 120
     console = Console(width=width, soft_wrap=True, highlight=False, markup=False)
     checked = "checksums verified" if facts["verified"] else "--verify checks the checksums"
@@ -224,8 +223,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
             array["sha256"][:12],
         )
     console.print(table)
-    found = ", ".join(f"{name} {count}" for name, count in facts["acquisitions"].items())
-    console.print(f"acquisitions (volumes): {found}")
+    acquisitions = ", ".join(f"{name} {count}" for name, count in facts["acquisitions"].items())
+    console.print(f"acquisitions (volumes): {acquisitions}")
     for line in _geometry_lines(facts):
         console.print(line)
     for entry in facts["left_out"]:

@@ -22,14 +22,14 @@ def export(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Chooses the columns; without one all that were measured are used. "
+            help="Selects the columns; without it all measured columns are used. "
             + POLICIES.words("a run folder", "a weights file", "a zoo name")
         ),
     ] = None,
     as_json: AsJson = False,
     **options: Any,  # noqa: ANN401 - values of the fields
 ) -> None:
-    """Write reconstructions of a store as fastMRI's HDF5, NIfTI or DICOM, a file per volume.
+    """Write reconstructions of a store as fastMRI's HDF5, NIfTI or DICOM, one file per volume.
 
     Example: kscout data export stores/knee --reconstructor runs/unet --policy runs/greedy-seed0
     --n-initial 16 --steps 16 --format nifti --out images
@@ -44,5 +44,5 @@ def export(
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in written]}))
         return
-    told = f"wrote {counted(len(written), 'volume')} to {out}"
-    answer_console().print(told, soft_wrap=True)
+    line = f"wrote {counted(len(written), 'volume')} to {out}"
+    answer_console().print(line, soft_wrap=True)

@@ -11,40 +11,40 @@ from kscout.cli.console import answer_console, console
 from kscout.cli.evaluate import summary_table
 
 _OPENING = (
-    "Policies that ship with kscout are tried on knees that they never saw; then a small U-Net and "
-    "a small policy are trained here: a few minutes on two idle cores. If it is stopped, the same "
-    "command continues."
+    "Policies of the package are evaluated on knees that were not used in training; then a small "
+    "U-Net and a small policy are trained: a few minutes on two idle cores. After an interruption, "
+    "the same command resumes."
 )
-_QUICK = "Every part of the demo at the smallest sizes: nothing is learned in so few steps."
+_QUICK = "Every part of the demo at the smallest sizes: no number is a result."
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the store, the runs and the page.")] = Path(
         "runs/demo"
     ),
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Keys everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Random seed of everything.")] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Run every part at sizes that learn nothing.")
+        bool, typer.Option("--quick", help="Run every part at sizes without meaningful results.")
     ] = False,
 ) -> None:
-    """Run the paper in miniature on drawn knees, and end with a page to open.
+    """Run the paper in miniature on procedural knees, and write a page of results.
 
-    Stop it and type the same again: it continues, and reuses what is done.
+    After an interruption the same command resumes, and reuses finished runs.
 
     Example: kscout demo --out runs/demo
     """
-    # Threads that wait by spinning take the processor from those that work: with steps as short as
-    # the demo's, other programs make that several times slower.
+    # Threads that wait by spinning occupy the cores of others: with steps as short as the demo's,
+    # other programs then slow it down several times.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    begun, told = time.perf_counter(), console(stderr=True)
-    told.print(_QUICK if quick else _OPENING, soft_wrap=True)
-    from kscout.cli.campaign_display import telling
+    begun, log = time.perf_counter(), console(stderr=True)
+    log.print(_QUICK if quick else _OPENING, soft_wrap=True)
+    from kscout.cli.campaign_display import events_shown
     from kscout.demo import run_demo
 
-    found = run_demo(out, seed=seed, is_quick=quick, progress=telling)
+    result = run_demo(out, seed=seed, is_quick=quick, progress=events_shown)
     answer = answer_console()
-    for summary in found.summaries.values():
+    for summary in result.summaries.values():
         answer.print(summary_table(summary))
-    answer.print(found.headline.replace("**", ""), soft_wrap=True)
-    told.print(f"the demo took {time.perf_counter() - begun:.0f} s")
-    answer.print(f"open {found.page}", soft_wrap=True)
+    answer.print(result.headline.replace("**", ""), soft_wrap=True)
+    log.print(f"the demo took {time.perf_counter() - begun:.0f} s")
+    answer.print(f"open {result.page}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`kscout export`: files to take away."""
+"""`kscout export`: files for other programs."""
 
 import json
 from dataclasses import asdict, fields
@@ -21,7 +21,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 @app.callback()
 def export() -> None:
-    """Write files for use outside of kscout."""
+    """Write files for other programs."""
 
 
 Given = Annotated[
@@ -38,13 +38,13 @@ Given = Annotated[
 @with_fields(OrderSetting, is_open=True)
 def order(
     given: Given,
-    out: Annotated[Path, typer.Option(help="The table: .csv or .json.")],
+    out: Annotated[Path, typer.Option(help="File of the table: .csv or .json.")],
     fov_mm: Annotated[
         float | None, typer.Option(help="Field of view along phase encoding, for k in 1/m.")
     ] = None,
     **options: Any,  # noqa: ANN401 - values of the fields
 ) -> None:
-    """Write a scan table: which column is measured when, its phase-encoding step, and k.
+    """Write a scan table: the order of columns, with their phase-encoding steps and k.
 
     Example: kscout export order center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
     --out order.csv
@@ -59,11 +59,11 @@ def order(
 @with_fields(OrderSetting, is_open=True)
 def pulseq(
     given: Given,
-    out: Annotated[Path, typer.Option(help="The .seq file; its MRD header lies beside it.")],
+    out: Annotated[Path, typer.Option(help="The .seq file; its MRD header is put next to it.")],
     fov_mm: Annotated[float, typer.Option(help="Field of view along phase encoding.")],
     **options: Any,  # noqa: ANN401 - values of the fields
 ) -> None:
-    """Write a gradient echo in Pulseq's format that measures columns in an order, and its header.
+    """Write a Pulseq gradient echo that measures columns in a given order, and its MRD header.
 
     Example: kscout export pulseq center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
     --out scan.seq
@@ -74,8 +74,8 @@ def pulseq(
     table = _table(given, OrderSetting(**asked), fov_mm)
     echo = GradientEcho(**{"n_rows": table.n_cols, "readout_mm": fov_mm, **options})
     header = write_pulseq(out, table, echo)
-    told = f"wrote {out}: {len(table.rows())} lines, timing checked; header {header}"
-    answer_console().print(told, soft_wrap=True)
+    line = f"wrote {out}: {len(table.rows())} lines, timing checked; header {header}"
+    answer_console().print(line, soft_wrap=True)
 
 
 def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTable":
@@ -86,7 +86,7 @@ def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTabl
         volume, _, number = (setting.slice or "").rpartition(":")
         if setting.policy is None or not volume or not number.isdigit():
             raise ConfigError(
-                "an evaluation holds many orders; add --policy and --slice VOLUME:NUMBER"
+                "an evaluation contains several orders; add --policy and --slice VOLUME:NUMBER"
             )
         asked = {"policy": setting.policy, "volume": volume, "number": int(number)}
         return tables.order_of_evaluation(path, **asked, field_of_view_mm=fov_mm)  # type: ignore[arg-type]
@@ -107,10 +107,10 @@ def onnx(
     policy: Annotated[
         str | None, typer.Option(help="A run folder, a weights file or a zoo name.")
     ] = None,
-    checked: Annotated[int, typer.Option(min=1, help="Slices drawn for the check.")] = 100,
+    checked: Annotated[int, typer.Option(min=1, help="Number of slices for the check.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Write reconstruction, policy or both as one ONNX graph, once onnxruntime agrees with torch.
+    """Write reconstruction, policy or both as one ONNX graph, and compare onnxruntime with torch.
 
     Example: kscout export onnx --reconstructor knee-unet --policy knee-base-greedy --n-rows 128
     --n-cols 128 --out knee.onnx
@@ -121,16 +121,16 @@ def onnx(
     if reconstructor is None and policy is None:
         raise ConfigError("there is nothing to export; give --reconstructor, --policy or both")
     network = None if reconstructor is None else reconstruction.load(reconstructor)
-    found = export_onnx(
+    exported = export_onnx(
         *(out, network, None if policy is None else policies.load(policy)),
         n_rows=n_rows,
         n_cols=n_cols,
         n_checked=checked,
     )
     if as_json:
-        typer.echo(json.dumps(asdict(found)))
+        typer.echo(json.dumps(asdict(exported)))
         return
-    errors = {"images": found.image_error, "scores": found.score_error}
-    told = ", ".join(f"{what} to {x:.0e}" for what, x in errors.items() if x is not None)
-    line = f"wrote {out}: agrees in {told} on {counted(found.n_checked, 'slice')}"
+    errors = {"images": exported.image_error, "scores": exported.score_error}
+    agreement = ", ".join(f"{what} to {x:.0e}" for what, x in errors.items() if x is not None)
+    line = f"wrote {out}: agrees in {agreement} on {counted(exported.n_checked, 'slice')}"
     answer_console().print(line, soft_wrap=True)

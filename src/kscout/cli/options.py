@@ -1,4 +1,4 @@
-"""Options of commands from the fields of classes, where types, defaults and help stand once."""
+"""Command options from the fields of dataclasses, which define types, defaults and help."""
 
 import inspect
 import types
@@ -44,19 +44,19 @@ def with_fields(
     helps: Mapping[str, str] | None = None,
     is_open: bool = False,
 ) -> Callable[[_Command], _Command]:
-    """Return a decorator that gives a command options from the fields of a class.
+    """Return a decorator that adds options from the fields of a dataclass to a command.
 
-    They stand before the command's `as_json`, which takes their values as `**options`.
+    They precede the command's `as_json`; the command receives their values as `**options`.
 
     Args:
         kind: a dataclass; the docstring under a field is the help of its option.
         names: options, separated by spaces, each `name` or `name=field`; without it, all fields.
-        without: fields that are no options.
-        section: of a settings file. Values are then given by dotted name, as `merge` takes them.
-        required: options that must be given though they have a default.
-        flags: what the command line calls an option otherwise than its name.
-        helps: help that is not a docstring.
-        is_open: whether options have no defaults, and only those that a user names are given.
+        without: fields without options.
+        section: section of a settings file. Values are then keyed by dotted name, for `merge`.
+        required: options that must be given although the field has a default.
+        flags: flags that differ from the name of the field.
+        helps: help texts that replace the docstring.
+        is_open: whether options have no defaults, and only given ones are passed.
     """
     known = {option.name: option for option in options_of(kind)}
     pairs = [name.partition("=") for name in names.split() or known]
@@ -79,14 +79,14 @@ def with_fields(
         made.append(_parameter(name, annotation, default))
 
     def read(values: dict[str, Any]) -> dict[str, Any]:
-        found = {name: value for name, value in values.items() if name not in chosen}
+        given = {name: value for name, value in values.items() if name not in chosen}
         for name, field in chosen.items():
             value, written = values[name], known[field].written
             if value is not None and written:
                 value = written.read(value, f"--{name.replace('_', '-')}")
             if value is not None or not is_open:
-                found[f"{section}.{field}" if section else field] = value
-        return found
+                given[f"{section}.{field}" if section else field] = value
+        return given
 
     return lambda call: _extended(call, made, read)
 
@@ -94,18 +94,18 @@ def with_fields(
 def _extended(
     call: _Command, made: list[inspect.Parameter], read: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> _Command:
-    """Return a command with further parameters, before the `as_json` of the command."""
-    own = list(inspect.signature(call).parameters.values())
-    own = [one.replace(kind=one.KEYWORD_ONLY) for one in own if one.kind is not one.VAR_KEYWORD]
-    last = [one for one in own if one.name == "as_json"]
-    found = [*(one for one in own if one not in last), *made, *last]
+    """Return a command with additional parameters, before the `as_json` of the command."""
+    parameters = list(inspect.signature(call).parameters.values())
+    parameters = [x.replace(kind=x.KEYWORD_ONLY) for x in parameters if x.kind is not x.VAR_KEYWORD]
+    last = [one for one in parameters if one.name == "as_json"]
+    parameters = [*(one for one in parameters if one not in last), *made, *last]
 
     @wraps(call)
     def command(**values: Any) -> None:  # noqa: ANN401 - what typer parsed
         call(**read(values))
 
-    command.__annotations__ = {one.name: one.annotation for one in found}
-    command.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
@@ -117,11 +117,11 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:  
 
 
 def _flags(name: str, option: Option, flag: str | None, is_both: bool) -> list[str]:
-    """Return what the command line calls an option; a truth value is a flag."""
-    own = f"--{name.replace('_', '-')}"
+    """Return the flags of an option; a bool has flags without value."""
+    positive = f"--{name.replace('_', '-')}"
     if option.type is not bool:
         return [flag] if flag else []
-    return [flag or (f"{own}/--no-{own[2:]}" if is_both else own)]
+    return [flag or (f"{positive}/--no-{positive[2:]}" if is_both else positive)]
 
 
 def _default_words(default: Any) -> str:  # noqa: ANN401 - of a field
@@ -133,14 +133,14 @@ def _default_words(default: Any) -> str:  # noqa: ANN401 - of a field
 
 
 def _choices(option: Option) -> str | None:
-    """Return the words that an option may be, which settings check themselves."""
-    found = [option.type, *get_args(option.type)]
-    literal = next((one for one in found if get_origin(one) is Literal), None)
+    """Return the allowed words of an option, which the settings validate."""
+    types_ = [option.type, *get_args(option.type)]
+    literal = next((one for one in types_ if get_origin(one) is Literal), None)
     return None if literal is None else "|".join(get_args(literal))
 
 
 def _typed(option: Option, is_required: bool) -> Any:  # noqa: ANN401 - types as values
-    """Return the type as typer knows it: an option that may be given often is a list."""
+    """Return the type for typer: a list for a repeatable option."""
     inner = get_args(option.type)
     if option.is_many:
         return list[inner[0]] if is_required else list[inner[0]] | None  # type: ignore[valid-type]

@@ -1,4 +1,4 @@
-"""How long work shows where it stands: bars on a terminal, lines elsewhere."""
+"""Progress of long work: bars on a terminal, lines elsewhere."""
 
 import json
 import os
@@ -29,23 +29,23 @@ from kscout.runs import Progress, RunRecord
 OnStep = Callable[[Progress], None]
 
 _METRICS = {"ssim": "SSIM", "psnr": "PSNR", "negative_nmse": "-NMSE", "score": "score"}
-"""What lines call metrics, by their words in records."""
+"""Names of metrics in lines, by their names in records."""
 
 
-class Tell(Protocol):
-    """Shows how far a piece of work has come."""
+class ShowProgress(Protocol):
+    """Shows the progress of a task."""
 
     def __call__(self, title: str, done: int, total: int | None, words: str = "") -> None: ...
 
 
-def speaks_for_all() -> bool:
-    """Say whether this process tells the user: under torchrun the first one does."""
+def is_first_process() -> bool:
+    """Return whether this process prints: under torchrun only the first one does."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 @contextmanager
-def drawn_bars(place: Console, *, is_transient: bool = False) -> Iterator[Tell]:
-    """Yield what draws a bar for each piece of work on a terminal."""
+def drawn_bars(place: Console, *, is_transient: bool = False) -> Iterator[ShowProgress]:
+    """Yield a function that draws one bar per task on a terminal."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -58,22 +58,22 @@ def drawn_bars(place: Console, *, is_transient: bool = False) -> Iterator[Tell]:
     with Bar(*columns, console=place, transient=is_transient) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def tell(title: str, done: int, total: int | None, words: str = "") -> None:
+        def show(title: str, done: int, total: int | None, words: str = "") -> None:
             if title not in tasks:
                 tasks[title] = bar.add_task(title, total=total, words=words)
             bar.update(tasks[title], completed=done, total=total, words=words)
 
-        yield tell
+        yield show
 
 
 @contextmanager
 def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
-    """Yield an `on_step` callback that tells the user how a training goes.
+    """Yield an `on_step` callback that shows the progress of a training.
 
     Args:
-        tensorboard: a folder for TensorBoard's event files, if wanted.
+        tensorboard: folder for TensorBoard's event files; None for none.
     """
-    if not speaks_for_all():
+    if not is_first_process():
         yield lambda _: None
         return
     place = console(stderr=True)
@@ -90,23 +90,23 @@ def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
 
         yield on_step
     if not is_trained:
-        place.print("finished before, and left as it is; another --out trains anew", soft_wrap=True)
+        place.print("finished before, unchanged; use another --out to train again", soft_wrap=True)
 
 
 @contextmanager
 def evaluation_progress() -> Iterator[Callable[[Step], None]]:
-    """Yield a callback that draws a bar on a terminal, and tells lines with time left elsewhere."""
+    """Yield a callback that draws a bar on a terminal, or prints lines with the time left."""
     place = console(stderr=True)
     if not place.is_terminal:
-        yield _Lines(place).tell
+        yield _Lines(place).show
         return
-    with drawn_bars(place) as tell:
-        yield lambda step: tell(step.what, step.done, step.total)
+    with drawn_bars(place) as show:
+        yield lambda step: show(step.what, step.done, step.total)
 
 
 @final
 class _Lines:
-    """Tells where a piece of work stands, every so many seconds, and when it is done."""
+    """Prints the progress of a task in intervals, and its end."""
 
     def __init__(
         self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
@@ -114,11 +114,11 @@ class _Lines:
         self.place, self.every_s, self.clock = place, every_s, clock
         self.what, self.begun_s, self.told_s, self.last_s = "", clock(), clock(), clock()
 
-    def tell(self, step: Step) -> None:
-        """Tell of a step: what is done of how much."""
+    def show(self, step: Step) -> None:
+        """Print the finished and the total number of steps."""
         now = self.clock()
         if step.what != self.what:
-            # Its first part is done already: it began when the work before it ended.
+            # Its first part is finished: it started when the previous task ended.
             self.what, self.begun_s = step.what, self.last_s
         self.last_s = now
         if step.done == step.total:
@@ -132,9 +132,9 @@ class _Lines:
         self.told_s = now
 
 
-def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
-    """Tell what trainings ended with, a line each."""
-    for run in runs if speaks_for_all() else []:
+def print_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
+    """Print the result of each training in one line."""
+    for run in runs if is_first_process() else []:
         protocol = run.config["training"]["protocol"]
         answer = {"run": str(run.path), "protocol": protocol, **run.metrics[-1], **(run.done or {})}
         notes = run.provenance.notes.items()
@@ -142,48 +142,48 @@ def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         if as_json:
             typer.echo(json.dumps(answer))
             continue
-        last = _told_score(run, answer, "val_")
-        best = _told_score(run, answer, "best_val_").removeprefix("SSIM ")
+        last = _score_text(run, answer, "val_")
+        best = _score_text(run, answer, "best_val_").removeprefix("SSIM ")
         console().print(
             f"{run.path}: validation {last} after epoch {answer['epoch']}, best {best} after epoch "
             f"{answer['best_epoch']} (protocol {protocol})"
-            f"{_told_start(run, answer)}",
+            f"{_start_text(run, answer)}",
             soft_wrap=True,
         )
 
 
 def _metric_of(run: RunRecord) -> str:
-    """Return what the best epoch of a run is best in."""
+    """Return the metric that selects the best epoch of a run."""
     return run.config["training"].get("metric", "ssim")
 
 
-def _told_score(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
-    """Return a validation in words: by the training's metric, and SSIM where that is another."""
+def _score_text(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
+    """Return a validation score as text: the training's metric, and SSIM if that is another."""
     metric, ssim = _metric_of(run), f"SSIM {answer[f'{prefix}ssim']:.4f}"
     if metric == "ssim":
         return ssim
     word = metric_word(metric)
     value = answer.get(f"{prefix}{word}")
-    told = f" {value:.4f}" if isinstance(value, float) else ""
-    return f"{metric if word == 'score' else _METRICS[word]}{told} ({ssim})"
+    number = f" {value:.4f}" if isinstance(value, float) else ""
+    return f"{metric if word == 'score' else _METRICS[word]}{number} ({ssim})"
 
 
-def _told_start(run: RunRecord, answer: dict[str, Any]) -> str:
-    """Return what there is to say of the validation before the first epoch."""
+def _start_text(run: RunRecord, answer: dict[str, Any]) -> str:
+    """Return a text on the validation before the first epoch, with a warning if it was better."""
     word = metric_word(_metric_of(run))
     begun = answer.get(f"val_{word}_at_start")
     if begun is None:
         return ""
     had_start = "start" in run.provenance.inputs
-    better = "take the start" if had_start else "the fixed order that it began from is no worse"
+    better = "use the start" if had_start else "the fixed order at its start is no worse"
     is_worse = answer[f"best_val_{word}"] <= begun
-    warning = f", so that training has not improved it: {better}" if is_worse else ""
-    return f"; it began at {begun:.4f}{warning}"
+    warning = f", so training has not improved it: {better}" if is_worse else ""
+    return f"; it started at {begun:.4f}{warning}"
 
 
 @contextmanager
 def _bar(place: Console) -> Iterator[OnStep]:
-    with drawn_bars(place) as tell:
+    with drawn_bars(place) as show:
         facts = ""
 
         def draw(progress: Progress) -> None:
@@ -192,21 +192,21 @@ def _bar(place: Console) -> Iterator[OnStep]:
                 facts = _facts(progress.record)
             done = (progress.epoch - 1) * progress.n_steps + progress.step
             words = f"epoch {progress.epoch}/{progress.n_epochs}  {facts}"
-            tell("", done, progress.n_epochs * progress.n_steps, words)
+            show("", done, progress.n_epochs * progress.n_steps, words)
 
         yield draw
 
 
 @contextmanager
 def _lines(place: Console) -> Iterator[OnStep]:
-    yield TrainingLines(place).tell
+    yield TrainingLines(place).show
 
 
 @final
 class TrainingLines:
-    """Tells where a training stands: a line now and then, and one after each epoch.
+    """Prints the progress of a training: lines in intervals, and one after each epoch.
 
-    The first update of an epoch is not counted: it may stand for all that is done once.
+    The first update of an epoch is not timed, because it may include one-time work.
     """
 
     def __init__(
@@ -215,12 +215,12 @@ class TrainingLines:
         self.place, self.every_s, self.clock = place, every_s, clock
         self.told_s, self.epoch, self.first_step, self.first_s = clock(), 0, 0, 0.0
         self.epoch_s: float | None = None
-        """Seconds of the last whole epoch that took as long as those to come."""
+        """Seconds of the last complete epoch with the duration of later ones."""
 
-    def tell(self, progress: Progress) -> None:
-        """Tell of an update, or of an epoch."""
+    def show(self, progress: Progress) -> None:
+        """Print an update or an epoch."""
         if progress.record:
-            self._tell_epoch(progress)
+            self._print_epoch(progress)
             return
         now = self.clock()
         # Several seeds are trained one after the other.
@@ -236,18 +236,18 @@ class TrainingLines:
             self.told_s = now
 
     def _left(self, progress: Progress, each_s: float) -> str:
-        """Return the time left in words, where it can be known, from that of an update."""
+        """Return the time left as text, if known, from the duration of an update."""
         n_left, n_after = progress.n_steps - progress.step, progress.n_epochs - progress.epoch
         if progress.typical_epoch is None:
             return f", {each_s * (n_left + n_after * progress.n_steps) / 60:.1f} min left"
-        # Some updates take much longer than others: a few of them tell nothing.
+        # Some updates take much longer than others, so a few of them predict nothing.
         if progress.epoch < progress.typical_epoch or progress.step * 8 < progress.n_steps:
             return ""
         if n_after and self.epoch_s is None:
             return f", {each_s * n_left / 60:.1f} min left of this epoch"
         return f", {(each_s * n_left + n_after * (self.epoch_s or 0)) / 60:.1f} min left"
 
-    def _tell_epoch(self, progress: Progress) -> None:
+    def _print_epoch(self, progress: Progress) -> None:
         time_s, n_after = progress.record["time_s"], progress.n_epochs - progress.epoch
         left = ""
         if progress.epoch >= (progress.typical_epoch or 0) or not n_after:
@@ -260,8 +260,8 @@ def _facts(record: dict[str, Any]) -> str:
     kinds = {"train": "training", "search": "searched", "val": "validation"}
     names = {f"{k}_{m}": f"{kinds[k]} {_METRICS[m]}" for k in kinds for m in _METRICS}
     names = {"train_loss": "loss", **names}
-    found = [f"{word} {record[key]:.4f}" for key, word in names.items() if key in record]
-    return "  ".join(found)
+    scores = [f"{word} {record[key]:.4f}" for key, word in names.items() if key in record]
+    return "  ".join(scores)
 
 
 @contextmanager
@@ -273,12 +273,12 @@ def _events(folder: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ConfigError(
-            "--tensorboard needs a package that is not here; pip install 'kscout[tensorboard]'"
+            "--tensorboard needs a package that is not installed; pip install 'kscout[tensorboard]'"
         ) from error
     writers: list[Any] = []
 
     def write(record: dict[str, Any]) -> None:
-        # Opened late, because a run refuses a folder that already holds something else.
+        # Opened late, because a run rejects a folder with other content.
         if not writers:
             writers.append(SummaryWriter(str(folder), purge_step=record["epoch"]))
         for name, value in record.items():

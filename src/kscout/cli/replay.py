@@ -1,4 +1,4 @@
-"""`kscout replay`: a recorded scan, played into a service."""
+"""`kscout replay`: sends a recorded scan to a service."""
 
 import json
 from pathlib import Path
@@ -13,27 +13,27 @@ from kscout.cli.options import AsJson
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An MRD file of Cartesian lines.")],
     to: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where `kscout serve` takes MRD streams.")
+        str, typer.Option(metavar="HOST:PORT", help="Address of `kscout serve` for MRD streams.")
     ],
     order: Annotated[
         Literal["asked", "file"],
-        typer.Option(help="Send the lines that are asked for, or all as they lie in the file."),
+        typer.Option(help="Send the requested lines, or all in the order of the file."),
     ] = "asked",
     budget: Annotated[
-        int | None, typer.Option(help="Columns per slice; a quarter of them where not given.")
+        int | None, typer.Option(help="Columns per slice; a quarter of all by default.")
     ] = None,
     n_initial: Annotated[
-        int | None, typer.Option(help="Central columns measured first; else an eighth of them.")
+        int | None, typer.Option(help="Central columns measured first; an eighth by default.")
     ] = None,
-    columns_per_step: Annotated[int, typer.Option(min=1, help="Columns asked for at once.")] = 1,
-    header: Annotated[Path | None, typer.Option(help="XML header, where FILE has none.")] = None,
+    columns_per_step: Annotated[int, typer.Option(min=1, help="Columns per request.")] = 1,
+    header: Annotated[Path | None, typer.Option(help="XML header, if FILE has none.")] = None,
     token: Annotated[
         str | None, typer.Option(envvar="KSCOUT_TOKEN", help="The token of the service.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for images, .npy and .png.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a recorded MRD file into a running service, and print which columns it chose.
+    """Send a recorded MRD file to a running service, and print the columns that it selected.
 
     Example: kscout replay scan.mrd --to 127.0.0.1:9002 --budget 32 --n-initial 16 --out images
     """
@@ -44,12 +44,12 @@ def replay(
         "token": token,
     }
     config = {name: value for name, value in given.items() if value is not None}
-    closes = "the service closes what it has of the scan; typed again, it is played anew"
+    closes = "the service closes its part of the scan; the same command sends it from the start"
     with stopping(lambda: closes):
         played = play(file, to, config=config, order=order, header=header, out=out)
-    told = [{"name": x.name, "chosen": x.chosen, "measured": x.measured} for x in played]
+    records = [{"name": x.name, "chosen": x.chosen, "measured": x.measured} for x in played]
     if as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(records))
         return
     for x in played:
         late = f" ({x.n_late} late)" if x.n_late else ""

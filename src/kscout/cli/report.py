@@ -12,7 +12,7 @@ from kscout.cli.options import AsJson
 
 
 class Format(StrEnum):
-    """What a report is written as."""
+    """Output format of a report."""
 
     HTML = "html"
     CSV = "csv"
@@ -29,10 +29,10 @@ def report(
         typer.Argument(metavar="RUNS", help="Evaluation, analysis and run folders, or parents."),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write; report.html where not given.")
+        Path | None, typer.Option("--out", "-o", help="Output file. [default: report.html]")
     ] = None,
     form: Annotated[
-        Format, typer.Option("--format", help="The page, or its tables alone.")
+        Format, typer.Option("--format", help="The page, or only its tables.")
     ] = Format.HTML,
     figures: Annotated[
         Path | None, typer.Option(help="Folder for every figure as PNG, SVG and PDF.")

@@ -11,7 +11,7 @@ from kscout.cli.options import Device
 from kscout.names import POLICIES
 
 _POLICY = POLICIES.words("a run folder", "a weights file", "a zoo name", "LABEL=PATH")
-_SEVERAL = "Any number of times: sessions take the first, the page offers all."
+_SEVERAL = "Repeatable: sessions use the first, the page offers all."
 
 
 def serve(
@@ -20,13 +20,13 @@ def serve(
     ],
     policy: Annotated[list[str], typer.Option(help=f"{_POLICY}. {_SEVERAL}", show_default=False)],
     data: Annotated[Path | None, typer.Option(help="A store whose slices the page offers.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address of the service.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 selects a free one.")] = 0,
     mrd_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of MRD streams; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="Port for MRD streams; 0 selects a free one.")
     ] = 0,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name clients may call it by; any number of times.")
+        list[str] | None, typer.Option(help="A host name that clients may use; repeatable.")
     ] = None,
     token: Annotated[
         str | None,
@@ -39,18 +39,18 @@ def serve(
         bool, typer.Option(help="Trust the X-Forwarded headers of a proxy on this machine.")
     ] = False,
     keep: Annotated[
-        Path | None, typer.Option(help="Folder of sessions, continued after a restart.")
+        Path | None, typer.Option(help="Folder for sessions, which resume after a restart.")
     ] = None,
-    most_sessions: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 100,
-    idle_s: Annotated[float, typer.Option(min=1, help="Close a session idle so long.")] = 3600,
+    most_sessions: Annotated[int, typer.Option(min=1, help="Limit of sessions.")] = 100,
+    idle_s: Annotated[float, typer.Option(min=1, help="Close sessions idle for so long.")] = 3600,
     sample: Annotated[
         int | None,
         typer.Option(
-            metavar="SEED", help="Draw columns by a policy's probabilities, by this seed."
+            metavar="SEED", help="Sample columns from the policy's probabilities with this seed."
         ),
     ] = None,
     deadline_s: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds after which --fallback answers.")
+        float | None, typer.Option(min=0.001, help="Seconds after which --fallback decides.")
     ] = None,
     fallback: Annotated[
         str,
@@ -58,7 +58,7 @@ def serve(
     ] = "center-out",
     device: Device = "auto",
 ) -> None:
-    """Serve a page to steer acquisitions, and sessions by REST, WebSocket and MRD streams.
+    """Serve sessions by REST, WebSocket and MRD streams, and a page to control them.
 
     Prints its addresses as JSON when ready.
 
@@ -68,7 +68,7 @@ def serve(
     from kscout.serve.run import fallback_maker
     from kscout.serve.run import serve as run
 
-    with stopping(lambda: _told_sessions(keep)):
+    with stopping(lambda: _outcome_of_sessions(keep)):
         run(
             *(reconstructor, policy),
             data=data,
@@ -86,10 +86,10 @@ def serve(
         )
 
 
-def _told_sessions(keep: Path | None) -> str:
-    """Return what becomes of the sessions of a service that was stopped."""
+def _outcome_of_sessions(keep: Path | None) -> str:
+    """Return the state of the sessions of a service that was stopped."""
     if keep is None:
-        return "its sessions are gone; with --keep FOLDER they are continued"
+        return "its sessions are lost; with --keep FOLDER they would be continued"
     if not keep.is_dir() or not any(keep.iterdir()):
-        return f"it had no sessions to keep in {keep}"
-    return f"its sessions are in {keep}; type the same command again to go on with them"
+        return f"it had no sessions to store in {keep}"
+    return f"its sessions are in {keep}; repeat the same command to continue them"

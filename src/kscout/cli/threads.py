@@ -1,7 +1,7 @@
-"""Threads on a machine that others use too; decided before torch is loaded, which reads it then.
+"""Number of threads on a shared machine, set before torch reads it at import.
 
-The number of threads may change the last digits of a result, so it follows from the machine or the
-container alone, never from how busy it is. How threads wait for each other changes no digit.
+The number of threads may change the last digits of a result, so it only depends on the machine or
+the container, not on its load. The way in which threads wait changes no digit.
 """
 
 import logging
@@ -11,16 +11,16 @@ from pathlib import Path
 
 _NUMBER, _WAITING = "OMP_NUM_THREADS", "OMP_WAIT_POLICY"
 _BUSY = 0.5
-"""Share of the cores in use from which a machine counts as shared."""
+"""Fraction of busy cores from which a machine counts as shared."""
 
 
 def share_the_machine() -> None:
-    """Set how this process computes, unless the user has said it; tell where it will be slow."""
+    """Set the threads of this process, unless the user has; print a warning if it is slow."""
     if hasattr(os, "sched_getaffinity"):
-        own = len(os.sched_getaffinity(0))
+        n_available = len(os.sched_getaffinity(0))
     else:
-        own = os.cpu_count() or 1
-    sentence = settle(os.environ, n_cores=own, quota=cpu_quota(), load=os.getloadavg()[0])
+        n_available = os.cpu_count() or 1
+    sentence = settle(os.environ, n_cores=n_available, quota=cpu_quota(), load=os.getloadavg()[0])
     if sentence:
         logging.getLogger(__name__).warning(sentence)
 
@@ -28,13 +28,13 @@ def share_the_machine() -> None:
 def settle(
     environment: MutableMapping[str, str], *, n_cores: int, quota: float | None, load: float
 ) -> str | None:
-    """Put threads and their waiting into an environment; return what to tell the user.
+    """Set the number of threads and their way of waiting in an environment; return a warning.
 
     Args:
-        environment: left alone where it names a number of threads.
-        n_cores: that this process may use.
+        environment: unchanged if it has a number of threads.
+        n_cores: cores that this process may use.
         quota: processors that a container grants; None for all.
-        load: processes that want to run, as a mean over the last minute.
+        load: running processes, averaged over the last minute.
     """
     if _NUMBER in environment:
         return None
@@ -43,7 +43,7 @@ def settle(
         environment[_NUMBER] = str(n_threads)
     if n_threads == 1 or load < _BUSY * n_cores:
         return None
-    # A thread that waits by spinning takes its core from those that work.
+    # A thread that waits by spinning occupies the core of others.
     environment.setdefault(_WAITING, "PASSIVE")
     n_free = max(1, min(n_threads - 1, round(n_cores - load)))
     return (
@@ -54,7 +54,7 @@ def settle(
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Return the processors that a container grants; None where it sets no bound."""
+    """Return the processors that a container grants; None for no limit."""
     try:
         quota, period = (root / "cpu.max").read_text(encoding="ascii").split()
         return None if quota == "max" else int(quota) / int(period)

@@ -7,7 +7,7 @@ import typer
 
 from kscout.cli import options
 from kscout.cli.console import Commands
-from kscout.cli.progress import tell_runs, training_progress
+from kscout.cli.progress import print_runs, training_progress
 from kscout.config import (
     RECONSTRUCTOR_TRAININGS,
     ReconstructorConfig,
@@ -69,7 +69,7 @@ def reconstructor(
     resolved = resolve_reconstructor(preset, config, settings or [], flags)
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
         run = train_reconstructor(resolved, store, out, device=device, on_step=on_step)
-    tell_runs([run], as_json=as_json)
+    print_runs([run], as_json=as_json)
 
 
 def resolve_reconstructor(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kscout.cli import options
-from kscout.cli.progress import tell_runs, training_progress
+from kscout.cli.progress import print_runs, training_progress
 from kscout.cli.train_policy import PolicyNetwork, Preset, preset_acquisition
 from kscout.config import (
     AcquisitionSetting,
@@ -82,7 +82,7 @@ def train_joint(
         runs = train_joints(
             *(configs, store, outs), start=reconstructor, device=device, on_step=on_step
         )
-    tell_runs(runs, as_json=as_json)
+    print_runs(runs, as_json=as_json)
 
 
 def resolve_joint(

@@ -9,7 +9,7 @@ import typer
 
 from kscout.cli import options
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
-from kscout.cli.progress import tell_runs, training_progress
+from kscout.cli.progress import print_runs, training_progress
 from kscout.config import (
     ACQUISITIONS,
     AcquisitionSetting,
@@ -97,7 +97,7 @@ def train_policy(
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
         where = (store, reconstructor, outs)
         runs = train_policies(configs, *where, start=start, device=device, on_step=on_step)
-    tell_runs(runs, as_json=as_json)
+    print_runs(runs, as_json=as_json)
 
 
 def _start(initial: str, n_initial: int | None, data: Path) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def train_together(
     configs = [resolve_policy(_PRESET, file, [], {}) for file in config]
     with training_progress() as on_step:
         runs = train_policies(configs, store, reconstructor, out, device=device, on_step=on_step)
-    tell_runs(runs, as_json=as_json)
+    print_runs(runs, as_json=as_json)
 
 
 def resolve_policy(

@@ -1,4 +1,4 @@
-"""`kscout zoo`: the trained weights that come with the package, and their cards."""
+"""`kscout zoo`: the trained weights of the package, and their cards."""
 
 import json
 from typing import Annotated
@@ -10,13 +10,13 @@ from kscout.cli.options import AsJson
 
 def zoo(
     name: Annotated[
-        str | None, typer.Argument(help="Entry whose card is shown; all are listed without.")
+        str | None, typer.Argument(help="Entry whose card is printed; by default all are listed.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the trained weights that come with the package, or show the card of one.
+    """List the trained weights of the package, or print the card of one.
 
-    Commands take a name wherever they take weights.
+    Commands accept these names wherever they accept weights.
 
     Example: kscout zoo knee-unet
     """

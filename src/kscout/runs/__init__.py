@@ -1,18 +1,18 @@
-"""A run folder: all that is needed to redo a run, to go on with it, and to report on it.
+"""A run folder: all that is needed to repeat, resume and report a run.
 
 | file | what |
 |---|---|
 | `config.toml` | the settings, resolved |
 | `provenance.json` | commit, versions, seed, device, command, hardware, fingerprints of inputs |
 | `metrics.jsonl` | one JSON object per line, one line per epoch |
-| `checkpoint.pt` | the last epoch's state, from which a killed run goes on |
+| `checkpoint.pt` | the last epoch's state, from which a killed run resumes |
 | `weights.safetensors` | the last epoch's weights; `best.safetensors` those of the best epoch |
-| `epoch-0010.safetensors` | the weights of a kept epoch |
-| `done.json` | present when the run is finished |
-| `.faults/rank-N.log` | what a process under torchrun that died said last |
+| `epoch-0010.safetensors` | the weights of a saved epoch |
+| `done.json` | present if the run is finished |
+| `.faults/rank-N.log` | last output of a process under torchrun that failed |
 
-Every file but `metrics.jsonl` appears whole. A line of metrics may be torn by a kill, and lines
-may be ahead of the checkpoint: both are dropped when the run goes on. Nothing here needs torch.
+Every file except `metrics.jsonl` is written atomically. A kill may truncate a line of metrics, and
+lines may be ahead of the checkpoint: both are dropped at resumption. Nothing here needs torch.
 """
 
 import json
@@ -49,19 +49,19 @@ Record = dict[str, Any]
 @final
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands, as `on_step` callbacks are told after every optimizer step."""
+    """Progress of a training, for `on_step` callbacks after every optimizer step."""
 
     epoch: int
     """Counted from 1."""
     n_epochs: int
     step: int
-    """Optimizer steps done in this epoch."""
+    """Optimizer steps of this epoch so far."""
     n_steps: int
     """Optimizer steps per epoch."""
     record: Record = field(default_factory=dict)
-    """The line just written to `metrics.jsonl`; empty inside an epoch."""
+    """The latest line of `metrics.jsonl`; empty inside an epoch."""
     typical_epoch: int | None = None
-    """The first epoch that takes as long as those after it; None where all do, and all steps."""
+    """The first epoch with the duration of later ones; None if all epochs and steps are alike."""
 
 
 @final
@@ -74,7 +74,7 @@ class Run:
     provenance: Provenance
     _lock: int
     is_new: bool = False
-    """Whether the folder was empty before."""
+    """Whether the folder was empty."""
 
     @classmethod
     def create_or_resume(
@@ -86,15 +86,15 @@ class Run:
         device: str,
         command: Sequence[str] | None = None,
     ) -> "Run":
-        """Open a folder for this run: a new one, or its own of before.
+        """Open a folder for this run: a new one, or the existing one of the same run.
 
         Args:
             path: the run folder.
-            config: resolved settings; a folder of other settings is refused.
-            inputs: fingerprints by name of what the run reads (store, reconstructor); a folder
-                that was begun with others is refused.
-            device: the device in words, e.g. `cpu` or the name of a GPU.
-            command: the command line; that of this process where not given.
+            config: resolved settings; a folder with other settings raises an error.
+            inputs: fingerprints of the run's inputs by name (store, reconstructor); a folder
+                with other inputs raises an error.
+            device: description of the device, e.g. `cpu` or the name of a GPU.
+            command: the command line; by default that of this process.
         """
         path = Path(path)
         if str(path).encode(errors="ignore").decode() != str(path):
@@ -112,7 +112,7 @@ class Run:
                 )
             for leftover in path.glob(".*.part"):
                 leftover.unlink()
-            _check_whole(path)
+            _check_complete(path)
             if is_begun and (path / PROVENANCE).exists():
                 provenance = _read_provenance(path)
                 _check_same_inputs(path, provenance, inputs)
@@ -120,8 +120,8 @@ class Run:
             else:
                 provenance = describe(config, inputs, device, command or sys.argv)
                 save(path / PROVENANCE, provenance)
-            # Last, so that a folder with settings is one whose provenance is known; a provenance
-            # without settings is of a run that was killed before it began, and replaced.
+            # Last, so that a folder with settings also has provenance; a provenance without
+            # settings belongs to a run that was killed before its start, and is replaced.
             if not is_begun:
                 write_text(path / CONFIG, to_toml(config))
         except BaseException:
@@ -156,11 +156,11 @@ class Run:
         return self.path / "best.safetensors"
 
     def epoch_path(self, epoch: int) -> Path:
-        """Weights of a kept epoch."""
+        """Weights of a saved epoch."""
         return epoch_path(self.path, epoch)
 
     def note(self, **facts: Any) -> None:  # noqa: ANN401 - any JSON value
-        """Add facts to the provenance, e.g. the convolution backend that was chosen."""
+        """Add facts to the provenance, e.g. the selected convolution backend."""
         notes = {**self.provenance.notes, **facts}
         self.provenance = replace(self.provenance, notes=notes)
         save(self.path / PROVENANCE, self.provenance)
@@ -171,7 +171,7 @@ class Run:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
                 file.flush()
-                # The checkpoint that follows must not outlive the line.
+                # The checkpoint that follows must not be saved without the line.
                 os.fsync(file.fileno())
         except OSError as error:
             raise RunError(
@@ -180,7 +180,7 @@ class Run:
             ) from error
 
     def rewind(self, epoch: int) -> list[Record]:
-        """Drop torn lines and lines after an epoch; return those that stay."""
+        """Drop truncated lines and lines after an epoch; return the remaining ones."""
         kept = [record for record in read_metrics(self.path) if record["epoch"] <= epoch]
         if epoch > 0 and (not kept or kept[-1]["epoch"] != epoch):
             raise RunError(
@@ -191,11 +191,11 @@ class Run:
         return kept
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Mark the run as finished, with what there is to say about it in short."""
+        """Mark the run as finished, with a short summary."""
         write_json(self.path / DONE, {"date": now(), **summary})
 
     def discard(self) -> None:
-        """Remove a run that never began, as if its settings had been refused at once."""
+        """Remove a run that never started, as if its settings had been rejected."""
         if self.is_new and not self.checkpoint_path.exists():
             for name in (CONFIG, METRICS, PROVENANCE, LOCK):
                 (self.path / name).unlink(missing_ok=True)
@@ -203,14 +203,14 @@ class Run:
                 self.path.rmdir()
 
     def close(self) -> None:
-        """Let other processes open the folder."""
+        """Allow other processes to open the folder."""
         os.close(self._lock)
 
 
 @final
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder says, for tables and figures."""
+    """Content of a run folder, for tables and figures."""
 
     path: Path
     config: Record
@@ -218,7 +218,7 @@ class RunRecord:
     provenance: Provenance
     metrics: list[Record]
     done: Record | None
-    """The closing summary; None while the run is not finished."""
+    """The final summary; None if the run is not finished."""
 
     @property
     def kind(self) -> str:
@@ -230,9 +230,9 @@ class RunRecord:
 
     def __repr__(self) -> str:
         last = self.metrics[-1] if self.metrics else {}
-        told = ", ".join(f"{key} {value:.6g}" for key, value in last.items())
+        metrics = ", ".join(f"{key} {value:.6g}" for key, value in last.items())
         state = "finished" if self.is_finished else "not finished"
-        return f"Run {self.path} ({self.kind}, {state}): {told or 'no epoch yet'}"
+        return f"Run {self.path} ({self.kind}, {state}): {metrics or 'no epoch yet'}"
 
     def _repr_html_(self) -> str:
         from kscout.figures.notebook import training_html
@@ -258,7 +258,7 @@ def read_run(path: Path | str) -> RunRecord:
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """Return the metrics of a run folder; a last line that a kill tore is left out."""
+    """Return the metrics of a run folder; a truncated last line is omitted."""
     file = path / METRICS
     if not file.exists():
         return []
@@ -277,7 +277,7 @@ def read_metrics(path: Path) -> list[Record]:
 
 
 def _is_epoch(record: object) -> TypeGuard[Record]:
-    """Say whether a line tells of an epoch: numbers by name, the epoch and its validation too."""
+    """Return whether a line describes an epoch: numbers by name, with epoch and validation."""
     return (
         isinstance(record, dict)
         and type(record.get("epoch")) is int
@@ -286,7 +286,7 @@ def _is_epoch(record: object) -> TypeGuard[Record]:
 
 
 def epoch_path(path: Path, epoch: int) -> Path:
-    """Return where a run folder keeps the weights of an epoch."""
+    """Return the path of the weights of an epoch in a run folder."""
     return path / f"epoch-{epoch:04d}.safetensors"
 
 
@@ -302,7 +302,7 @@ def _check_same_config(path: Path, config: Config) -> None:
     here = tomllib.loads(to_toml(config))
     if there.get("kind") != here["kind"]:
         raise RunError(
-            f"{path} holds a run of kind {there.get('kind')!r}, not {here['kind']!r}; "
+            f"{path} is a run of kind {there.get('kind')!r}, not {here['kind']!r}; "
             "name another --out"
         )
     try:
@@ -314,16 +314,16 @@ def _check_same_config(path: Path, config: Config) -> None:
     if found := differences(_completed(there, config), here):
         raise RunError(
             f"{path} belongs to a run with other settings: {told(found)}; "
-            "name another --out, or take its settings"
+            "name another --out, or use its settings"
         )
 
 
 def _completed(kept: Record, config: Config) -> Record:
-    """Return kept settings with the defaults of those that their version did not have."""
+    """Return saved settings with defaults for those that their version lacked."""
     training = kept.get("training")
     if not isinstance(training, dict):
         return kept
-    # What comes from outside names its settings, which have no method by default.
+    # Settings of other packages have no method by default.
     own = config.training
     if isinstance(own, ReconstructorTraining):
         defaults = to_toml(type(own)())
@@ -332,8 +332,8 @@ def _completed(kept: Record, config: Config) -> Record:
     return {**kept, "training": {**tomllib.loads(defaults), **training}}
 
 
-def _check_whole(path: Path) -> None:
-    """Refuse a finished run that lost what it was made for."""
+def _check_complete(path: Path) -> None:
+    """Raise an error if a finished run lost its results."""
     gone = [name for name in ("weights.safetensors", METRICS) if not (path / name).is_file()]
     if not (path / DONE).exists():
         return
@@ -353,6 +353,6 @@ def _check_same_inputs(path: Path, provenance: Provenance, inputs: Mapping[str, 
     for name in dict.fromkeys([*before, *inputs]):
         if before.get(name) != inputs.get(name):
             raise RunError(
-                f"{path} was begun with another {name} ({before.get(name)} there, "
+                f"{path} was started with another {name} ({before.get(name)} there, "
                 f"{inputs.get(name)} here); give the same one or name another --out"
             )

@@ -1,4 +1,4 @@
-"""What tables and figures take from the files of a run, and how they are checked for it."""
+"""The content of run files that tables and figures need, and its validation."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ class _Acquisition:
 @final
 @dataclass(frozen=True)
 class Settings:
-    """What tables and figures take from the settings of a run, of any estimator."""
+    """Settings of a run that tables and figures need, for any estimator."""
 
     kind: Literal["reconstructor", "policy", "joint"]
     training: _Training
@@ -42,24 +42,24 @@ class Settings:
 @final
 @dataclass(frozen=True)
 class Done:
-    """What a run says of itself when it is finished."""
+    """Summary of a finished run."""
 
     best_epoch: int
-    """Best in the training's metric."""
+    """Epoch with the best value of the training's metric."""
     best_val_ssim: float
-    """SSIM of that epoch, whatever it is best in."""
+    """SSIM of that epoch."""
     metric: str
-    """What it is best in, whose value follows as `best_val_...`."""
+    """Name of the metric, whose value is in `best_val_...`."""
     others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
 
 
 def check_settings(table: dict[str, Any], file: Path) -> None:
-    """Refuse settings of a run in which something is amiss that tables and figures need."""
+    """Raise an error for settings of a run that lack content for tables and figures."""
     _check(Settings, table, file)
 
 
 def read_checked(kind: type[Settings | Done], file: Path) -> dict[str, Any]:
-    """Return a file as plain tables in which everything is there that others ask for."""
+    """Return a file as plain tables with all required content."""
     table = read_file(file, error=RunError)
     _check(kind, table, file)
     return table
