@@ -78,7 +78,7 @@ def test_a_preset_that_leaves_nothing_says_that_it_is_the_preset(tmp_path: Path)
 def test_text_files_and_draws_exclude_each_other(source: Path, tmp_path: Path) -> None:
     arguments = ("import", source, "--out", tmp_path / "store", "--splits", tmp_path)
     for option in (("--held-out", 0.2), ("--test-from-train",)):
-        with pytest.raises(ConfigError, match=f"--splits names .*; drop it or {option[0]}"):
+        with pytest.raises(ConfigError, match=f"--splits names .*; remove it or {option[0]}"):
             kscout("data", *arguments, *option)
 
 

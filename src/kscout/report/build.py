@@ -85,7 +85,7 @@ def analysis_sections(contents: Contents, styles: dict[str, LineStyle]) -> list[
     for name in ANALYSES.entries:
         kind = ANALYSES.resolve(name)
         if kind.title not in asked and (blocks := kind.unasked(material, page)):
-            protocol = protocols_in(run.config for run in found.runs)
+            protocol = protocols_in(run.config for run in contents.runs)
             own = under_protocol(blocks, protocol if kind.reads == "runs" else None)
             parts.setdefault(kind.title, []).extend(own)
     return [Section(title, tuple(blocks)) for title, blocks in parts.items() if blocks]

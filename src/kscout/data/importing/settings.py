@@ -124,7 +124,7 @@ class ImportSettings:
         if not 0 <= self.held_out < 1:
             raise ConfigError(f"--held-out is {self.held_out}; give one from 0 to below 1")
         if self.splits is not None and self.test_from_train:
-            raise ConfigError("--splits names the test volumes; drop it or --test-from-train")
+            raise ConfigError("--splits names the test volumes; remove it or --test-from-train")
         self._check_kind()
 
     @property
