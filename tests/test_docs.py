@@ -20,6 +20,8 @@ TEXTS = [*PAGES, *CONFIGS, *sorted((ROOT / "examples").glob("*.py")), ROOT / "Ma
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home|Users|mnt|private)/\w|[A-Z]:\\\w")
 PROMPT = re.compile(r"^\s*(?:\$ |# {2,}|\w+=\S+ )*(?:\.venv/bin/)?(?=kscout )")
 LINK = re.compile(r"""(?:\]\(|\bsrc(?:set)?=")([^)"\s]+)[)"]""")
+GENERATED = {ROOT / "docs" / "reference" / "settings.md"}
+"""Pages that only the site has; its build checks links to them."""
 COMMANDS: Any = typer.main.get_command(app)
 
 
@@ -28,12 +30,8 @@ def name_of(path: Path) -> str:
 
 
 @pytest.fixture(autouse=True)
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands find the modules that pages show."""
-    text = (ROOT / "docs" / "how-to" / "add-an-analysis.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    (tmp_path / "spread.py").write_text(code, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "tests" / "outside")
 
 
@@ -141,13 +139,12 @@ def test_wrong_commands_are_found(line: str) -> None:
         check_parses(line)
 
 
-@pytest.mark.parametrize("page", ["add-a-policy.md", "add-a-reconstruction.md"])
-def test_components_of_the_guides_keep_their_contract(page: str) -> None:
-    text = (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
-    component, check = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+def test_components_of_the_guide_keep_their_contract() -> None:
+    text = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "guide"}
-    exec(component, names)
-    exec("\n".join(line for line in check.splitlines() if "evaluate" not in line), names)
+    for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)[:4]:
+        exec(code, names)
+    assert {"Spectrum", "Unrolled"} <= set(names)
 
 
 def anchors(path: Path) -> set[str]:
@@ -168,6 +165,8 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
             continue
         file, _, anchor = link.partition("#")
         target = (path.parent / file).resolve() if file else path
+        if target in GENERATED:
+            continue
         assert target.exists(), f"{name_of(path)} links to {link}, which does not exist"
         assert target.is_relative_to(ROOT)
         if anchor:

@@ -1,7 +1,6 @@
-"""The analysis of docs/how-to/add-an-analysis.md, from a folder outside of the package."""
+"""An analysis that runs policies, from a folder outside of the package."""
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.names import table as names
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-an-analysis.md"
+MODULE = Path(__file__).parents[2] / "outside" / "spread.py"
 NAME = "spread:Spread"
 
 
@@ -26,7 +25,7 @@ def folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test_slices: SliceSet, train_slices: SliceSet
 ) -> Iterator[Path]:
     """A folder with the module and a store, in which a user works."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    code = MODULE.read_text(encoding="utf-8")
     lines = [line for line in code.splitlines() if line.strip()]
     assert len(lines) < 40
     (tmp_path / "spread.py").write_text(code, encoding="utf-8")
