@@ -41,7 +41,9 @@ def source(tmp_path: Path) -> Path:
 def test_import_keeps_the_documented_form(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     said = kscout("data", "import", source, "--out", out, "--size", 64, "--center-volume")
-    assert "3 train, 3 val, 3 test slices" in said
+    assert "3 train, 3 val, 3 test slices" in said and "already" not in said
+    again = kscout("data", "import", source, "--out", out, "--size", 64, "--center-volume")
+    assert f"{out}: already imported; 3 train, 3 val, 3 test slices" in again
     store = Store.open(out)
     assert store.split("val").magnitudes().shape == (3, 64, 64)
     assert store.split("val").slices == (1, 2, 3)

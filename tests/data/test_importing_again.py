@@ -1,7 +1,10 @@
 """Importing survives being stopped and killed, and is not done twice."""
 
+import json
+import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +67,68 @@ def test_a_finished_import_is_not_done_again(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"exists already \(size is 7 there and 9 here\); choose"):
         import_folder(source, tmp_path / "store", ImportSettings(size=9, skip_bad=True))
     write_volume(source / "singlecoil_val" / "more.h5")
-    with pytest.raises(DataError, match=r"exists already \(made from other files\); choose"):
+    with pytest.raises(DataError, match=r"exists already \(made from other files, .*\); choose"):
         import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
+
+
+def test_changed_pixels_in_files_of_equal_name_and_size_are_noticed(tmp_path: Path) -> None:
+    source, out = write_layout(tmp_path / "knee", train=2, val=1, test=1), tmp_path / "store"
+    made = import_folder(source, out, SETTINGS)
+    file = source / "singlecoil_train" / "file1.h5"
+    before = file.stat().st_size
+    write_volume(file, IMAGES / 2)
+    assert file.stat().st_size == before
+    with pytest.raises(DataError, match=r"exists already \(made from .* files that have changed"):
+        import_folder(source, out, SETTINGS)
+    assert import_folder(source, tmp_path / "new", SETTINGS).fingerprint != made.fingerprint
+
+
+def test_large_files_are_compared_by_samples_and_time(tmp_path: Path) -> None:
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", np.ones((9, 400, 401), dtype=np.float32))
+    file, settings = tmp_path / "1.npy", ImportSettings()
+    store = import_folder(tmp_path, tmp_path / "out" / "store", settings)
+    assert import_folder(tmp_path, store.path, settings).fingerprint == store.fingerprint
+    with file.open("r+b") as handle:  # between two samples
+        handle.seek(100_000)
+        handle.write(b"\0\0\0\0")
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
+    with pytest.raises(DataError, match="files that have changed"):
+        import_folder(tmp_path, store.path, settings)
+
+
+def test_an_interrupted_import_never_mixes_old_and_new_files(tmp_path: Path) -> None:
+    source, out = write_layout(tmp_path / "knee", train=2, val=1, test=1), tmp_path / "store"
+    interrupted(source, out, SETTINGS, 2)
+    write_volume(source / "singlecoil_train" / "file1.h5", IMAGES / 2)
+    with pytest.raises(DataError, match=r"files that have changed\) and is unfinished; .*delete"):
+        import_folder(source, out, SETTINGS)
+
+    def change(done: int, total: int, name: str) -> None:
+        write_volume(source / "singlecoil_train" / "file0.h5", IMAGES / done)
+
+    with pytest.raises(DataError, match="changed during the import; repeat the command"):
+        import_folder(source, tmp_path / "other", SETTINGS, change)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_store_of_0_2_counts_as_imported_until_a_source_is_newer(tmp_path: Path) -> None:
+    source, out = write_layout(tmp_path / "knee", train=2, val=1, test=1), tmp_path / "store"
+    made = import_folder(source, out, SETTINGS)
+    names = ("train", "file0.h5"), ("train", "file1.h5"), ("val", "file2.h5"), ("test", "file3.h5")
+    sizes = [
+        [split, name, (source / f"singlecoil_{split}" / name).stat().st_size]
+        for split, name in names
+    ]
+    manifest = json.loads((out / "manifest.json").read_text())
+    del manifest["recipe"]["contents_sha256"]
+    manifest["recipe"]["files_sha256"] = sha256(json.dumps(sizes).encode()).hexdigest()
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    assert import_folder(source, out, SETTINGS).fingerprint == made.fingerprint
+    write_volume(source / "singlecoil_train" / "file1.h5", IMAGES / 2)
+    os.utime(source / "singlecoil_train" / "file1.h5", (2**32, 2**32))
+    with pytest.raises(DataError, match="files that have changed"):
+        import_folder(source, out, SETTINGS)
 
 
 KILLED = """

@@ -18,6 +18,7 @@ from kscout.cli.progress import drawn_bars
 from kscout.config.written import MATRIX
 from kscout.data.importing.settings import ImportSettings
 from kscout.data.making import MakeSettings, paper_settings
+from kscout.data.manifest import MANIFEST
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import IMPORT_PRESETS, SOURCES
 
@@ -53,9 +54,10 @@ def import_(
     if {"splits", "held_out"} <= set(options):
         raise ConfigError("--splits names the volumes of every split; remove it or --held-out")
     settings = ImportSettings(**{**_preset(preset), **options})
+    is_done = (out / MANIFEST).is_file()
     with _progress("importing") as on_volume:
         store = import_folder(source, out, settings, on_volume)
-    _print_summary(summarize(store), as_json)
+    _print_summary(summarize(store), as_json, state="already imported; " if is_done else "")
 
 
 @app.command()
@@ -88,9 +90,10 @@ def make(
 
     options["sources"] = (*options.get("sources", ()), *(more or ()))
     settings = paper_settings(kind, **options) if paper else MakeSettings(kind=kind, **options)
+    is_done = (out / MANIFEST).is_file()
     with _progress("making") as on_volume:
         store = make_store(out, settings, on_volume)
-    _print_summary(summarize(store), as_json)
+    _print_summary(summarize(store), as_json, state="already made; " if is_done else "")
 
 
 @app.command()
@@ -176,14 +179,14 @@ def _plain_progress(action: str, every_s: float = 5.0) -> Callable[[int, int, st
     return on_volume
 
 
-def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
+def _print_summary(summary: dict[str, Any], as_json: bool, state: str = "") -> None:
     if as_json:
         sys.stdout.write(json.dumps(summary) + "\n")
         return
     counts = ", ".join(f"{count} {split}" for split, count in summary["splits"].items())
     fingerprint = summary["fingerprint"][:12]
     word = "slice" if sum(summary["splits"].values()) == 1 else "slices"
-    text = f"{summary['path']}: {counts} {word}; fingerprint {fingerprint}\n"
+    text = f"{summary['path']}: {state}{counts} {word}; fingerprint {fingerprint}\n"
     sys.stdout.write(printable(text))
     sys.stdout.writelines(f"{line}\n" for line in _geometry_lines(summary))
     for entry in summary["left_out"]:

@@ -10,13 +10,14 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from kscout.data.formats import amount
+from kscout.data.integrity import source_checksum
 from kscout.data.kinds import IMAGES, TARGETS
 from kscout.data.makers.heads import Head, HeadSplit, download_heads, load_heads, split_heads
 from kscout.data.makers.parallel import make_volumes
 from kscout.data.making import MakeSettings
 from kscout.data.manifest import SPLITS
 from kscout.data.store import Store, unfinished_path
-from kscout.data.store_writer import OnVolume, StoreWriter, finished_store
+from kscout.data.store_writer import CONTENTS, OnVolume, StoreWriter, finished_store
 from kscout.errors import ConfigError
 from kscout.names import SOURCES
 
@@ -28,7 +29,8 @@ def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | No
     """Make a store; the same settings again resume it or return the finished store."""
     out = Path(out)
     recipe = _recipe(settings)
-    if done := finished_store(out, recipe):
+    of_0_2 = {key: value for key, value in recipe.items() if key != CONTENTS}
+    if done := finished_store(out, recipe, of_0_2=of_0_2, files=settings.sources):
         return done
     _check_room(out, settings)
     kind = IMAGES if settings.coils is None else TARGETS[settings.target]
@@ -115,4 +117,7 @@ def _recipe(settings: MakeSettings) -> dict[str, Any]:
             del values[name]  # Existing stores lack it and must resume.
     values["sources"] = [path.as_posix() for path in settings.sources]
     values["size"] = settings.size or SOURCES[settings.kind].size
-    return {"command": "kscout data make", "settings": values}
+    recipe: dict[str, Any] = {"command": "kscout data make", "settings": values}
+    if settings.sources:
+        recipe[CONTENTS] = [source_checksum(path) for path in settings.sources]
+    return recipe

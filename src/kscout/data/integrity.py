@@ -6,6 +6,8 @@ Path, size and header are always checked. The content is checked by a full check
 
 import hashlib
 import math
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from kscout.data.formats import reading
 from kscout.data.manifest import ArrayRecord
 from kscout.errors import DataError
+from kscout.files import plain_file
 
 READ_WHOLE = 64 * 2**20
 """Size in bytes of the largest file that is read completely for its check."""
@@ -67,6 +70,22 @@ def sample(file: Path, n_header: int) -> bytes:
             handle.seek(n_header + last * number // (_N_BLOCKS - 1) // 16 * 16)
             blocks.append(handle.read(_BLOCK_BYTES))
     return b"".join(blocks)
+
+
+def source_checksum(file: Path) -> str | None:
+    """Return the checksum of a source file; None if it cannot be read.
+
+    Beyond the size of a sample it is the checksum of the modification time and of a sample.
+    """
+    try:
+        with plain_file(file, sys.maxsize) as handle:
+            facts = os.fstat(handle.fileno())
+            is_small = facts.st_size <= _N_BLOCKS * _BLOCK_BYTES
+            content = handle.read() if is_small else sample(file, 0)
+    except OSError:
+        return None
+    head = "" if is_small else f"{facts.st_size} {facts.st_mtime_ns} "
+    return hashlib.sha256(head.encode() + content).hexdigest()
 
 
 def _check_header(file: Path, array: ArrayRecord) -> int:

@@ -19,6 +19,9 @@ from kscout.data.slices import check_peak
 from kscout.data.store import Store, unfinished_path
 from kscout.errors import ConfigError, DataError
 
+CONTENTS = "contents_sha256"
+"""Key of a recipe: hash of the names and contents of the source files."""
+
 OnVolume = Callable[[int, int, str], None]
 """Called after each volume with the number of completed volumes, the total, and its name."""
 
@@ -289,13 +292,31 @@ def _sampling(columns: Columns, selectable: tuple[int, int]) -> dict[str, Any]:
     return {"selectable": (first, end), "measured": tuple(every), **per_slice}
 
 
-def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
-    """Return the finished store at `path` if it was made by the same recipe."""
+def finished_store(
+    path: Path,
+    recipe: dict[str, Any],
+    *,
+    of_0_2: dict[str, Any] | None = None,
+    files: Iterable[Path] = (),
+) -> Store | None:
+    """Return the finished store at `path` if it was made by the same recipe.
+
+    Args:
+        path: folder of the store.
+        recipe: JSON values from which the store can be made again.
+        of_0_2: the recipe that version 0.2 wrote, without the contents of files; a store with it
+            counts if no source file is newer.
+        files: the source files.
+    """
     if not (path / MANIFEST).is_file():
         return None
     store = Store.open(path)
     # A previous process was killed just before it removed its temporary files.
     (path / JOURNAL).unlink(missing_ok=True)
+    if of_0_2 is not None and CONTENTS not in store.manifest.recipe:
+        made = (path / MANIFEST).stat().st_mtime
+        is_older = all(file.stat().st_mtime <= made for file in files if file.exists())
+        recipe = of_0_2 if is_older else recipe
     recipe = json.loads(json.dumps(recipe))
     lacks = bool(store.manifest.left_out) and _rejects_bad(recipe)
     return store if _is_alike(store.manifest.recipe, recipe) and not lacks else None
@@ -322,6 +343,8 @@ def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
         there, here = _deciding(there), _deciding(here)
     one, other = ({**recipe, **recipe.get("settings", {})} for recipe in (there, here))
     for name in dict.fromkeys([*one, *other]):
-        if name not in ("settings", "files_sha256") and one.get(name) != other.get(name):
+        if name not in ("settings", CONTENTS, "files_sha256") and one.get(name) != other.get(name):
             return f"{name} is {one.get(name)!r} there and {other.get(name)!r} here"
-    return "made from other files" if there != here else "made with the same settings"
+    if there == here:
+        return "made with the same settings"
+    return "made from other files, or from files that have changed"

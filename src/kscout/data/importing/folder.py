@@ -15,10 +15,11 @@ from kscout.data.importing.kspace import caveats, is_kspace, store_kspace, virtu
 from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.splits import Assignment, assign_splits
 from kscout.data.importing.volumes import VolumeFile, find_stores, relative
+from kscout.data.integrity import source_checksum
 from kscout.data.kinds import IMAGES, TARGETS
 from kscout.data.manifest import SPLITS
 from kscout.data.store import WAYS_TO_SPLIT, Store
-from kscout.data.store_writer import OnVolume, StoreWriter, finished_store
+from kscout.data.store_writer import CONTENTS, OnVolume, StoreWriter, finished_store
 from kscout.errors import DataError
 from kscout.metrics import PSNR_CEILING
 
@@ -45,7 +46,8 @@ def import_folder(
     if assignment.left_out and not settings.skip_bad:
         raise DataError(f"{assignment.left_out[0][1]}, or continue without it by --skip-bad")
     recipe = _recipe(source, settings, assignment)
-    if done := finished_store(out, recipe):
+    of_0_2 = _recipe_of_0_2(recipe, assignment)
+    if done := finished_store(out, recipe, of_0_2=of_0_2, files=assignment.files):
         return done
     with StoreWriter(
         out, recipe, kind=TARGETS[settings.target] if settings.raw else IMAGES
@@ -60,6 +62,8 @@ def import_folder(
         ]
         for warning in warnings:
             logger.warning(warning)
+        if _contents(settings, assignment) != recipe[CONTENTS]:
+            raise DataError(f"files in {source} changed during the import; repeat the command")
         return writer.finish(warnings, virtual=virtual_coils(writer, settings))
 
 
@@ -171,13 +175,7 @@ def _rounded(value: float) -> str:
 
 
 def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> dict[str, Any]:
-    """Return the recipe of the store, with a hash of the names and sizes of its files."""
-    files = [
-        [split, volume.name, volume.n_bytes]
-        for split, found in assignment.volumes.items()
-        for volume in found
-    ]
-    digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
+    """Return the recipe of the store, with a hash of the names and contents of its files."""
     values = asdict(settings) | {
         name: path and path.as_posix()
         for name, path in (("splits", settings.splits), ("header", settings.header))
@@ -197,5 +195,30 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         "command": "kscout data import",
         "source": printable(source.as_posix()),
         "settings": values,
-        "files_sha256": digest,
+        CONTENTS: _contents(settings, assignment),
     }
+
+
+def _contents(settings: ImportSettings, assignment: Assignment) -> str:
+    header = [] if settings.header is None else [source_checksum(settings.header)]
+    files = [
+        [split, volume.name, *map(source_checksum, volume.files)]
+        for split, found in assignment.volumes.items()
+        for volume in found
+    ]
+    return _digest([*files, header])
+
+
+def _recipe_of_0_2(recipe: dict[str, Any], assignment: Assignment) -> dict[str, Any]:
+    """Return the recipe that version 0.2 wrote, with a hash of the names and sizes of its files."""
+    files = [
+        [split, volume.name, sum(path.stat().st_size for path in volume.files if path.is_file())]
+        for split, found in assignment.volumes.items()
+        for volume in found
+    ]
+    others = {key: value for key, value in recipe.items() if key != CONTENTS}
+    return {**others, "files_sha256": _digest(files)}
+
+
+def _digest(value: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

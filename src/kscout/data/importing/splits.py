@@ -46,6 +46,11 @@ class Assignment:
     left_out: tuple[tuple[str, str], ...] = ()
     """Names and reasons."""
 
+    @property
+    def files(self) -> list[Path]:
+        """Source files of all volumes."""
+        return [path for found in self.volumes.values() for one in found for path in one.files]
+
     def sampled(self, rate: float) -> "Assignment":
         """Return a fraction of the volumes of every split."""
         kept = {split: sample_volumes(found, rate) for split, found in self.volumes.items()}

@@ -46,9 +46,11 @@ class VolumeFile:
     """Name in `kscout.names.FORMATS`, or in `RAW_FORMATS`."""
 
     @property
-    def n_bytes(self) -> int:
-        files = dicom_files(self.path) if self.format == "dicom" else [self.path]
-        return sum(file.stat().st_size for file in files if file.is_file())
+    def files(self) -> list[Path]:
+        """The files that the volume is read from."""
+        if self.format == "bart":
+            return [self.path, self.path.with_suffix(".hdr")]
+        return dicom_files(self.path) if self.format == "dicom" else [self.path]
 
 
 def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
