@@ -293,7 +293,7 @@ HEADER = {"schema_version": 1, "kind": "policy", "component": "conv", "arguments
         ({**HEADER, "arguments": {"n_cols": -3}}, "does not fit conv of this kscout"),
         ({**HEADER, "arguments": {"n_cols": "wide"}}, "does not fit conv of this kscout"),
         ({**HEADER, "arguments": {"n_cols": 16, "n_channels": 0}}, "does not fit conv"),
-        ({**HEADER, "arguments": {"n_cols": 16, "n_hidden": 10**12}}, "does not fit conv"),
+        ({**HEADER, "arguments": {"n_cols": 16, "n_hidden": 10**6}}, "does not fit conv"),
         ({**HEADER, "arguments": {"n_cols": 16, "n_blocks": 60}}, "does not fit conv"),
         ({**HEADER, "arguments": {"columns": 16}}, "does not fit conv"),
     ],

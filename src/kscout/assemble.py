@@ -9,12 +9,13 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from kscout.config import Component, check_arguments, supported
+from kscout.config import Component, check_arguments, check_bounded, supported
 from kscout.core import Policy, Reconstructor
 from kscout.device import check_memory
 from kscout.errors import ConfigError, KScoutError
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
 from kscout.randomness import keyed_generator
+from kscout.weights import few_tensors
 
 
 def make_reconstructor(component: Component, *, seed: int = 0, **implied: object) -> Reconstructor:
@@ -64,6 +65,7 @@ def _make(
                 f"{kind}.{name} is {component.arguments[name]!r} but this run needs {value!r}; "
                 f"leave it out of [{kind}]"
             )
+    check_bounded(component.arguments, kind)
     check_arguments(constructor, component.arguments, kind)
     _check_complete(constructor, {**component.arguments, **arguments}, f"{kind} {component.name!r}")
     if not component.arguments:
@@ -113,7 +115,7 @@ def _check_size(
 
     hook = register_module_parameter_registration_hook(count)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), few_tensors():
             constructor(**arguments)
     except (NotImplementedError, RuntimeError) as error:
         # Constructors that compute with tensors cannot run on the device meta.

@@ -5,6 +5,7 @@ Column `n_cols // 2` is DC.
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from kscout.errors import ConfigError
@@ -47,7 +48,7 @@ def check_named(columns: Sequence[int], n_cols: int, what: str) -> None:
             f"give columns 0..{n_cols - 1}"
         )
     if len(set(columns)) < len(columns):
-        twice = next(column for i, column in enumerate(columns) if column in columns[:i])
+        twice = next(column for column, n in Counter(columns).items() if n > 1)
         raise ConfigError(f"column {twice} occurs twice in the {what}; name each column once")
 
 
@@ -79,6 +80,8 @@ def parse_columns(text: str) -> tuple[int, ...]:
         if not first <= last < first + MOST_COLUMNS:
             raise ConfigError(f"the range {word} contains no columns of an image; give it as 60-70")
         columns.extend(range(first, last + 1))
+        if len(columns) > MOST_COLUMNS:
+            raise ConfigError(f"a list of columns names more than {MOST_COLUMNS}; give each once")
     return tuple(columns)
 
 

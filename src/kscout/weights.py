@@ -6,9 +6,11 @@ file. Other people's checkpoints are read by `kscout.pickles`.
 
 import hashlib
 import inspect
+import itertools
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,9 +20,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_buffer_registration_hook as register_buffer_hook
+from torch.nn.modules.module import (
+    register_module_parameter_registration_hook as register_parameter_hook,
+)
 
 from kscout.compressed import MOST_BYTES, SUFFIX, compressed, is_compressed, unpacked
-from kscout.config import read, supported
+from kscout.config import check_bounded, read, supported
 from kscout.config.retired import defaults_of
 from kscout.errors import ConfigError, WeightsError
 from kscout.files import written_whole
@@ -29,6 +35,8 @@ from kscout.names.renamed import CLASSES, current, current_keys, keys_in_0_2
 
 _LONGEST_HEADER = 10**8
 """Bytes, as the format allows."""
+_MOST_TENSORS = 5_000
+"""Far above the networks of kscout, which have at most a few hundred; each takes some time."""
 SCHEMA_VERSION = 1
 WEIGHTS_NAME = "weights.safetensors"
 """What the weights in a run folder are called."""
@@ -135,6 +143,7 @@ def save_component(
 ) -> None:
     """Write a component so that `build_component` rebuilds it."""
     name, arguments = _TABLES[kind].name_of(type(component)), constructor_arguments(component)
+    check_bounded(arguments, f"{name}: arguments")
     save_weights(path, Weights(kind, name, arguments, component.state_dict(), extra or {}))
 
 
@@ -156,8 +165,9 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     try:
-        _check_shapes(constructor, arguments, weights.state)
-        component = constructor(**arguments)
+        with few_tensors():
+            _check_shapes(constructor, arguments, weights.state)
+            component = constructor(**arguments)
         remember_retired(component, weights.arguments)
         component.load_state_dict(weights.state)
         component.recorded = weights.extra
@@ -168,6 +178,23 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
             "use the version that wrote it, or train again"
         ) from error
     return component
+
+
+@contextmanager
+def few_tensors() -> Iterator[None]:
+    """Raise an error inside the block for a component of very many tensors, while it is built."""
+    count = itertools.count()
+
+    def check(*_: object) -> None:
+        if next(count) > _MOST_TENSORS:
+            raise ValueError(f"it would have more than {_MOST_TENSORS} tensors")
+
+    hooks = [hook(check) for hook in (register_parameter_hook, register_buffer_hook)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def supported_arguments(
@@ -318,7 +345,9 @@ def _described(path: Path, text: str) -> _Header:
         table = json.loads(text)
         version = table.get("schema_version") if isinstance(table, dict) else SCHEMA_VERSION
         if version == SCHEMA_VERSION:
-            return read(_Header, table, "kscout")
+            header = read(_Header, table, "kscout")
+            check_bounded(header.arguments, "arguments")
+            return header
     except (ConfigError, ValueError, RecursionError) as error:
         raise WeightsError(
             f"{path} does not describe its component as kscout does ({error}); save it again with "

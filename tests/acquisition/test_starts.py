@@ -68,6 +68,11 @@ def test_a_file_may_hold_a_start_per_slice(tmp_path: Path, name: str, content: A
     assert read_starts(write(tmp_path / name, content), n_cols=N_COLS) == ((0, 3), (5,))
 
 
+def test_ranges_of_one_list_have_a_common_limit() -> None:
+    with pytest.raises(ConfigError, match="a list of columns names more than 65536"):
+        parse_columns("0-65535," * 1000)
+
+
 def test_text_of_columns_is_read_back() -> None:
     assert columns_text([8, 3, 7, 6, 0]) == "0,3,6-8"
     for columns in ((5,), (0, 1), (0, 2, 4), tuple(range(N_COLS))):
@@ -83,7 +88,7 @@ def test_text_of_columns_is_read_back() -> None:
         ("9-2", "the range 9-2"),
         ("0-999999999", "the range 0-999999999"),
         ("3,11", "column 11 of the start is not one of the 11"),
-        ("3,2-4", "column 3 is twice"),
+        ("3,2-4", "column 3 occurs twice"),
     ],
 )
 def test_a_wrong_list_is_refused_in_a_sentence(given: str, sentence: str) -> None:

@@ -4,6 +4,7 @@
 `variation` how slices may be varied in it.
 """
 
+from kscout.config.bounds import check_bounded
 from kscout.config.ensemble import EnsembleTraining
 from kscout.config.joint import (
     DenseSampling,

@@ -1,6 +1,6 @@
 """What a field of a record says beyond its type: bounds, names of a table, words for messages."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -94,6 +94,34 @@ class Chosen:
     """Picks the class of a record by its table, e.g. by the name of an estimator in it."""
 
     pick: Callable[[dict[str, Any]], type[Any]]
+
+
+_MOST_ITEMS, _DEEPEST = 2**16, 8
+"""Items of a list in the arguments of a component, and levels of nested lists and sections."""
+_LARGEST = 2**20
+"""Magnitude of whole numbers in the arguments of a component, which may be sizes of its tensors."""
+
+
+def check_bounded(value: object, where: str, depth: int = 0) -> None:
+    """Raise an error for arguments of a component with which its constructor might not return.
+
+    Args:
+        value: the arguments, as a file or the user gave them.
+        where: their place, for messages.
+        depth: levels of lists and sections around them.
+    """
+    if type(value) is int and abs(value) > _LARGEST:
+        text = str(value)[:24]
+        raise ConfigError(f"{where} is {text}; it lies between {-_LARGEST} and {_LARGEST}")
+    if isinstance(value, list | tuple | Mapping):
+        if len(value) > _MOST_ITEMS or depth == _DEEPEST:
+            raise ConfigError(
+                f"{where} has {len(value)} items at level {depth + 1}; expected at most "
+                f"{_MOST_ITEMS} items and {_DEEPEST} levels"
+            )
+        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, inner in pairs:
+            check_bounded(inner, f"{where}.{key}", depth + 1)
 
 
 REST: Final = "rest"

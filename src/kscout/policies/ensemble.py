@@ -43,6 +43,9 @@ _KEYS = {"component", "arguments", "gain_units"}
 _ZOO_KEYS = {"zoo", "sha256"}
 
 
+_MOST_MEMBERS = 64
+
+
 @final
 class EnsemblePolicy(Policy):
     """Scores columns by a weighted sum of the gains that its members predict.
@@ -69,9 +72,9 @@ class EnsemblePolicy(Policy):
         order_cols: int = 0,
     ) -> None:
         super().__init__()
-        if isinstance(members, str) or len(members) < 2:
+        if isinstance(members, str) or not 2 <= len(members) <= _MOST_MEMBERS:
             raise ConfigError(
-                f"members are {members!r}; give two policies or more, as in --set "
+                f"members are {members!r:.200}; give two policies or more, as in --set "
                 '\'policy.members=["runs/posterior", "knee-base-column"]\''
             )
         if horizon < 1:
@@ -99,7 +102,7 @@ class EnsemblePolicy(Policy):
     def begin_with(self, order: Sequence[int], order_cols: int) -> None:
         """Set the columns of the first steps; empty: the sum decides from the start."""
         self.order, self.order_cols = tuple(int(column) for column in order), order_cols
-        known = set(self.order) & set(range(order_cols))
+        known = {column for column in self.order if 0 <= column < order_cols}
         if len(known) < len(self.order):
             raise ConfigError(
                 f"the order {list(self.order)} has duplicate columns, or columns that are not in a "
@@ -163,6 +166,7 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
             raise ConfigError(f"a member has the keys {sorted(given)}; expected {sorted(_KEYS)}")
         name = current("policy", given["component"])
         kind = POLICIES.recall(name, "a member")
+        _check_can_be_member(kind)
         arguments = current_keys(name, given["arguments"])
         policy = kind(**supported_arguments(kind, name, arguments))
         remember_retired(policy, arguments)
@@ -171,13 +175,18 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
         # On the device meta, for networks that are only examined, files cannot be read.
         with torch.device("cpu"):
             policy = read_policy(zoo_path(given) or Path(given))
-    if policy.needs_target or policy.needs_coils or isinstance(policy, EnsemblePolicy):
+    _check_can_be_member(type(policy))
+    return policy
+
+
+def _check_can_be_member(kind: type[Policy]) -> None:
+    """Reject kinds of policies, before construction: an ensemble may name files as its members."""
+    if kind.needs_target or kind.needs_coils or issubclass(kind, EnsemblePolicy):
         raise ConfigError(
-            f"{type(policy).__name__} cannot be a member of an ensemble: oracles see the ground "
+            f"{kind.__name__} cannot be a member of an ensemble: oracles see the ground "
             "truth, policies for coils need other images, and ensembles do not nest; give other "
             "policies"
         )
-    return policy
 
 
 def _is_entry(given: str | Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:

@@ -12,6 +12,8 @@ from kscout.columns import span_of
 from kscout.errors import ConfigError
 from kscout.physics.fourier import frequencies
 
+_MOST_TABLES = 1000
+
 
 class Table(NamedTuple):
     """Baseline gains along a fixed order, before each of its columns."""
@@ -46,6 +48,12 @@ def tables_of(
         raise ConfigError(
             f"some of known_starts {[*known_starts]} are not among the {horizon - 1} columns after "
             f"n_initial {n_initial}; give later ones"
+        )
+    n_tables = (1 + len(known_cols)) * (1 + len(known_starts))
+    if n_tables > _MOST_TABLES:
+        raise ConfigError(
+            f"known_cols and known_starts have {n_tables} combinations; expected at most "
+            f"{_MOST_TABLES}"
         )
     results = []
     for size in (n_cols, *known_cols):

@@ -1,0 +1,71 @@
+"""Arguments in a weights file are bounded, and no file that they name is opened."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import kscout
+from kscout.errors import KScoutError, WeightsError
+from kscout.policies.fixed import FixedOrder
+from kscout.weights import Weights, save_weights
+
+SECTION = {"component": "fixed", "arguments": {"n_cols": 10**12, "order": []}, "gain_units": []}
+
+
+@pytest.mark.parametrize(
+    ("component", "arguments", "words"),
+    [
+        ("ensemble", {"order": [1], "order_cols": 10**12}, "arguments.order_cols is 10000"),
+        ("fixed", {"n_cols": 10**12, "order": []}, "arguments.n_cols is 10000"),
+        ("center-out", {"n_cols": -(10**300)}, "arguments.n_cols is -10000"),
+        ("conv", {"n_cols": 16, "n_hidden": 10**12}, "arguments.n_hidden is 10000"),
+        ("ensemble", {"members": [SECTION] * 2}, "arguments.members.0.arguments.n_cols is 1000"),
+        ("fixed", {"n_cols": 16, "order": [0] * 10**5}, "arguments.order has 100000 items"),
+        ("conv", {"n_cols": [[[[[[[[9]]]]]]]]}, "at level 9"),
+        (
+            "column",
+            {"n_cols": 4096, "n_initial": 1, "horizon": 4095, "n_layers": 10**6},
+            "more than 5000 tensors",
+        ),
+        (
+            "column",
+            {
+                "n_cols": 4096,
+                "n_initial": 1,
+                "horizon": 4095,
+                "known_cols": [*range(2, 4000)],
+                "known_starts": [*range(2, 4000)],
+            },
+            "combinations; expected at most 1000",
+        ),
+    ],
+)
+def test_arguments_in_a_file_are_bounded_before_a_constructor_receives_them(
+    tmp_path: Path, component: str, arguments: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "w.safetensors"
+    save_weights(path, Weights("policy", component, arguments, {"a": torch.ones(2)}))
+    with pytest.raises(WeightsError, match=words) as caught:
+        kscout.policies.load(path)
+    assert len(str(caught.value)) < 500
+
+
+def test_arguments_that_no_file_may_contain_are_not_saved(tmp_path: Path) -> None:
+    policy = FixedOrder(n_cols=16, order=[])
+    policy.n_cols = 10**12
+    with pytest.raises(KScoutError, match=r"fixed: arguments\.n_cols is 1000000000000"):
+        kscout.policies.save(tmp_path / "w.safetensors", policy)
+
+
+def test_a_file_cannot_name_files_as_members_of_a_member(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    os.mkfifo(secret)
+    inner = {"members": [str(secret), str(secret)]}
+    member = {"component": "ensemble", "arguments": inner, "gain_units": [1.0]}
+    path = tmp_path / "w.safetensors"
+    save_weights(path, Weights("policy", "ensemble", {"members": [member, member]}, {}))
+    with pytest.raises(WeightsError, match="EnsemblePolicy cannot be a member of an ensemble"):
+        kscout.policies.load(path)
