@@ -1,5 +1,6 @@
 """Whatever one file holds, an import tells it in one sentence, and goes on without it if asked."""
 
+import gzip
 import logging
 import os
 import re
@@ -189,11 +190,13 @@ def test_whatever_a_library_raises_is_told(
     assert "bad.odd" in reason
 
 
+@pytest.mark.parametrize("name", ["pydicom", "pydicom.pixels.decoders.base", "nibabel.global"])
 def test_libraries_are_quiet_about_files_and_speak_afterwards(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    chatter = logging.getLogger("pydicom")
-    caplog.set_level(logging.WARNING, logger="pydicom")
+    # Their modules have loggers of their own.
+    chatter = logging.getLogger(name)
+    caplog.set_level(logging.WARNING, logger=name)
     with formats.reading(tmp_path, "a folder"), formats.reading(tmp_path / "a", "a file"):
         chatter.warning("inside")
     with formats.reading(tmp_path, "a folder"):
@@ -243,6 +246,59 @@ def test_compressed_chunks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         options = {"compression": "gzip", "shuffle": True, "fletcher32": True}
         file.create_dataset("reconstruction_esc", data=IMAGES, chunks=(2, 9, 5), **options)
     assert np.array_equal(read_volume(find_volumes(tmp_path)[0]).images, IMAGES)
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return (
+        content[:middle]
+        + bytes(255 - x for x in content[middle : middle + 2])
+        + content[middle + 2 :]
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [flipped, lambda content: content[:-8], lambda content: content[:-4] + b"abcd"],
+    ids=["two bytes", "no trailer", "another length"],
+)
+def test_a_damaged_gzip_file_is_rejected(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    rng = np.random.default_rng(0)
+    for name in ("good", "bad"):
+        nibabel.save(
+            nibabel.Nifti1Image(rng.random((40, 41, 42), np.float32), np.eye(4)),
+            tmp_path / f"{name}.nii.gz",
+        )
+    path = tmp_path / "bad.nii.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    bad, good = find_volumes(tmp_path)
+    assert read_volume(good).images.shape == (42, 41, 40)
+    with pytest.raises(DataError, match=r"bad\.nii\.gz .*; copy"):
+        read_volume(bad)
+
+
+def test_padding_behind_a_gzip_file_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.nii.gz"
+    nibabel = pytest.importorskip("nibabel")
+    nibabel.save(nibabel.Nifti1Image(IMAGES, np.eye(4)), path)
+    content = path.read_bytes()
+    middle = b"".join(gzip.compress(x) for x in (gzip.decompress(content)[:100], b""))
+    rest = gzip.compress(gzip.decompress(content)[100:])
+    path.write_bytes(middle + rest + b"\0" * 512)
+    assert read_volume(find_volumes(tmp_path)[0]).images.shape == (9, 9, 3)
+
+
+def test_a_deflated_dicom_is_unpacked_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syntax = "1.2.840.10008.1.2.1.99"
+    write_dicom(tmp_path / "a.dcm", np.ones((9, 9)), syntax=syntax)
+    assert read_volume(find_volumes(tmp_path)[0]).images.shape == (1, 9, 9)
+    write_dicom(tmp_path / "a.dcm", np.ones((2000, 1000)), syntax=syntax)
+    monkeypatch.setattr(formats, "ALWAYS_UNPACKED", 2**20)
+    with pytest.raises(DataError, match=r"unpacks to more than 1\.05 MB, and has"):
+        read_volume(find_volumes(tmp_path)[0])
 
 
 def test_volumes_larger_than_the_free_memory_are_not_read(

@@ -122,6 +122,8 @@ def test_an_evaluation_gives_one_slice_of_one_policy(tmp_path: Path) -> None:
         failed = run(*given[:word], wrong, *given[word + 1 :]).exception
         assert isinstance(failed, ConfigError) and told in str(failed)
     assert isinstance(run(folder, "--out", out).exception, ConfigError)
+    failed = run(*given, "--n-cols", 16, "--steps", 2).exception
+    assert "--n-cols and --steps cannot be used with the evaluation" in str(failed)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +134,9 @@ def test_an_evaluation_gives_one_slice_of_one_policy(tmp_path: Path) -> None:
         ["center-out", *sizes(), "--fov-mm", 0],
         ["center-out", *sizes(), "--fov-mm", "nan"],
         ["nobody", *sizes()],
+        ["center-out", *sizes(), "--fov-mm", 1e300],
+        ["center-out", "--n-cols", 99999999999, "--n-initial", 16, "--steps", 16],
+        ["center-out", *sizes(), "--slice", "a:1", "--policy", "x"],
     ],
 )
 def test_what_makes_no_table_is_refused_and_writes_nothing(

@@ -86,7 +86,15 @@ def test_the_header_reads_what_the_sequence_measures(tmp_path: Path) -> None:
         ({"echo_ms": 1.0}, "echo time of 1 ms is too short"),
         ({"repetition_ms": 9.0}, "repetition time of 9 ms is too short"),
         ({"readout_mm": 1.0}, "sequence is impossible"),
-        ({"slice_mm": 0.01}, "sequence is impossible"),
+        ({"slice_mm": 0.1}, "sequence is impossible"),
+        ({"slice_mm": 0.01}, "slice_mm is 0.01; it lies between 0.1 and 500"),
+        ({"dwell_us": 13.0}, "dwell_us is 13; it must be a multiple of 10, such as 10"),
+        ({"dwell_us": 1.0}, "dwell_us is 1.0; it lies between 10 and 1000"),
+        ({"echo_ms": 8.004}, r"echo_ms is 8\.004; it must be a multiple of 0\.01, such as 8"),
+        *(
+            ({name: 1e300}, f"{name} is 1e\\+300; it lies between")
+            for name in ("readout_mm", "echo_ms", "repetition_ms", "field_t", "max_grad_mt_per_m")
+        ),
         ({"flip_deg": 0.0}, "flip_deg"),
         ({"n_rows": 1}, "n_rows"),
     ],
@@ -111,10 +119,28 @@ def test_an_echo_time_that_is_told_to_be_possible_is(tmp_path: Path) -> None:
     write_pulseq(tmp_path / "a.seq", table, GradientEcho(**given, echo_ms=least))
 
 
+@pytest.mark.parametrize(("dwell_us", "echo_ms"), [(10.0, 8.005), (20.0, 8.0), (30.0, 8.005)])
+def test_dwell_and_echo_times_are_those_of_the_options_and_of_the_header(
+    tmp_path: Path, dwell_us: float, echo_ms: float
+) -> None:
+    path, table = tmp_path / "scan.seq", ScanTable("here", N_COLS, (5,), (4,), 220.0)
+    write_pulseq(path, table, GradientEcho(n_rows=16, readout_mm=160.0, dwell_us=dwell_us))
+    import pypulseq
+
+    sequence = pypulseq.Sequence()
+    sequence.read(str(path))
+    k_per_m, _, excited_s, _, sampled_s = sequence.calculate_kspace()
+    assert np.diff(sampled_s)[0] == pytest.approx(dwell_us * 1e-6)
+    center_s = sampled_s[np.abs(k_per_m[0, :16]).argmin()]
+    assert (center_s - excited_s[0]) * 1e3 == pytest.approx(echo_ms, abs=1e-5)
+    header = ismrmrd.xsd.CreateFromDocument(path.with_suffix(".xml").read_bytes())
+    assert header.sequenceParameters.TE == [echo_ms]
+
+
 def test_names_and_fields_of_view_are_checked(tmp_path: Path) -> None:
     echo = GradientEcho(n_rows=16, readout_mm=160.0)
     with pytest.raises(ConfigError, match="--fov-mm"):
         write_pulseq(tmp_path / "a.seq", ScanTable("here", N_COLS, (5,), ()), echo)
-    with pytest.raises(ConfigError, match=r"no \.seq"):
+    with pytest.raises(ConfigError, match=r"not the suffix \.seq"):
         write_pulseq(tmp_path / "a.csv", ScanTable("here", N_COLS, (5,), (), 220.0), echo)
     assert isinstance(run(tmp_path / "a.seq", fov_mm=-1.0).exception, ConfigError | DataError)

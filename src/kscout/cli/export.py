@@ -83,15 +83,18 @@ def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTabl
 
     path = Path(given)
     if (path / "results.csv").is_file():
+        setting.check_for(f"the evaluation {path}", "policy", "slice")
         volume, _, number = (setting.slice or "").rpartition(":")
-        if setting.policy is None or not volume or not number.isdigit():
+        if setting.policy is None or not volume or not number.isdecimal():
             raise ConfigError(
                 "an evaluation contains several orders; add --policy and --slice VOLUME:NUMBER"
             )
         asked = {"policy": setting.policy, "volume": volume, "number": int(number)}
         return tables.order_of_evaluation(path, **asked, field_of_view_mm=fov_mm)  # type: ignore[arg-type]
     if path.suffix == ".npz":
+        setting.check_for(f"the session {path}")
         return tables.order_of_session(path, field_of_view_mm=fov_mm)
+    setting.check_for(f"the policy {given}", "n_cols", "n_initial", "steps")
     sizes = tables.sizes_of(
         given, n_cols=setting.n_cols, n_initial=setting.n_initial, steps=setting.steps
     )

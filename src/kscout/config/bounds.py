@@ -46,6 +46,22 @@ class Between:
 
 
 @final
+@dataclass(frozen=True)
+class MultipleOf:
+    """A number that is a multiple of a raster."""
+
+    raster: float
+
+    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a number
+        n_steps = value / self.raster
+        if abs(n_steps - round(n_steps)) > 1e-6:
+            near = round(n_steps) * self.raster or self.raster
+            raise ConfigError(
+                f"{where} is {value:g}; it must be a multiple of {self.raster:g}, such as {near:g}"
+            )
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class OneOf:
     """A name of a table, such as `kscout.names.POLICIES`."""
@@ -127,5 +143,5 @@ def check_bounded(value: object, where: str, depth: int = 0) -> None:
 REST: Final = "rest"
 """Marks the field that takes every key of a section that no other field has."""
 
-Bound = AtLeast | Above | Between | OneOf | Some | Different
+Bound = AtLeast | Above | Between | MultipleOf | OneOf | Some | Different
 """What checks a value."""

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,17 +47,17 @@ class ScanTable:
     """Along phase encoding."""
 
     def __post_init__(self) -> None:
-        columns = [*self.start, *self.acquired]
-        wrong = [x for x in columns if not 0 <= x < self.n_cols or columns.count(x) > 1]
+        counts = Counter((*self.start, *self.acquired))
+        wrong = [x for x, n in counts.items() if not 0 <= x < self.n_cols or n > 1]
         if wrong:
             raise DataError(
                 f"{self.source} measures column {wrong[0]}, which is not in 0 to "
                 f"{self.n_cols - 1} or occurs twice; give each column at most once"
             )
-        if self.field_of_view_mm is not None and not 0 < self.field_of_view_mm < 1e6:
+        if self.field_of_view_mm is not None and not 1 <= self.field_of_view_mm <= 1000:
             raise ConfigError(
-                f"a field of view of {self.field_of_view_mm:g} mm is impossible; give the size of "
-                "the image along phase encoding, e.g. 220"
+                f"a field of view of {self.field_of_view_mm:g} mm is not in 1 to 1000; give the "
+                "size of the image along phase encoding, e.g. 220"
             )
 
     @property

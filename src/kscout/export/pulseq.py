@@ -77,10 +77,15 @@ def mrd_header(table: ScanTable, echo: GradientEcho) -> str:
 <trajectory>cartesian</trajectory>
 </encoding>
 <sequenceParameters>
-<TR>{echo.repetition_ms:g}</TR><TE>{echo.echo_ms:g}</TE><flipAngle_deg>{echo.flip_deg:g}</flipAngle_deg>
+<TR>{echo.repetition_ms:.10g}</TR><TE>{_echo_ms(echo):.10g}</TE><flipAngle_deg>{echo.flip_deg:g}</flipAngle_deg>
 </sequenceParameters>
 </ismrmrdHeader>
 """
+
+
+def _echo_ms(echo: GradientEcho) -> float:
+    """Return the echo time that is written: with half a step, samples begin on the raster."""
+    return echo.echo_ms + (0.005 if round(echo.dwell_us / 10) % 2 else 0)
 
 
 def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # noqa: ANN401
@@ -112,7 +117,7 @@ def _events(pypulseq: Any, echo: GradientEcho, farthest_per_m: float) -> SimpleN
     """Return the events of every line, including the farthest one, and the waiting times."""
     system = _system(pypulseq, echo)
     pulse, select = _excitation(pypulseq, echo, system)
-    step, dwell_s = 1000 / echo.readout_mm, max(1, round(echo.dwell_us / 10)) * _RASTER_S
+    step, dwell_s = 1000 / echo.readout_mm, round(echo.dwell_us / 10) * _RASTER_S
     flat_s = echo.n_rows * dwell_s
     trapezoid = partial(pypulseq.make_trapezoid, system=system)
     read = trapezoid("x", flat_area=echo.n_rows * step, flat_time=flat_s)

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, final
 
-from kscout.config.bounds import Above, AtLeast, Between
+from kscout.columns import MOST_COLUMNS
+from kscout.config.bounds import AtLeast, Between, MultipleOf
 from kscout.config.records import check
 from kscout.config.written import Written
+from kscout.errors import ConfigError
 from kscout.names import ImageFormat
 
 
@@ -14,7 +16,7 @@ from kscout.names import ImageFormat
 class OrderSetting:
     """The acquisition that a scan table describes, of a policy or of an evaluation."""
 
-    n_cols: int | None = None
+    n_cols: Annotated[int | None, Between(2, MOST_COLUMNS)] = None
     """Columns of the image, for a policy."""
     n_initial: int | None = None
     """Central columns measured first, for a policy."""
@@ -25,6 +27,17 @@ class OrderSetting:
     slice: Annotated[str | None, Written("VOLUME:NUMBER")] = None
     """Slice of the evaluation."""
 
+    def __post_init__(self) -> None:
+        check(self)
+
+    def check_for(self, what: str, *names: str) -> None:
+        """Raise an error for settings that have no effect on a source."""
+        table = vars(self)
+        unused = [x for x in table if x not in names and table[x] is not None]
+        if unused:
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in unused)
+            raise ConfigError(f"{options} cannot be used with {what}; leave it out")
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +46,21 @@ class GradientEcho:
 
     n_rows: Annotated[int, Between(2, 4096)]
     """Samples per readout. (default: number of columns)"""
-    readout_mm: Annotated[float, Above(0)]
+    readout_mm: Annotated[float, Between(1, 1000)]
     """Field of view along the readout. (default: --fov-mm)"""
-    slice_mm: Annotated[float, Above(0)] = 5.0
+    slice_mm: Annotated[float, Between(0.1, 500)] = 5.0
     """Slice thickness."""
     flip_deg: Annotated[float, Between(0.1, 180)] = 15.0
     """Flip angle."""
-    echo_ms: Annotated[float, Above(0)] = 8.0
+    echo_ms: Annotated[float, Between(0.1, 1000), MultipleOf(0.01)] = 8.0
     """Echo time, from the middle of the pulse to the center of k-space."""
-    repetition_ms: Annotated[float, Above(0)] = 20.0
+    repetition_ms: Annotated[float, Between(1, 30_000), MultipleOf(0.01)] = 20.0
     """Repetition time."""
-    dwell_us: Annotated[float, Above(0)] = 20.0
-    """Dwell time of a sample, in steps of 10."""
-    max_grad_mt_per_m: Annotated[float, Above(0)] = 28.0
-    max_slew_t_per_m_per_s: Annotated[float, Above(0)] = 120.0
-    field_t: Annotated[float, Above(0)] = 3.0
+    dwell_us: Annotated[float, Between(10, 1000), MultipleOf(10)] = 20.0
+    """Dwell time of a sample, a multiple of 10."""
+    max_grad_mt_per_m: Annotated[float, Between(1, 500)] = 28.0
+    max_slew_t_per_m_per_s: Annotated[float, Between(1, 1000)] = 120.0
+    field_t: Annotated[float, Between(0.01, 25)] = 3.0
     """Field strength for the header."""
 
     def __post_init__(self) -> None:

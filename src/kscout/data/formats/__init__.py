@@ -8,6 +8,7 @@ import importlib
 import logging
 import math
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,8 +35,9 @@ _NEGLIGIBLE = 2**20
 """Arrays of this many bytes skip the query of free memory, which is as slow as reading a line."""
 LARGEST_DEFLATION = 1032
 """Largest compression ratio of a deflated file."""
-_LOGGERS = [logging.getLogger(name) for name in ("pydicom", "nibabel.global")]
-"""Loggers of libraries that report irrelevant details of files."""
+_LOGGERS = [logging.getLogger(name) for name in ("pydicom", "nibabel")]
+"""Loggers of libraries, with those below them, that report irrelevant details of files."""
+_PIECE = 2**20
 
 
 class Scan(NamedTuple):
@@ -63,11 +65,8 @@ def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
 @contextmanager
 def reading(path: Path, what: str, advice: str = "copy or save it again") -> Iterator[None]:
     """Convert any exception while reading one file to one sentence that names the file."""
-    quieted = [logger for logger in _LOGGERS if not logger.disabled]
-    for logger in quieted:
-        logger.disabled = True
     try:
-        with warnings.catch_warnings():
+        with _quieted(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except KScoutError as error:
@@ -87,9 +86,46 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
         raise DataError(
             printable(f"{path} cannot be read as {what} ({reason}); {advice}")
         ) from error
+
+
+@contextmanager
+def _quieted() -> Iterator[None]:
+    """Stop the messages of libraries inside the block: of their modules, on the way up."""
+    states = [(logger, logger.handlers, logger.propagate) for logger in _LOGGERS]
+    for logger, *_ in states:
+        logger.handlers, logger.propagate = [logging.NullHandler()], False
+    try:
+        yield
     finally:
-        for logger in quieted:
-            logger.disabled = False
+        for logger, handlers, propagates in states:
+            logger.handlers, logger.propagate = handlers, propagates
+
+
+def check_deflated(path: Path, start: int, wbits: int) -> None:
+    """Unpack a deflated file to its end, where its checksum is, up to a limit.
+
+    Args:
+        path: the file.
+        start: byte at which the deflated stream begins.
+        wbits: format of the stream, as in `zlib`; a gzip file may contain several streams.
+    """
+    most, n_bytes = max(ALWAYS_UNPACKED, LARGEST_EXPANSION * path.stat().st_size), 0
+    with path.open("rb") as file:
+        file.seek(start)
+        decoder, packed = zlib.decompressobj(wbits), file.read(_PIECE)
+        while packed and n_bytes <= most:
+            n_bytes += len(decoder.decompress(packed, _PIECE))
+            packed = decoder.unconsumed_tail or decoder.unused_data or file.read(_PIECE)
+            if decoder.eof and wbits > zlib.MAX_WBITS and packed.strip(b"\0"):
+                decoder = zlib.decompressobj(wbits)
+            elif decoder.eof:
+                return
+    if n_bytes > most:
+        raise DataError(
+            f"{path} unpacks to more than {amount(most)}, and has {amount(path.stat().st_size)}; "
+            "images do not compress that much: copy or save it again"
+        )
+    raise EOFError("it ends within its compressed data")
 
 
 def check_size(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:

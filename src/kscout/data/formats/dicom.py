@@ -1,15 +1,15 @@
 """DICOM series: one folder of slices each, sorted by their position in the patient."""
 
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kscout.data.formats import (
-    BYTES_PER_PIXEL,
-    LARGEST_DEFLATION,
     Scan,
     Stack,
+    check_deflated,
     check_memory,
     check_size,
     printable,
@@ -94,7 +94,7 @@ def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynam
         try:
             meta = pydicom.filereader.read_file_meta_info(path)
             if meta.get("TransferSyntaxUID") == _DEFLATED:
-                check_memory(path, LARGEST_DEFLATION * path.stat().st_size // BYTES_PER_PIXEL)
+                check_deflated(path, _end_of_meta(pydicom, path), -zlib.MAX_WBITS)
             return pydicom.dcmread(path)
         # pydicom's message recommends an argument that users cannot set here.
         except pydicom.errors.InvalidDicomError as error:
@@ -102,6 +102,14 @@ def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynam
                 f"{path} cannot be read as DICOM (the mark DICM is missing); rename it if it is "
                 "something else, or export it from its source again"
             ) from error
+
+
+def _end_of_meta(pydicom: Any, path: Path) -> int:  # noqa: ANN401 - a module
+    """Return the number of bytes before the dataset, which is deflated."""
+    with path.open("rb") as file:
+        file.seek(132)
+        pydicom.filereader.read_dataset(file, False, True, stop_when=lambda tag, *_: tag >> 16 != 2)
+        return file.tell()
 
 
 def _spacing(data: Any) -> tuple[float, float] | None:  # noqa: ANN401 - pydicom data sets are dynamic

@@ -1,10 +1,11 @@
 """NIfTI volumes, cut along one anatomical axis."""
 
+import zlib
 from pathlib import Path
 
 import numpy as np
 
-from kscout.data.formats import Scan, check_size, require
+from kscout.data.formats import Scan, check_deflated, check_size, require
 from kscout.errors import DataError
 from kscout.names import Plane
 
@@ -30,6 +31,9 @@ def load_canonical(
             "magnitudes of complex images, and gray values of colored ones"
         )
     check_size(path, image.shape, stored)
+    if path.suffix == ".gz":
+        # nibabel reads no further than the last voxel, and the checksum is behind it.
+        check_deflated(path, 0, 16 + zlib.MAX_WBITS)
     image = nibabel.as_closest_canonical(image)
     unit_mm = _UNITS_MM.get(image.header.get_xyzt_units()[0], 1.0)
     values = np.asarray(image.dataobj, dtype=dtype)
