@@ -168,16 +168,16 @@ def normalize_backward(
 ) -> Float[Tensor, "batch row col channel"]:
     """Return the gradient of the input of `normalize`, optionally in the memory of that input."""
     n, n_rows, n_cols, n_channels = pixels.shape
-    gradient, output = gradient.contiguous(), pixels if in_place else torch.empty_like(pixels)
+    gradient, result = gradient.contiguous(), pixels if in_place else torch.empty_like(pixels)
     output, scale, shift = normalized
 
     def run(begin: int, end: int) -> None:
-        tensors = (x[begin] for x in (gradient, output, pixels, scale, shift, output))
+        tensors = (x[begin] for x in (gradient, output, pixels, scale, shift, result))
         shape = (end - begin, n_rows, n_cols, n_channels, int(pools))
         call(_functions().normalize_backward, *tensors, *shape)
 
     over_parts(n, run)
-    return output
+    return result
 
 
 def run_unet(
