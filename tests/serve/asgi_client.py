@@ -87,9 +87,16 @@ async def requested(
 
 
 async def streamed(
-    app: Any, path: str, messages: list[str | bytes], headers: Headers | None = None
+    app: Any,
+    path: str,
+    messages: list[str | bytes],
+    headers: Headers | None = None,
+    stays: bool = False,
 ) -> tuple[list[Any], int | None]:
-    """Send messages into a stream, one after each answer; return answers and the closing code."""
+    """Send messages into a stream, one after each answer; return answers and the closing code.
+
+    A client that stays does not close the stream after its last message.
+    """
     answers: list[Any] = []
     closed: list[int] = []
     waiting = list(messages)
@@ -98,6 +105,8 @@ async def streamed(
     async def receive() -> dict[str, Any]:
         if begun:
             return begun.pop()
+        if not waiting and stays:
+            await asyncio.Event().wait()
         if not waiting:
             return {"type": "websocket.disconnect", "code": 1000}
         message = waiting.pop(0)

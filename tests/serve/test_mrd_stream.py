@@ -289,14 +289,6 @@ def test_the_end_of_the_service_keeps_the_sessions_of_streams(tmp_path: Path) ->
     again.shut()
 
 
-def test_a_stream_that_is_silent_is_closed() -> None:
-    desk = Desk(maker(), limits=Limits(idle_s=0.05))
-    with listening(desk) as address, socket.create_connection(address) as connection:
-        connection.sendall(BEGIN[:9])
-        assert connection.recv(9) == b""
-    desk.shut()
-
-
 def test_lines_of_noise_keep_no_more_than_their_samples(desk: Desk) -> None:
     """Discarded samples and trajectories are not kept."""
     noise = np.zeros((), dtype=ACQUISITION_HEAD)

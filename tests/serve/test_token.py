@@ -133,6 +133,30 @@ def test_a_token_that_no_header_can_hold_is_rejected(token: str) -> None:
     assert not token or token not in str(refused.value)
 
 
+@pytest.mark.slow
+def test_headers_of_a_proxy_count_only_from_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from any address that a variable of the environment names."""
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    monkeypatch.setenv("WEB_CONCURRENCY", "junk")
+    child, told = begun(tmp_path, behind_proxy=True, data=write_store(tmp_path))
+    try:
+        places = json.loads(told)
+        address = ("127.0.0.1", places["port"])
+        with socket.create_connection(address, 60, ("127.0.0.2", 0)) as client:
+            lines = [
+                *("POST /page/data/files?name=a.npy HTTP/1.1", "host: 127.0.0.1"),
+                *(f"authorization: Bearer {places['token']}", "x-forwarded-for: 127.0.0.1"),
+                *("content-length: 1", "connection: close", "", "x"),
+            ]
+            client.sendall("\r\n".join(lines).encode())
+            assert client.recv(2**16).startswith(b"HTTP/1.1 403")
+    finally:
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+
+
 def _status(address: str, body: bytes | None = None, **headers: str) -> int:
     request = urllib.request.Request(address, body, headers)
     try:

@@ -23,6 +23,7 @@ from kscout import __version__
 from kscout.acquisition import Scan
 from kscout.acquisition.session_file import NotKeptError
 from kscout.errors import DataError, KScoutError
+from kscout.serve.connections import NO_HANDLES, log_once_per_minute
 from kscout.serve.counts import MOST_THREADS, Counts, reply
 from kscout.serve.desk import Desk, NoSessionError, Place, TooManyError
 from kscout.serve.page.routes import OutsideError, add_pages
@@ -92,6 +93,7 @@ def make_app(
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_exception_handler(log_once_per_minute())
         # A session that waits holds a thread, and those that wait together are computed together.
         threads = to_thread.current_default_thread_limiter()
         threads.total_tokens = max(threads.total_tokens, min(desk.limits.n_sessions, MOST_THREADS))
@@ -194,17 +196,25 @@ def _add_stream(app: FastAPI, desk: Desk, counts: Counts) -> None:
         try:
             place = await run_in_threadpool(desk.find, name)
             while True:
-                columns = _parsed(await socket.receive_text())
+                async with asyncio.timeout(desk.limits.idle_s):
+                    text = await socket.receive_text()
+                columns = _parsed(text)
                 reply = await run_in_threadpool(_measured, place, columns, counts)
                 await run_in_threadpool(desk.find, name)
                 await socket.send_json(reply)
         except WebSocketDisconnect:
             return
-        except (KScoutError, KeyError) as error:
+        except (KScoutError, KeyError, TimeoutError) as error:
             counts.add("refused_total")
-            told = str(error) if isinstance(error, KScoutError) else "messages are text, as JSON"
+            told = str(error) if isinstance(error, KScoutError) else _STREAM_FAULTS[type(error)]
             await socket.send_json({"error": told})
             await socket.close(POLICY_VIOLATION)
+
+
+_STREAM_FAULTS: dict[type[Exception], str] = {
+    KeyError: "messages are text, as JSON",
+    TimeoutError: "no message came for too long",
+}
 
 
 class NotYetError(KScoutError):
@@ -276,6 +286,12 @@ def _tell_faults(app: FastAPI, counts: Counts) -> None:
             if words.startswith("body") and not is_json:
                 words += "; send JSON with the header Content-Type: application/json"
         return JSONResponse({"error": words}, status)
+
+    @app.exception_handler(OSError)
+    def full(_: Request, error: OSError) -> JSONResponse:
+        if error.errno not in NO_HANDLES:
+            raise error
+        return JSONResponse({"error": "no file handles are free; try again later"}, 503)
 
 
 def _first_fault(faults: list[Any]) -> str:

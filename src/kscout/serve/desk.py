@@ -43,6 +43,18 @@ class Limits:
     """Of one message."""
     idle_s: float = 3600.0
     """A session that nobody asks for so long is closed; its file stays, where it has one."""
+    receive_s: float = 30.0
+    """Time in which a request, or a message of a stream, has to arrive completely."""
+
+    @property
+    def n_connections(self) -> int:
+        """Return the most HTTP connections: one per session, and some for pages and probes."""
+        return self.n_sessions + 64
+
+    @property
+    def n_streams(self) -> int:
+        """Return the most MRD connections, with those that are told that no more are served."""
+        return 2 * self.n_sessions
 
 
 @final

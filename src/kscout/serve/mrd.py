@@ -12,7 +12,7 @@ from typing import Any, final
 from kscout.errors import KScoutError
 from kscout.serve.counts import MOST_THREADS
 from kscout.serve.desk import Desk, TooManyError
-from kscout.serve.mrd_messages import Id, Message, close_message, read_message, text_message
+from kscout.serve.mrd_messages import Id, close_message, read_message, text_message
 from kscout.serve.mrd_stream import Stream
 
 _LOG = logging.getLogger(__name__)
@@ -47,12 +47,21 @@ class MrdServer:
         await asyncio.to_thread(self._pool.shutdown)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._talks) >= self._desk.limits.n_streams:
+            writer.transport.abort()
+            return
         is_full = len(self._talks) >= self._desk.limits.n_sessions
         work = partial(asyncio.get_running_loop().run_in_executor, self._pool)
         found = converse(self._desk, reader, writer, work, is_full=is_full, token=self._token)
         talk = asyncio.ensure_future(found)
         self._talks.add(talk)
-        talk.add_done_callback(self._talks.discard)
+
+        def ended(talk: asyncio.Task[None]) -> None:
+            self._talks.discard(talk)
+            # A client that reads nothing would keep a closed connection open.
+            talk.get_loop().call_later(self._desk.limits.receive_s, writer.transport.abort)
+
+        talk.add_done_callback(ended)
 
 
 async def converse(
@@ -81,9 +90,10 @@ async def converse(
                 raise TooManyError(f"{desk.limits.n_sessions} streams are open; close one")
             await _answer(desk, stream, reader, writer, work)
             told = close_message()
-        except KScoutError as error:
+        except (KScoutError, TimeoutError) as error:
             desk.counts.add("refused_total")
-            told = text_message(Id.TEXT, json.dumps({"error": str(error)})) + close_message()
+            words = {"error": str(error) or "the client was silent or slow for too long"}
+            told = text_message(Id.TEXT, json.dumps(words)) + close_message()
         # One client may not end the others, whatever it found.
         except Exception as error:
             if not isinstance(error, EOFError | OSError):
@@ -101,12 +111,15 @@ async def _answer(
     writer: asyncio.StreamWriter,
     work: Work,
 ) -> None:
-    message: Message | None = None
+    limits, message = desk.limits, None
     while message is None or message.id is not Id.CLOSE:
-        async with asyncio.timeout(desk.limits.idle_s):
-            message = await read_message(reader.readexactly, desk.limits.n_bytes)
+        # Between messages a scanner may pause, but not before it has configured the stream.
+        async with asyncio.timeout(limits.idle_s if stream.is_begun else limits.receive_s):
+            begin = await reader.readexactly(1)
+        async with asyncio.timeout(limits.receive_s):
+            message = await read_message(reader.readexactly, limits.n_bytes, begin)
         answers = await work(stream.take, message)
-        async with asyncio.timeout(desk.limits.idle_s):
+        async with asyncio.timeout(limits.receive_s):
             for answer in answers:
                 writer.write(answer)
                 await writer.drain()

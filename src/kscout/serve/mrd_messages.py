@@ -93,14 +93,15 @@ class Message:
     """Of an acquisition, coil x sample; of an image, row x column."""
 
 
-async def read_message(read: ReadExactly, n_bytes: int) -> Message:
+async def read_message(read: ReadExactly, n_bytes: int, begin: bytes = b"") -> Message:
     """Return the next message.
 
     Args:
         read: reads bytes.
         n_bytes: the longest acquisition, image or waveform that is taken.
+        begin: the first byte of the message, if it has been read.
     """
-    (number,) = struct.unpack("<H", await read(2))
+    (number,) = struct.unpack("<H", begin + await read(2 - len(begin)))
     if number not in set(Id):
         raise DataError(
             f"a message has the number {number}; those taken are {', '.join(map(str, sorted(Id)))}"

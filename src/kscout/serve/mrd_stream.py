@@ -100,6 +100,11 @@ class Stream:
         self._n_noise = 0
         self._whitening: Complex64[np.ndarray, "coil coil"] | None = None
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether config and header have come in."""
+        return self._scan is not None
+
     def take(self, message: Message) -> list[bytes]:
         """Take a message in, and return what is answered; what cannot be used is an error."""
         if message.id in (Id.CONFIG_FILE, Id.CONFIG_TEXT):

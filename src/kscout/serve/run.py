@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from kscout.acquisition import Scan
@@ -114,6 +115,7 @@ def serve(
         import uvicorn
 
         from kscout.serve.app import make_app
+        from kscout.serve.connections import BoundedProtocol, reserve_handles
         from kscout.serve.mrd import MrdServer
         from kscout.serve.page.stage import Shown, Stage
     except ImportError as error:
@@ -122,6 +124,7 @@ def serve(
         ) from error
     required = token_for(host, token, behind_proxy=behind_proxy)
     limits, on = limits or Limits(), resolve_device(device)
+    reserve_handles(limits)
     reconstructors = (reconstructor,) if isinstance(reconstructor, str) else tuple(reconstructor)
     policies = (policy,) if isinstance(policy, str) else tuple(policy)
     stage = Stage(Shown(reconstructors, policies, data), device=on)
@@ -147,8 +150,12 @@ def serve(
         guard = Guard(app, hosts=hosts, n_bytes=limits.n_bytes, token=required)
         config = uvicorn.Config(
             guard,
+            http=partial(BoundedProtocol, limits=limits),  # type: ignore[arg-type]
             log_level="warning",
             lifespan="on",
+            # Variables of the environment would count otherwise.
+            workers=1,
+            forwarded_allow_ips=[*LOOPBACK],
             ws_max_size=limits.n_bytes,
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,

@@ -1,0 +1,93 @@
+"""Limits of connections that uvicorn does not have: their number, and the time of a request."""
+
+import asyncio
+import errno
+import logging
+import resource
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from kscout.errors import ConfigError
+from kscout.serve.desk import Limits
+
+_LOG = logging.getLogger(__name__)
+NO_HANDLES = (errno.EMFILE, errno.ENFILE)
+"""Errors of the system without free file handles."""
+_OWN_HANDLES = 128
+"""File handles besides connections: libraries, datasets and sessions that are written."""
+_LOOK_S = 1.0
+_FULL = b'{"error": "too many connections are open; close one or try again later"}'
+_LOG_EVERY_S = 60.0
+
+
+def reserve_handles(limits: Limits) -> None:
+    """Raise the limit of open files of this process to what its connections may need."""
+    needed = limits.n_connections + limits.n_streams + _OWN_HANDLES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            f"this process may open {hard} files and needs {needed} for {limits.n_sessions} "
+            "sessions; lower --most-sessions or raise the limit (ulimit -n)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def log_once_per_minute(
+    clock: Callable[[], float] = time.monotonic,
+) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """Return an exception handler of event loops that logs missing file handles in one line."""
+    logged_s = -_LOG_EVERY_S
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal logged_s
+        if getattr(context.get("exception"), "errno", None) not in NO_HANDLES:
+            loop.default_exception_handler(context)
+        elif clock() - logged_s >= _LOG_EVERY_S:
+            logged_s = clock()
+            _LOG.warning("no file handles are free; new connections wait (ulimit -n raises them)")
+
+    return handle
+
+
+@final
+class BoundedProtocol(H11Protocol):
+    """HTTP of uvicorn that closes surplus connections, and those with incomplete requests.
+
+    A request has to arrive completely within a time limit, and a response has to be read without a
+    break of this length. WebSockets have the limits of their protocol (pings).
+    """
+
+    def __init__(self, *, limits: Limits, **given: Any) -> None:  # noqa: ANN401 - uvicorn's
+        super().__init__(**given)
+        self._limits = limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to watch the connection, or close it if too many are open."""
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.n_connections:
+            self.connections.discard(self)
+            head = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n"
+            kind = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_FULL)
+            transport.write(head + kind + _FULL)
+            transport.close()
+            return
+        self._state: object = None
+        self._look()
+
+    def _look(self) -> None:
+        """Abort the connection if its client has neither sent nor read for too long."""
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:
+            return
+        cycle, n_unread = self.cycle, self.transport.get_write_buffer_size()
+        is_incomplete = cycle is None or cycle.more_body or cycle.response_complete
+        if not (is_incomplete or n_unread) or self._state != (cycle, n_unread):
+            self._state, self._since_s = (cycle, n_unread), self.loop.time()
+        elif self.loop.time() - self._since_s > self._limits.receive_s:
+            self.transport.abort()
+            return
+        self.loop.call_later(min(_LOOK_S, self._limits.receive_s), self._look)
