@@ -22,7 +22,7 @@ from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies import save
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
-from kscout.policies.fixed import FixedOrder
+from kscout.policies.fixed import CenterOut, FixedOrder
 from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -207,6 +207,33 @@ def test_a_built_in_policy_may_have_a_label_of_its_own(test_slices: SliceSet) ->
     found = evaluate(("random", "again=random"), test_slices, ZeroFilled(), _setting())
     first, second = (entry["final"]["ssim"]["mean"] for entry in found.summary["policies"])
     assert first == second
+
+
+def test_a_label_changes_no_fitted_order(test_slices: SliceSet, train_slices: SliceSet) -> None:
+    wanted = ["fixed", "mine=fixed", "center-out", "bound=na-oracle"]
+    found = evaluate(wanted, test_slices, ZeroFilled(), _setting(), train=train_slices)
+    names = ["fixed", "mine", "center-out", "bound"]
+    ssim = {one.policy: one.final["ssim"].mean for one in found.found.policies}
+    assert list(ssim) == names and ssim["mine"] == ssim["fixed"] != ssim["center-out"]
+    assert [one.is_oracle for one in found.found.policies] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"),
+    [
+        ("fixed=center-out", "CenterOut"),
+        ("na-oracle=center-out", "CenterOut"),
+        ("random=center-out", "CenterOut"),
+        ("fixed=kscout.policies.random:Random", "Random"),
+        ("fixed=na-oracle", "NaOracle"),
+        (("random", CenterOut(n_cols=13)), "CenterOut"),
+    ],
+)
+def test_the_name_of_a_policy_labels_no_other_policy(
+    test_slices: SliceSet, wanted: str | tuple[str, Policy], name: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"cannot label another one \({name}\); choose another"):
+        evaluate([wanted], test_slices, ZeroFilled(), _setting(), train=test_slices)
 
 
 @pytest.mark.parametrize("wanted", ["=random", " =random", "=runs/greedy"])

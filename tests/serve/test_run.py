@@ -132,6 +132,7 @@ def test_a_named_policy_is_built_for_each_scan() -> None:
         ({"policy": ["spectral-oracle", "random"]}, "is an oracle"),
         ({"policy": "NA-ORACLE.safetensors"}, "NaOracle is an oracle"),
         ({"policy": "na-oracle"}, "is fitted on data"),
+        ({"policy": "mine=fixed"}, "is fitted on data"),
         ({"policy": "column"}, "cannot be built from its name: it has weights to train"),
         ({"policy": "knee-base-fixed", "data": "STORE"}, "128 columns, the slices of .* have 16"),
         (

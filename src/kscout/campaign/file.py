@@ -23,6 +23,7 @@ from kscout.names import (
     PhaseEncoding,
     Plane,
     Protocol,
+    check_label,
 )
 from kscout.zoo import zoo_names, zoo_path
 
@@ -182,9 +183,10 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         for policy in self.policies:
-            _, equals, name = policy.rpartition("=")
-            is_known = name in POLICIES and not (equals and POLICIES[name].origin == "fit")
-            if not is_known and zoo_path(name) is None and not Path(name).exists():
+            label, equals, name = policy.rpartition("=")
+            if equals and name in POLICIES:
+                check_label(label, name)
+            if name not in POLICIES and zoo_path(name) is None and not Path(name).exists():
                 known = [*POLICIES, *zoo_names("policy"), "module:Class", "a run folder"]
                 raise unknown_name("policy", policy, [*known, "LABEL=PATH"])
 

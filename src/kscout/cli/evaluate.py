@@ -46,7 +46,7 @@ class EvaluateOptions(EvaluationRequest):
     helps={
         "reconstructor": RECONSTRUCTION_WORDS,
         "policies": f"{POLICIES.words('a run folder', 'a weights file', 'a zoo name')}, or "
-        "LABEL=PATH; any number of times.",
+        "LABEL=any of these; any number of times.",
     },
 )
 def evaluate(

@@ -224,7 +224,7 @@ def _run_all(
     """Run what is cheap first, then what is fitted, and oracles, which try every column, last."""
     found: dict[int, tuple[Contender, Scores]] = {}
     turns = sorted(
-        enumerate(ready.contenders), key=lambda turn: (turn[1].is_oracle, turn[1].is_draft)
+        enumerate(ready.contenders), key=lambda turn: (turn[1].is_oracle, bool(turn[1].fits))
     )
     for number, draft in turns:
         contender = ready.fit(draft)

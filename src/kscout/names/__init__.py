@@ -17,7 +17,7 @@ names, entry points and modules that were named before (`use`, `--use`, `KSCOUT_
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from kscout.errors import unknown_name
+from kscout.errors import ConfigError, unknown_name
 from kscout.names.data import (
     COIL_MAPS,
     FORMATS,
@@ -95,6 +95,16 @@ POLICIES = Table(
         ),
     },
 )
+
+
+def check_label(label: str, name: str) -> None:
+    """Raise an error for a label that is the name of another policy than the labeled one."""
+    if label != name and label in [*POLICIES]:
+        raise ConfigError(
+            f"{label!r} is the name of a policy and cannot label another one ({name}); choose "
+            "another label"
+        )
+
 
 RECONSTRUCTORS = Table(
     "reconstruction",
@@ -348,6 +358,7 @@ __all__ = [
     "ReconstructorEntry",
     "SourceEntry",
     "Table",
+    "check_label",
     "check_protocol",
     "check_target",
     "import_target",

@@ -13,7 +13,7 @@ from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
 from kscout.evaluation.summaries.summary import Training
-from kscout.names import POLICIES
+from kscout.names import POLICIES, check_label
 from kscout.names.renamed import check_current
 from kscout.runs import CONFIG, read_run
 from kscout.runs.required import check_settings
@@ -39,11 +39,15 @@ class Contender:
     """The settings it was trained with, where they are known."""
     is_given: bool = False
     """An object of the caller's, of which no name or file tells all."""
+    fits: str | None = None
+    """Name of the policy whose order is still to be fitted; None if there is nothing to fit."""
 
-    @property
-    def is_draft(self) -> bool:
-        """Whether its order is still to be fitted."""
-        return is_fitted(self.name) and not (self.is_given or self.is_learned)
+    def fitted(self, order: Sequence[int], n_cols: int) -> "Contender":
+        """Return the contender with a fitted order."""
+        if self.fits is None:
+            return self
+        policy = POLICIES.resolve(self.fits)(n_cols=n_cols, order=order)
+        return replace(self, policy=policy, fits=None)
 
     @property
     def is_oracle(self) -> bool:
@@ -77,48 +81,54 @@ def is_fitted(wanted: object) -> TypeGuard[str]:
 
 
 def resolve(
-    wanted: str | Path | tuple[str, Policy],
-    sizes: Sizes,
-    *,
-    seeds: Sequence[int] = (0,),
-    orders: dict[str, list[int]] | None = None,
+    wanted: str | Path | tuple[str, Policy], sizes: Sizes, *, seeds: Sequence[int] = (0,)
 ) -> list[Contender]:
-    """Return the contenders that one name, path, `LABEL=PATH` or (label, policy) stands for.
+    """Return the contenders for one name, path, `LABEL=NAME`, `LABEL=PATH` or (label, policy).
 
     A policy that draws takes part once per seed; a loaded or a deterministic one once, with the
-    draws of the first seed.
+    draws of the first seed. `fixed` and `na-oracle` have an empty order until they are fitted.
 
     Args:
         wanted: what the user asked for; a `Path` is one even where a policy has that name.
         sizes: what policies are built from.
         seeds: seeds of the draws.
-        orders: fitted orders of `fixed` and `na-oracle`.
     """
     if isinstance(wanted, tuple):
         return [_given(*wanted, seed=seed) for seed in _seeds_of(wanted[1], seeds)]
     if isinstance(wanted, Path):
         return [_loaded(wanted, seeds[0])]
-    text = wanted
-    if is_fitted(text):
-        order = (orders or {})[text]
-        fitted = POLICIES.resolve(text)(n_cols=sizes.n_cols, order=order)
-        return [Contender(text, seeds[0], fitted, seeds[0])]
-    if text in POLICIES:
-        policy = _built(text, sizes, seeds[0])
-        if any(True for _ in policy.parameters()):
-            is_usual = text == PolicyConfig.policy.name
-            name = "untrained" if is_usual else f"untrained {text}"
-            return [Contender(name, seed, _built(text, sizes, seed), seed) for seed in seeds]
-        return [Contender(text, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
-    label, equals, name = text.partition("=")
-    if equals and not label.strip() and not Path(text).exists():
-        raise ConfigError(f"{text!r} has no label; write LABEL={name}, or {name} alone")
-    if equals and name in POLICIES and not is_fitted(name) and not Path(text).exists():
-        return [replace(one, name=label) for one in resolve(name, sizes, seeds=seeds)]
-    return [_loaded(text, seeds[0])]
+    if wanted in POLICIES:
+        return _named(wanted, sizes, seeds)
+    label, equals, name = wanted.partition("=")
+    if not equals or Path(wanted).exists():
+        return [_loaded(wanted, seeds[0])]
+    if not label.strip():
+        raise ConfigError(f"{wanted!r} has no label; write LABEL={name}, or {name} alone")
+    found = _named(name, sizes, seeds) if name in POLICIES else [_loaded(wanted, seeds[0])]
+    _check_label(label, found[0].policy)
+    return [replace(one, name=label) for one in found]
+
+
+def _named(name: str, sizes: Sizes, seeds: Sequence[int]) -> list[Contender]:
+    """Return the contenders for a name in the table of policies."""
+    if is_fitted(name):
+        unfitted = POLICIES.resolve(name)(n_cols=sizes.n_cols, order=[])
+        return [Contender(name, seeds[0], unfitted, seeds[0], fits=name)]
+    policy = _built(name, sizes, seeds[0])
+    if any(True for _ in policy.parameters()):
+        is_usual = name == PolicyConfig.policy.name
+        label = "untrained" if is_usual else f"untrained {name}"
+        return [Contender(label, seed, _built(name, sizes, seed), seed) for seed in seeds]
+    return [Contender(name, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
+
+
+def _check_label(label: str, policy: Policy) -> None:
+    is_same = label in [*POLICIES] and isinstance(policy, POLICIES.resolve(label))
+    check_label(label, label if is_same else type(policy).__name__)
 
 
 def _given(label: str, policy: Policy, *, seed: int) -> Contender:
+    _check_label(label, policy)
     return Contender(label, seed, policy, seed, is_learned=True, is_given=True)
 
 

@@ -22,7 +22,6 @@ from kscout.evaluation.running.contenders import (
     Contender,
     Sizes,
     check_distinct,
-    is_fitted,
     resolve,
     store_note,
 )
@@ -37,7 +36,6 @@ from kscout.evaluation.running.trajectories import (
 )
 from kscout.evaluation.summaries.summarize import choose_reference
 from kscout.metrics import PSNR_CEILING
-from kscout.names import POLICIES
 from kscout.policies.fixed import FixedOrder
 
 Labelled = str | Path | tuple[str, Policy]
@@ -163,24 +161,23 @@ def prepare(
     # All that can be refused is refused before the first order is fitted.
     contenders, reference = _drafts(wanted, slices, sizes, setting, loaded)
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
-    is_fitting = any(one.is_draft and not POLICIES[one.name].is_oracle for one in contenders)
+    is_fitting = any(one.fits is not None and not one.is_oracle for one in contenders)
     fitted_on = _train_source(source, setting, train) if is_fitting else None
     _check_memory(contenders, slices, plan)
     check_start(slices, frozen, plan.start(slices))
 
     def fit(one: Contender) -> Contender:
-        if not one.is_draft:
+        if one.fits is None:
             return one
-        is_oracle = POLICIES[one.name].is_oracle
         order = fitted_order(
-            slices if is_oracle else _train_slices(source, setting, train).to(device),
+            slices if one.is_oracle else _train_slices(source, setting, train).to(device),
             frozen,
             replace(plan, seed=setting.draw_seeds[0]),
-            n_slices_per_step=None if is_oracle else setting.n_fixed_slices,
+            n_slices_per_step=None if one.is_oracle else setting.n_fixed_slices,
             cache=cache,
             on_step=_telling(one.name, on_step),
         )
-        return resolve(one.name, sizes, seeds=setting.draw_seeds, orders={one.name: order})[0]
+        return one.fitted(order, n_cols)
 
     notes = [_psnr_note(slices)]
     if isinstance(fitted_on, Store) and setting.split == "train":
@@ -240,15 +237,14 @@ def _drafts(
     plan = setting.plan
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
     slices.check_start(plan.start(slices))
-    for name in filter(is_fitted, wanted):
-        if len(plan.initial) > 1 and not POLICIES[name].is_oracle:
-            raise ConfigError(
-                f"policy {name!r} is fitted on training slices, and the starts are those of other "
-                "slices; give one start for all, or leave it out"
-            )
-    placeholders: dict[str, list[int]] = {name: [] for name in wanted if is_fitted(name)}
-    drafts = [resolve(one, sizes, seeds=setting.draw_seeds, orders=placeholders) for one in wanted]
+    drafts = [resolve(one, sizes, seeds=setting.draw_seeds) for one in wanted]
     every = [one for draft in drafts for one in draft]
+    for one in every:
+        if len(plan.initial) > 1 and one.fits is not None and not one.is_oracle:
+            raise ConfigError(
+                f"policy {one.name!r} is fitted on training slices, and the starts are those of "
+                "other slices; give one start for all, or leave it out"
+            )
     check_distinct(every)
     for one in every:
         check_fits(one.policy, slices, plan, name=one.name, network=network)

@@ -46,12 +46,12 @@ class Models:
         loaded = [resolve(Path(one) if Path(one).exists() else one, sizes)[0] for one in given]
         check_distinct(loaded)
         for one in policies:
-            if is_fitted(one):
+            found = loaded[given.index(one)] if one in given else None
+            if is_fitted(one) if found is None else found.fits:
                 raise ConfigError(
                     f"policy {one!r} is fitted on data; give a fitted one: a run folder, a weights "
                     "file or a name of the zoo"
                 )
-            found = loaded[given.index(one)] if one in given else None
             self._policies[one if found is None else found.name] = found
         for name in _ALWAYS:
             self._policies.setdefault(name)
