@@ -232,7 +232,10 @@ def test_a_mistake_of_kscout_is_not_hidden() -> None:
 
 
 def test_a_training_that_is_terminated_says_so_and_goes_on(
-    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     keep = loop.Trainee.keep
 
@@ -244,6 +247,7 @@ def test_a_training_that_is_terminated_says_so_and_goes_on(
         patched.setattr(loop.Trainee, "keep", stopped)
         assert run(*training(work, "out")) == TERMINATED == 143
     assert "terminated; repeat the same command to resume" in capsys.readouterr().err
+    assert f"{work / 'out'}: saved after epoch 1 of " in caplog.text
     assert not (work / "out" / "done.json").exists()
     assert run(*training(work, "out")) == 0
     weights = [(work / name / "weights.safetensors").read_bytes() for name in ("out", "run")]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from joint_runs import LEARNABLE, METHODS, REPEATS, UNET, joint_config
+from training_stores import check_continued, stopping_at
 from typer.testing import CliRunner
 
 from kscout import policies, reconstruction
@@ -23,7 +24,7 @@ from kscout.names import POLICIES, RECONSTRUCTORS, SAMPLERS
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_fused import FusedUNet
-from kscout.runs import read_run
+from kscout.runs import Progress, read_run
 from kscout.training import convolution
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.joint.course import Current
@@ -116,19 +117,14 @@ def test_gradient_noise_is_not_that_of_a_pair(
 def test_an_interrupted_training_ends_with_the_same_bytes(
     method: str, runs: dict[str, Path], store: Store, tmp_path: Path
 ) -> None:
-    epochs = [2, 3]
-
-    def stop(progress: Any) -> None:
-        if epochs and progress.epoch == epochs[0]:
-            epochs.pop(0)
-            raise KeyboardInterrupt
-
     config, out = joint_config(method), tmp_path / "cut"
     # Before the sampler was asked for the first time, and after it.
-    for _ in range(2):
+    for epoch, step in ((1, 1), (2, 1), (3, 1)):
         with pytest.raises(KeyboardInterrupt):
-            train_joint(config, store, out, device="cpu", on_step=stop)
-    train_joint(config, store, out, device="cpu")
+            train_joint(config, store, out, device="cpu", on_step=stopping_at(epoch, step))
+    taken: list[Progress] = []
+    train_joint(config, store, out, device="cpu", on_step=taken.append)
+    check_continued(taken[0], 3, 1)
     for file in ("weights", "weights-policy", "best-policy", "epoch-0002-policy"):
         name = f"{file}.safetensors"
         assert (out / name).read_bytes() == (runs[method] / name).read_bytes(), name

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from training_stores import blob_store, store_without_val
+from training_stores import blob_store, check_continued, stopping_at, store_without_val
 
 from golden_numbers import Golden
 from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
@@ -235,18 +235,14 @@ def test_an_interrupted_run_ends_bit_equal_and_is_then_left_alone(
     config = replace(CONFIG, reconstructor=Component("unet", arguments))
     whole = train_reconstructor(config, store, tmp_path / "whole", device="cpu")
 
-    def stop_at(epoch: int, step: int) -> None:
-        def on_step(progress: Progress) -> None:
-            if (progress.epoch, progress.step) == (epoch, step):
-                raise StopError
-
-        with pytest.raises(StopError):
-            train_reconstructor(config, store, tmp_path / "cut", device="cpu", on_step=on_step)
-
-    stop_at(1, 2)
-    stop_at(3, 1)
+    out = tmp_path / "cut"
+    for epoch, step in ((1, 2), (3, 1)):
+        with pytest.raises(KeyboardInterrupt):
+            train_reconstructor(config, store, out, device="cpu", on_step=stopping_at(epoch, step))
     torch.rand(5)
-    cut = train_reconstructor(config, store, tmp_path / "cut", device="cpu")
+    taken: list[Progress] = []
+    cut = train_reconstructor(config, store, out, device="cpu", on_step=taken.append)
+    check_continued(taken[0], 3, 1)
     assert equal(state(whole.path), state(cut.path))
     keys = ("epoch", "train_loss", "val_ssim")
     assert [[r[k] for k in keys] for r in whole.metrics] == [

@@ -1,6 +1,6 @@
 """Tiny stores of smooth blobs: enough structure to learn from, made in milliseconds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -109,20 +109,34 @@ def train_whole_and_cut(
     Returns:
         the run that was stopped, in `folder / "cut"`; the other is in `folder / "whole"`.
     """
-
-    def stop(progress: Progress) -> None:
-        if (progress.epoch, progress.step) == (epoch, step):
-            raise KeyboardInterrupt
-
     whole, cut = folder / "whole", folder / "cut"
     how: dict[str, Any] = {"start": start, "device": "cpu"}
     train_policy(config, store, "zero-filled", whole, **how)
     with pytest.raises(KeyboardInterrupt):
-        train_policy(config, store, "zero-filled", cut, **how, on_step=stop)
-    train_policy(config, store, "zero-filled", cut, **how)
+        train_policy(config, store, "zero-filled", cut, **how, on_step=stopping_at(epoch, step))
+    taken: list[Progress] = []
+    train_policy(config, store, "zero-filled", cut, **how, on_step=taken.append)
+    check_continued(taken[0], epoch, step)
     expected, found = weights(whole), weights(cut)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
     return cut
+
+
+def stopping_at(epoch: int, step: int) -> Callable[[Progress], None]:
+    """Return an `on_step` callback that interrupts a training."""
+
+    def stop(progress: Progress) -> None:
+        if (progress.epoch, progress.step) == (epoch, step) and not progress.record:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def check_continued(first: Progress, epoch: int, step: int) -> None:
+    """Check that a resumed training repeats no step."""
+    is_complete = step == first.n_steps
+    assert (first.epoch, first.step) == (epoch, step if is_complete else step + 1)
+    assert bool(first.record) is is_complete
 
 
 def train_in_lockstep_and_alone(

@@ -97,6 +97,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # File names may contain invalid characters.
             stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    # What a training has saved, and where it resumes.
+    logging.getLogger("kscout.training").setLevel(logging.INFO)
     # Under torchrun a process may block in gloo, waiting for others that have ended; it must exit.
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))

@@ -56,7 +56,7 @@ def reconstructor(
 ) -> None:
     """Train a reconstructor on fully sampled slices under random masks.
 
-    An interrupted training resumes from its last epoch. Several processes:
+    An interrupted training resumes from its last update. Several processes:
     torchrun --nproc-per-node 2 -m kscout train reconstructor ...
 
     Example: kscout train reconstructor --data stores/knee --out runs/unet --epochs 10

@@ -55,7 +55,7 @@ def train_joint(
 ) -> None:
     """Train a reconstruction together with what chooses its columns, into one folder.
 
-    An interrupted training resumes from its last epoch if the same command is run again.
+    An interrupted training resumes from its last update if the same command is run again.
 
     Example: kscout train joint --data stores/knee --out runs/joint --method dense
     --reconstructor runs/unet

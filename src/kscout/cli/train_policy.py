@@ -78,7 +78,7 @@ def train_policy(
 ) -> None:
     """Train a policy on a frozen reconstructor.
 
-    An interrupted training resumes from its last epoch if the same command is run again.
+    An interrupted training resumes from its last update if the same command is run again.
 
     Example: kscout train policy --data stores/knee --reconstructor runs/unet --out runs/greedy
     """

@@ -1,6 +1,8 @@
 """Epoch by epoch: train, validate, write. One loop for everything that is trained."""
 
 import math
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,16 +12,21 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, final
 
 import torch
+from torch import Tensor
 
+from kscout.assemble import seeded_globals
 from kscout.config import Config
 from kscout.device import describe_device, peak_memory
 from kscout.errors import ConfigError, RunError
 from kscout.runs import CONFIG, Progress, Run
 from kscout.training.convolution import choose_convolution
-from kscout.training.distributed import from_main, is_main, n_processes
+from kscout.training.distributed import from_main, is_main, n_processes, rank
 from kscout.training.trainee import ConfigT, ModuleT, Trainee
 
 OnStep = Callable[[Progress], None]
+
+SAVE_EVERY_S = 180.0
+"""Time between checkpoints inside an epoch."""
 
 
 @final
@@ -36,9 +43,10 @@ class EpochResult:
 class Course(ABC, Generic[ModuleT, ConfigT]):
     """How trainees are taken through an epoch.
 
-    A new one implements `train_epoch`. One that carries more than weights from epoch to epoch (a
-    running mean, a replay memory) also gives `state` and `restore`, and one whose weights at
-    validation are not those that it trains (their moving average) gives `evaluated`.
+    A new one implements `take_step` and `end_epoch`. One that carries more than weights from step
+    to step (a running mean, a replay buffer) also gives `state` and `restore`, and one whose
+    weights at validation are not those that it trains (their moving average) gives `evaluated`.
+    Sums over an epoch are added by `add`, because a checkpoint can be written after any step.
 
     Args:
         trainees: what learns; several differ in settings that leave their batches alike.
@@ -53,15 +61,73 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
     def __init__(self, trainees: Sequence[Trainee[ModuleT, ConfigT]], n_slices: int) -> None:
         self.trainees = trainees
         self.n_steps = n_steps_of(n_slices, trainees[0].config.training.batch_size)
+        self.sums: list[dict[str, Tensor]] = [{} for _ in trainees]
+        """Sums of each trainee over the steps of this epoch."""
+        self.n_taken, self.is_between, self.saved_s = 0, True, time.monotonic()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Make the draws of an epoch, counted from 1."""
 
     @abstractmethod
+    def take_step(self, epoch: int, step: int) -> None:
+        """Take one step of all trainees, counted from 0."""
+
+    @abstractmethod
+    def end_epoch(self, epoch: int) -> list[EpochResult]:
+        """Return the results of an epoch for each trainee, from its sums."""
+
+    def n_steps_in(self, epoch: int) -> int:
+        """Return the number of steps of an epoch."""
+        return self.n_steps
+
+    def add(self, number: int, **values: Tensor) -> None:
+        """Add to the sums of a trainee over this epoch."""
+        sums = self.sums[number]
+        for name, value in values.items():
+            sums[name] = sums[name] + value if name in sums else value.clone()
+
     def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
-        """Train for one epoch; return what it gave for each trainee.
+        """Take the steps of an epoch that are left; return the results for each trainee.
 
         Args:
             epoch: counted from 1.
-            on_step: to be called after each optimizer step.
+            on_step: called after each optimizer step.
         """
+        training, n_steps = self.trainees[0].config.training, self.n_steps_in(epoch)
+        self._resume(n_steps)
+        self.begin_epoch(epoch)
+        for step in range(self.n_taken, n_steps):
+            with deferred_signals(), seeded_globals(training.seed, "dropout", epoch, step, rank()):
+                self.is_between = False
+                self.take_step(epoch, step)
+                self.n_taken, self.is_between = step + 1, True
+            where = (epoch, training.n_epochs, step + 1, self.n_steps)
+            on_step(Progress(*where, typical_epoch=self.typical_epoch))
+            if time.monotonic() - self.saved_s > SAVE_EVERY_S:
+                self.save_part(epoch)
+        return self.end_epoch(epoch)
+
+    def _resume(self, n_steps: int) -> None:
+        """Restore the steps and sums of an epoch that was saved in part."""
+        parts, device = [x.part for x in self.trainees], next(self.trainees[0].module.parameters())
+        self.n_taken = parts[0].get("step", 0)
+        if parts[0].get("n_steps", n_steps) != n_steps:
+            raise RunError(
+                f"the checkpoint was saved inside an epoch of {parts[0]['n_steps']} steps, and here"
+                f" it has {n_steps}; resume on the kind of device that it was saved on"
+            )
+        self.sums = [{x: y.to(device.device) for x, y in p.get("sums", {}).items()} for p in parts]
+
+    def save_part(self, epoch: int) -> None:
+        """Write checkpoints inside an epoch, with one process and between two steps."""
+        is_new = self.n_taken > self.trainees[-1].part.get("step", 0)
+        if not (is_new and self.is_between) or n_processes() > 1:
+            return
+        for number, trainee in enumerate(self.trainees):
+            sums = {name: value.cpu() for name, value in self.sums[number].items()}
+            part = {"step": self.n_taken, "n_steps": self.n_steps_in(epoch), "sums": sums}
+            trainee.keep_part(part, self.state(number))
+        self.saved_s = time.monotonic()
 
     def evaluated(self, number: int) -> ModuleT:
         """Return a trainee's module with the weights to validate and to write."""
@@ -96,6 +162,8 @@ def train_epochs(
 ) -> None:
     """Train to the last epoch and close the runs.
 
+    SIGINT and SIGTERM take effect between two steps, where a checkpoint is written.
+
     Args:
         trainees: those that are not finished.
         make_course: how such trainees learn together.
@@ -106,45 +174,108 @@ def train_epochs(
     """
     n_epochs = trainees[0].config.training.n_epochs
     course: CourseT | None = None
-    for epoch in range(min(trainee.n_done for trainee in trainees) + 1, n_epochs + 1):
-        # A kill may have left some an epoch behind: those catch up first.
-        active = [x for x in trainees if x.n_done < epoch and not x.is_over]
-        if not active:
-            continue
-        if course is None or [*map(id, course.trainees)] != [*map(id, active)]:
-            course = make_course(active)
-            for number, trainee in enumerate(active):
-                course.restore(number, trainee.carried)
-                if not trainee.n_done and course.begins_able(number):
-                    found = validate(course, number)
-                    trainee.note(**{f"{key}_at_start": value for key, value in found.items()})
-        begun = time.perf_counter()
+    try:
+        for epoch in range(min(trainee.n_done for trainee in trainees) + 1, n_epochs + 1):
+            for active in _alike([x for x in trainees if x.n_done < epoch and not x.is_over]):
+                if course is None or [*map(id, course.trainees)] != [*map(id, active)]:
+                    course = make_course(active)
+                    _begin(course, validate)
+                _train_epoch(course, epoch, validate, device=device, on_step=on_step)
+    except (KeyboardInterrupt, SystemExit):
+        for trainee in trainees:
+            trainee.log_position()
+        raise
+    for trainee in trainees:
+        trainee.finish()
+
+
+def _alike(trainees: Sequence[Trainee[Any, Any]]) -> list[list[Trainee[Any, Any]]]:
+    """Group trainees by their step in the epoch: a kill may have left some behind others."""
+    steps = [trainee.part.get("step", 0) for trainee in trainees]
+    groups = [[x for x, own in zip(trainees, steps, strict=True) if own == n] for n in {*steps}]
+    return sorted(groups, key=lambda group: group[0].part.get("step", 0))
+
+
+def _begin(course: CourseT, validate: Callable[[CourseT, int], Mapping[str, float]]) -> None:
+    """Restore what trainees carry; validate those that choose well before their first epoch."""
+    for number, trainee in enumerate(course.trainees):
+        course.restore(number, trainee.carried)
+        if not trainee.n_done and not trainee.part and course.begins_able(number):
+            scores = validate(course, number)
+            trainee.note(**{f"{key}_at_start": value for key, value in scores.items()})
+
+
+def _train_epoch(
+    course: CourseT,
+    epoch: int,
+    validate: Callable[[CourseT, int], Mapping[str, float]],
+    *,
+    device: torch.device,
+    on_step: OnStep,
+) -> None:
+    """Train, validate and write one epoch; save the steps so far if it is interrupted."""
+    active, begun = course.trainees, time.perf_counter()
+    try:
         results = course.train_epoch(epoch, on_step)
         _check_finite(epoch, active, results)
         scores = [validate(course, number) for number in range(len(active))]
-        shared = {
-            "time_s": round(time.perf_counter() - begun, 3),
-            "n_lockstep": len(active),
-            "peak_memory_bytes": peak_memory(device),
+    except (KeyboardInterrupt, SystemExit):
+        course.save_part(epoch)
+        raise
+    shared = {
+        "time_s": round(time.perf_counter() - begun, 3),
+        "n_lockstep": len(active),
+        "peak_memory_bytes": peak_memory(device),
+    }
+    records = [
+        {
+            "epoch": epoch,
+            **result.scores,
+            **score,
+            "learning_rate": course.rate(number, epoch),
+            **shared,
+            **result.facts,
         }
-        records = [
-            {
-                "epoch": epoch,
-                **result.scores,
-                **score,
-                "learning_rate": course.rate(number, epoch),
-                **shared,
-                **result.facts,
-            }
-            for number, (result, score) in enumerate(zip(results, scores, strict=True))
-        ]
+        for number, (result, score) in enumerate(zip(results, scores, strict=True))
+    ]
+    with deferred_signals():
         for number, (trainee, record) in enumerate(zip(active, records, strict=True)):
             first = next(iter(scores[number].values()))
             trainee.keep(record, first, course.evaluated(number), course.state(number))
-        n_steps, typical = course.n_steps, course.typical_epoch
-        on_step(Progress(epoch, n_epochs, n_steps, n_steps, records[0], typical))
-    for trainee in trainees:
-        trainee.finish()
+        course.saved_s = time.monotonic()
+    n_steps, n_epochs = course.n_steps, active[0].config.training.n_epochs
+    on_step(Progress(epoch, n_epochs, n_steps, n_steps, records[0], course.typical_epoch))
+
+
+@contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Delay the first SIGINT or SIGTERM to the end of the block; a second one takes effect at once.
+
+    Signals reach the main thread alone, and several processes must not stop at different steps.
+    """
+    if threading.current_thread() is not threading.main_thread() or n_processes() > 1:
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {x: handler for x in numbers if (handler := signal.getsignal(x)) is not None}
+    received: list[int] = []
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def delay(number: int, _: object) -> None:
+        received.append(number)
+        restore()
+
+    try:
+        for number in before:
+            signal.signal(number, delay)
+        yield
+    finally:
+        restore()
+    if received:
+        signal.raise_signal(received[0])
 
 
 def n_steps_of(n_slices: int, batch_size: int) -> int:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kscout.acquisition.graphs import Pool
-from kscout.assemble import make_reconstructor, seeded_globals
+from kscout.assemble import make_reconstructor
 from kscout.config import (
     Component,
     JointTraining,
@@ -29,7 +29,7 @@ from kscout.metrics import ssim
 from kscout.names import RECONSTRUCTORS, trainable_reconstructions
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
-from kscout.runs import Progress, Run, RunRecord, read_run
+from kscout.runs import Run, RunRecord, read_run
 from kscout.training.augmentation import check_sizes, coarser, mirrored
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
@@ -38,7 +38,6 @@ from kscout.training.distributed import (
     from_main,
     is_main,
     process_group,
-    rank,
     share,
     sum_over_processes,
 )
@@ -165,56 +164,47 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         inputs = [example.selectable, *example.tensors()]
         return GraphedGradients(self._backward, model.parameters(), inputs, pool)
 
-    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
-        """Take the model through all slices; the loss is read from the device only at the end."""
-        training, slices = self.training, self.slices
+    def begin_epoch(self, epoch: int) -> None:
+        """Draw the order of the slices, their masks, and which are mirrored."""
+        training, n_slices = self.training, len(self.slices)
         key = (training.seed, "masks", epoch)
-        masks = {n: masking_of(n, training).draw(len(slices), *key) for n in self.sizes}
-        order = torch.randperm(
-            len(slices), generator=keyed_generator(training.seed, "order", epoch)
-        )
+        self.masks = {n: masking_of(n, training).draw(n_slices, *key) for n in self.sizes}
+        drawn = keyed_generator(training.seed, "order", epoch)
+        self.order = torch.randperm(n_slices, generator=drawn).split(training.batch_size)
         drawn = keyed_generator(training.seed, "mirrored", epoch)
-        is_mirrored = (torch.rand(len(slices), generator=drawn) < 0.5) & training.flips
-        total = torch.zeros((), device=slices.device)
+        self.is_mirrored = (torch.rand(n_slices, generator=drawn) < 0.5) & training.flips
         self.trainee.begin(epoch)
-        with seeded_globals(training.seed, "dropout", epoch, rank()):
-            for step, index in enumerate(order.split(training.batch_size), start=1):
-                size = self.sizes[(step - 1) % len(self.sizes)]
-                total += self._step(epoch, step, index, masks[size], is_mirrored)
-                on_step(Progress(epoch, training.n_epochs, step, self.n_steps))
-        loss = float(sum_over_processes(total)) / len(slices)
-        return [EpochResult({"train_loss": loss}, {"n_slices": len(slices)})]
+
+    def end_epoch(self, epoch: int) -> list[EpochResult]:
+        """Read the loss from the device, which no step waits for."""
+        n_slices = len(self.slices)
+        loss = float(sum_over_processes(self.sums[0]["loss"])) / n_slices
+        return [EpochResult({"train_loss": loss}, {"n_slices": n_slices})]
 
     def rate(self, number: int, epoch: int) -> float:
         """Return the step size at the end of an epoch."""
-        return self._rate(epoch, self.n_steps)
+        return self._rate(epoch, self.n_steps - 1)
 
     def _rate(self, epoch: int, step: int) -> float:
-        """Return the step size of an optimizer step, counted from 1 in its epoch."""
+        """Return the step size of an optimizer step, counted from 0 in its epoch."""
         training, largest = self.training, self.trainee.rate(epoch)
         if training.n_warm is None:
             return largest
-        n_done, n_steps = (epoch - 1) * self.n_steps + step - 1, training.n_epochs * self.n_steps
+        n_done, n_steps = (epoch - 1) * self.n_steps + step, training.n_epochs * self.n_steps
         return warmed_rate(largest, n_done, n_steps, min(training.n_warm, n_steps // 10))
 
-    def _step(
-        self,
-        epoch: int,
-        step: int,
-        index: Int[Tensor, " batch"],
-        masks: Bool[Tensor, "slice col"],
-        is_mirrored: Bool[Tensor, " slice"],
-    ) -> Float[Tensor, ""]:
-        """Take one optimizer step; return the summed loss of this process's share of the batch.
+    def take_step(self, epoch: int, step: int) -> None:
+        """Take one optimizer step, and add up the loss of this process's share of the batch.
 
         Slices are read outside of the CUDA graph, since they may be stored in a file.
         """
+        index, masks = self.order[step], self.masks[self.sizes[step % len(self.sizes)]]
         mine, device = share(index), self.slices.device
         summed = torch.zeros((), device=device)
         if len(mine):
             batch = self.slices.batch(mine)
             if self.training.flips:
-                batch = mirrored(batch, is_mirrored[mine].to(device, non_blocking=True))
+                batch = mirrored(batch, self.is_mirrored[mine].to(device, non_blocking=True))
             batch = coarser(batch, masks.shape[1])
             mask = masks[mine].to(device, non_blocking=True) & batch.selectable
             summed = self.gradients[batch.n_cols]([mask, *batch.tensors()]) * len(mine)
@@ -224,7 +214,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         for group in self.trainee.optimizer.param_groups:
             group["lr"] = self._rate(epoch, step)
         self.trainee.optimizer.step()
-        return summed
+        self.add(0, loss=summed)
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         mask, *tensors = inputs

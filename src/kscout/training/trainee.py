@@ -1,5 +1,6 @@
 """A module in training: its optimizer, its run folder, its best epoch, and how it goes on."""
 
+import logging
 import math
 import shutil
 from collections.abc import Callable
@@ -57,6 +58,8 @@ class Trainee(Generic[ModuleT, ConfigT]):
     is_finished: bool = False
     carried: dict[str, Any] = field(default_factory=dict)
     """What its course carries from epoch to epoch: numbers, strings, tensors."""
+    part: dict[str, Any] = field(default_factory=dict)
+    """Steps and sums of an epoch that is saved in part; empty after a complete epoch."""
     start: ModuleT | None = None
     """What its weights began from, where that was a trained module."""
 
@@ -68,7 +71,7 @@ class Trainee(Generic[ModuleT, ConfigT]):
         run: Run | None = None,
         save: Save[ModuleT] | None = None,
     ) -> "Trainee[ModuleT, ConfigT]":
-        """Start a module's training, or put it back to its last whole epoch.
+        """Start a module's training, or restore it from its checkpoint.
 
         Args:
             module: with its initial weights, on its device.
@@ -86,10 +89,21 @@ class Trainee(Generic[ModuleT, ConfigT]):
             found.n_done, facts = checkpoint["epoch"], checkpoint["facts"]
             found.best_epoch, found.best_ssim = best_of(checkpoint)
             found.best_score = facts.get("best_score", found.best_ssim)
-            found.carried = facts.get("carried", {})
+            found.carried, found.part = facts.get("carried", {}), facts.get("part", {})
         if run is not None and not found.is_finished:
             run.rewind(found.n_done)
+            if checkpoint is not None:
+                logging.getLogger(__name__).info(f"{run.path}: resumed {found.position}")
         return found
+
+    @property
+    def position(self) -> str:
+        """The epochs and steps in the latest checkpoint, as text."""
+        n_epochs = self.config.training.n_epochs
+        if not self.part:
+            return f"after epoch {self.n_done} of {n_epochs}"
+        step, n_steps = self.part["step"], self.part["n_steps"]
+        return f"after update {step} of {n_steps} in epoch {self.n_done + 1} of {n_epochs}"
 
     @property
     def is_over(self) -> bool:
@@ -104,6 +118,13 @@ class Trainee(Generic[ModuleT, ConfigT]):
         training = self.config.training
         assert not isinstance(training, JointTraining)
         return learning_rate_at(training, epoch)
+
+    def log_position(self) -> None:
+        """Log what is saved of a training that stops."""
+        if self.run is not None:
+            is_saved = self.n_done > 0 or self.part
+            where = f"saved {self.position}" if is_saved else "stopped before the first update"
+            logging.getLogger(__name__).info(f"{self.run.path}: {where}")
 
     def note(self, **facts: float) -> None:
         """Add facts to the provenance of the run, where this process has it."""
@@ -127,7 +148,7 @@ class Trainee(Generic[ModuleT, ConfigT]):
             evaluated: the module with the weights that were validated.
             carried: what the course needs to go on from here.
         """
-        self.n_done, self.carried = record["epoch"], carried
+        self.n_done, self.carried, self.part = record["epoch"], carried, {}
         if score > self.best_score:
             self.best_epoch, self.best_score = self.n_done, score
             self.best_ssim = record["val_ssim"]
@@ -146,11 +167,24 @@ class Trainee(Generic[ModuleT, ConfigT]):
         if takes_best:
             with written_whole(self.run.weights_path) as aside:
                 shutil.copyfile(self.run.best_path, aside)
-        names = ("best_epoch", "best_ssim", "best_score")
-        facts: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if carried:
-            facts["carried"] = carried
         # The checkpoint comes last: what a kill leaves ahead of it is made again, alike.
+        self._save_checkpoint()
+
+    def keep_part(self, part: dict[str, Any], carried: dict[str, Any]) -> None:
+        """Write a checkpoint inside an epoch.
+
+        Args:
+            part: steps of the epoch so far, with their sums.
+            carried: as for `keep`.
+        """
+        self.carried, self.part = carried, part
+        if self.run is not None:
+            self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
+        assert self.run is not None
+        names = ("best_epoch", "best_ssim", "best_score", "carried", "part")
+        facts = {name: getattr(self, name) for name in names if getattr(self, name) != {}}
         state = checkpoint_of(self.n_done, self.module, self.optimizer, facts)
         save_checkpoint(self.run.checkpoint_path, state)
 

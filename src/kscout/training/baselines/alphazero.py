@@ -7,7 +7,6 @@ optimizer steps on stored decisions: the cross-entropy of its distribution with 
 searches use the ground truth, hence only training: at test the network chooses by itself.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
@@ -47,34 +46,29 @@ class AlphaZero(Episodic):
         return super().n_at_once * n_processes()
 
     def acquire(
-        self, number: int, epoch: int, order: Int[Tensor, " episode"], report: Callable[[], None]
-    ) -> tuple[list[Rows], dict[str, float], int]:
+        self, number: int, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
+    ) -> tuple[list[Rows], dict[str, Tensor], int]:
         """Acquire slices by search, each process its share; all processes get all episodes."""
         view, config = self.views[number], self.trainees[number].config
         training, setting = _training(config), config.acquisition
         view.refresh()
-        parts = []
-        for places in torch.arange(len(order)).split(self.n_at_once):
-            mine = share(places)
-            # A process without a slice of its own searches one that does not count.
-            taken = mine if len(mine) else places[:1]
-            episodes = search_episodes(
-                view,
-                self.simulator(config, order[taken]),
-                training,
-                self._draws(config, epoch, taken),
-                n_initial=setting.start,
-                horizon=setting.horizon,
-                on_decision=report,
-            )
-            parts.append(episodes.gathered(mine - places[0], len(places)))
-        episodes, word = Episodes.joined(parts), metric_word(training.metric)
-        scores = {
-            f"search_{word}": float(episodes.score.mean()),
-            f"tree_{word}": float(episodes.best_score.mean()),
-            "label_entropy": float(label_entropy(episodes.visits)),
+        mine, word = share(places), metric_word(training.metric)
+        # A process without a slice of its own searches one that does not count.
+        taken = mine if len(mine) else places[:1]
+        episodes = search_episodes(
+            view,
+            self.simulator(config, order[taken]),
+            training,
+            self._draws(config, epoch, taken),
+            n_initial=setting.start,
+            horizon=setting.horizon,
+        ).gathered(mine - places[0], len(places))
+        totals = {
+            f"search_{word}": episodes.score.sum(),
+            f"tree_{word}": episodes.best_score.sum(),
+            "label_entropy": label_entropy(episodes.visits) * len(places),
         }
-        return [decisions_of(order, episodes)], scores, episodes.n_reconstructions
+        return [decisions_of(order[places], episodes)], totals, episodes.n_reconstructions
 
     def _draws(
         self, config: PolicyConfig, epoch: int, places: Int[Tensor, " episode"]
@@ -148,13 +142,6 @@ class Episodes:
         n_found = sum_over_processes(torch.tensor(counted, device=self.score.device))
         return replace(self, **found, n_reconstructions=int(n_found))
 
-    @classmethod
-    def joined(cls, parts: Sequence["Episodes"]) -> "Episodes":
-        """Join the episodes of several batches of slices."""
-        every = {name: torch.cat([getattr(part, name) for part in parts]) for name in _PER_SLICE}
-        n_found = sum(part.n_reconstructions for part in parts)
-        return replace(parts[0], **every, n_reconstructions=n_found)
-
 
 _PER_SLICE = ("mask", "visits", "score", "best_mask", "best_score")
 _SUMMED = {torch.bool: torch.int32}
@@ -169,7 +156,6 @@ def search_episodes(
     *,
     n_initial: Initial,
     horizon: int,
-    on_decision: Callable[[], None] = lambda: None,
 ) -> Episodes:
     """Acquire every slice of a simulator, each column decided on by searches.
 
@@ -183,7 +169,6 @@ def search_episodes(
         draws: random numbers of all searches.
         n_initial: central columns measured at the start, or columns.
         horizon: columns to acquire.
-        on_decision: called after each decision.
     """
     n_searches = draws.uniforms.shape[2]
     trees = Trees(
@@ -195,7 +180,6 @@ def search_episodes(
             trees.search(ways, draws.uniforms[:, step, search], draws.gammas[:, step, search])
         masks.append(trees.root.mask)
         visits.append(trees.decide())
-        on_decision()
     return Episodes(
         torch.stack(masks, dim=1),
         torch.stack(visits, dim=1),

@@ -11,7 +11,7 @@ where Q' is a copy of the network of some steps before; after the last column no
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -58,30 +58,27 @@ class Ddqn(Episodic):
 
     @torch.no_grad()
     def acquire(
-        self, number: int, epoch: int, order: Int[Tensor, " episode"], report: Callable[[], None]
-    ) -> tuple[list[Rows], dict[str, float], int]:
+        self, number: int, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
+    ) -> tuple[list[Rows], dict[str, Tensor], int]:
         view, config = self.views[number], self.trainees[number].config
         training, horizon = _training(config), config.acquisition.horizon
         generator = keyed_generator("explored", training.seed, epoch)
-        draws = torch.rand(len(order), horizon, 2, generator=generator).to(self.device)
+        draws = torch.rand(len(order), horizon, 2, generator=generator)
+        index, uniforms, new = order[places], draws[places].to(self.device), []
         view.refresh()
-        new, total, size = [], 0.0, self.n_at_once
-        for index, uniforms in zip(order.split(size), draws.split(size), strict=True):
-            simulator = self.simulator(config, index)
-            state = simulator.start(config.acquisition.start)
-            for step in range(horizon):
-                blocked = simulator.blocked(state)
-                scores = view(simulator.observe(view.chooser, state)).float()
-                column = explored(scores, blocked, uniforms[:, step], training.chance(epoch))
-                after = simulator.acquire(state, column)
-                gain = (after.score - state.score).float()
-                row = (index, state.mask, torch.full_like(index, step), column, gain)
-                new.append({x: y.cpu() for x, y in zip(self.columns, row, strict=True)})
-                state = after
-                report()
-            total += float(state.score.sum())
-        scores_of_round = {f"train_{metric_word(training.metric)}": total / len(order)}
-        return new, scores_of_round, len(order) * (1 + horizon)
+        simulator = self.simulator(config, index)
+        state = simulator.start(config.acquisition.start)
+        for step in range(horizon):
+            blocked = simulator.blocked(state)
+            scores = view(simulator.observe(view.chooser, state)).float()
+            column = explored(scores, blocked, uniforms[:, step], training.chance(epoch))
+            after = simulator.acquire(state, column)
+            gain = (after.score - state.score).float()
+            row = (index, state.mask, torch.full_like(index, step), column, gain)
+            new.append({x: y.cpu() for x, y in zip(self.columns, row, strict=True)})
+            state = after
+        total = {f"train_{metric_word(training.metric)}": state.score.double().sum()}
+        return new, total, len(places) * (1 + horizon)
 
     def update(self, number: int, n_before: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
         """Renew the copy of the network if it is due, then take an optimizer step."""

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -16,10 +16,9 @@ from kscout.core import Observation, Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator, slices_of_round
-from kscout.runs import Progress
 from kscout.training.baselines.settings import EpisodicTraining
 from kscout.training.distributed import average_gradients, share, sum_over_processes
-from kscout.training.estimators import EpochResult, Estimator, OnStep, PolicyTrainee
+from kscout.training.estimators import EpochResult, Estimator, PolicyTrainee
 from kscout.training.replay import Memory, Rows
 
 
@@ -61,8 +60,8 @@ class Episodic(Estimator):
         assert isinstance(training, EpisodicTraining)
         self.n_episodes, self.n_updates, buffer_size = training.round_of(len(slices), horizon)
         self.memories = [Memory(buffer_size) for _ in trainees]
-        n_parts = math.ceil(self.n_episodes / self.n_at_once)
-        self.n_steps = len(trainees) * (n_parts * horizon + self.n_updates)
+        self.n_parts = math.ceil(self.n_episodes / self.n_at_once)
+        self.n_steps = len(trainees) * (self.n_parts + self.n_updates)
 
     @property
     def n_at_once(self) -> int:
@@ -79,49 +78,55 @@ class Episodic(Estimator):
 
     @abstractmethod
     def acquire(
-        self, number: int, epoch: int, order: Int[Tensor, " episode"], report: Callable[[], None]
-    ) -> tuple[list[Rows], dict[str, float], int]:
-        """Acquire slices; return new rows, scores for the record, and reconstructions made.
+        self, number: int, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
+    ) -> tuple[list[Rows], dict[str, Tensor], int]:
+        """Acquire slices; return new rows, sums of scores, and the number of reconstructions.
 
         Args:
             number: of the policy.
             epoch: counted from 1.
-            order: the slices.
-            report: to be called after each column of each part of the slices.
+            places: of the slices in the order of the round.
+            order: the slices of the round.
         """
 
     @abstractmethod
     def loss(self, number: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
         """Return the mean loss of a policy on rows of its replay buffer."""
 
-    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
-        """Run a round of every policy."""
-        n_epochs, n_done, results = self.trainees[0].config.training.n_epochs, 0, []
-        n_reconstructions = 0
-
-        def report() -> None:
-            nonlocal n_done
-            n_done += 1
-            on_step(Progress(epoch, n_epochs, n_done, self.n_steps))
-
-        for number, trainee in enumerate(self.trainees):
-            training, memory = trainee.config.training, self.memories[number]
+    def begin_epoch(self, epoch: int) -> None:
+        for trainee in self.trainees:
             trainee.begin(epoch)
+
+    def take_step(self, epoch: int, step: int) -> None:
+        """Acquire some slices of a policy's round, or take one of its optimizer steps."""
+        number, at = divmod(step, self.n_parts + self.n_updates)
+        training, memory = self.trainees[number].config.training, self.memories[number]
+        if at < self.n_parts:
             order = slices_of_round(
                 training.seed, epoch, self.n_episodes, n_slices=len(self.slices)
             )
-            new, scores, n_acquired = self.acquire(number, epoch, order, report)
+            places = torch.arange(len(order)).split(self.n_at_once)[at]
+            new, scores, n_acquired = self.acquire(number, epoch, places, order)
             memory.add(*new)
-            shape = (self.n_updates, training.batch_size)
-            generator = keyed_generator("replay", training.seed, epoch)
-            losses = []
-            for step, rows in enumerate(torch.randint(len(memory), shape, generator=generator)):
-                losses.append(self.update(number, (epoch - 1) * self.n_updates + step, rows))
-                report()
-            results.append({**scores, "loss": float(torch.stack(losses).mean())})
-            # Images are not stored: each row is reconstructed again.
-            n_reconstructions += n_acquired + self.n_images * self.n_updates * training.batch_size
-        n_decisions = self.n_episodes * self.trainees[0].config.acquisition.horizon
+            self.add(number, **scores, n_acquired=torch.tensor(n_acquired))
+            return
+        at -= self.n_parts
+        shape = (self.n_updates, training.batch_size)
+        generator = keyed_generator("replay", training.seed, epoch)
+        rows = torch.randint(len(memory), shape, generator=generator)[at]
+        self.add(number, loss=self.update(number, (epoch - 1) * self.n_updates + at, rows))
+
+    def end_epoch(self, epoch: int) -> list[EpochResult]:
+        """Return means over the slices and optimizer steps of the round."""
+        config, results = self.trainees[0].config, []
+        # Images are not stored: each row is reconstructed again.
+        n_replayed = self.n_images * self.n_updates * config.training.batch_size
+        n_reconstructions = len(self.trainees) * n_replayed
+        for sums in self.sums:
+            n_reconstructions += int(sums["n_acquired"])
+            counts = {x: self.n_updates if x == "loss" else self.n_episodes for x in sums}
+            results.append({x: float(sums[x]) / n for x, n in counts.items() if x != "n_acquired"})
+        n_decisions = self.n_episodes * config.acquisition.horizon
         facts = {"n_reconstructions": n_reconstructions, "n_decisions": n_decisions}
         return [EpochResult(scores, facts) for scores in results]
 

@@ -16,10 +16,10 @@ PolicyTrainee = Trainee[Policy, PolicyConfig]
 
 
 class Estimator(Course[Policy, PolicyConfig], ABC):
-    """Trains policies on a frozen reconstructor, one epoch at a time.
+    """Trains policies on a frozen reconstructor.
 
-    A new one implements `train_epoch`; where that is one optimizer step per batch of slices, derive
-    from `kscout.training.estimators.gradient.GradientEstimator` instead.
+    A new one implements `take_step` and `end_epoch`; where a step is one optimizer step on a batch
+    of slices, derive from `kscout.training.estimators.gradient.GradientEstimator` instead.
 
     Args:
         trainees: policies in lockstep, whose settings differ in the seed and in what the

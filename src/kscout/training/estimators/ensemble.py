@@ -11,6 +11,7 @@ selected.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any, final
 
 import torch
@@ -27,12 +28,11 @@ from kscout.errors import ConfigError
 from kscout.names import metric_word
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.randomness import keyed_generator
-from kscout.runs import Progress
 from kscout.training.distributed import from_main, share, sum_over_processes
 from kscout.training.estimators import Estimator, PolicyTrainee
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.least_squares import Sums
-from kscout.training.loop import EpochResult, OnStep
+from kscout.training.loop import EpochResult
 
 _N_AT_ONCE = {"cpu": 4, "cuda": 48}
 """Slices that are acquired at a time."""
@@ -49,7 +49,9 @@ class Ensemble(Estimator):
     ) -> None:
         super().__init__(trainees, slices, reconstructor)
         self.n_slices = min(_training(trainees[0].config).n_slices, len(slices))
-        self.n_steps = -(-self.n_slices // _N_AT_ONCE[self.device.type])
+        self.n_batches = -(-self.n_slices // _N_AT_ONCE[self.device.type])
+        n_parts = len(_numbers(trainees[0].config))
+        self.n_steps = len(trainees) * n_parts * self.n_batches
         self.order: list[int] = []
         for trainee in trainees:
             self._check(trainee)
@@ -104,22 +106,48 @@ class Ensemble(Estimator):
         """Return some of the slices: members may try many columns of each."""
         return slices.sample(_training(self.trainees[0].config).n_validated)
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Draw which slices are acquired together by each trainee."""
+        self.batches = [[*self._batches(trainee.config, epoch)] for trainee in self.trainees]
+
     @torch.no_grad()
-    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
-        """Find the weights of one trainee after the other."""
+    def take_step(self, epoch: int, step: int) -> None:
+        """Acquire some slices, for one trainee and one number of first steps after the other."""
+        number, rest = divmod(step, self.n_steps // len(self.trainees))
+        part, at = divmod(rest, self.n_batches)
+        trainee, known = self.trainees[number], self.sums[number]
+        config, policy = trainee.config, _policy(trainee).eval()
+        n_first = _numbers(config)[part]
+        self._begin(policy, config, n_first)
+        if f"scores {part}" not in known:
+            empty = Sums.empty(config.acquisition.horizon, len(policy.members), self.device)
+            scores = torch.zeros((), dtype=torch.float64, device=self.device)
+            known |= {f"{x} {part}": y for x, y in {**vars(empty), "scores": scores}.items()}
+        index, by = self.batches[number][at]
+        if len(mine := share(index)):
+            sums = self._sums(number, part)
+            known[f"scores {part}"] += self._acquire(policy, config, mine, share(by), sums)
+
+    def _sums(self, number: int, part: int) -> Sums:
+        """Return the sums of a trainee for one number of first steps."""
+        names = [field.name for field in fields(Sums)]
+        return Sums(*(self.sums[number][f"{name} {part}"] for name in names))
+
+    @torch.no_grad()
+    def end_epoch(self, epoch: int) -> list[EpochResult]:
+        """Set the weights of each trainee."""
         results = []
-        for trainee in self.trainees:
-            config, policy = trainee.config, _policy(trainee).eval()
-            numbers, found = _numbers(config), []
-            for part, n_first in enumerate(numbers):
-                done = (epoch, part * self.n_steps, len(numbers) * self.n_steps)
-                found.append(self._fitted(policy, config, n_first, done, on_step))
+        for number, trainee in enumerate(self.trainees):
+            config, policy = trainee.config, _policy(trainee)
+            numbers, known = _numbers(config), self.sums[number]
+            totals = [sum_over_processes(known[f"scores {x}"]) for x in range(len(numbers))]
+            means = [float(total) / self.n_slices for total in totals]
             # Of equal ones the first, which decides most by what it sees.
-            best = max(range(len(numbers)), key=lambda at: found[at][0])
-            mean, weights, constants = found[best]
+            best = max(range(len(numbers)), key=means.__getitem__)
+            mean, sums = means[best], self._sums(number, best).over_processes()
             self._begin(policy, config, numbers[best])
-            policy.weights.copy_(weights)
-            policy.constants.copy_(constants)
+            for own, value in zip((policy.weights, policy.constants), sums.solved(), strict=True):
+                own.copy_(value)
             n_decisions = self.n_slices * sum(config.acquisition.horizon - x for x in numbers)
             n_tried = n_decisions * (1 + len(policy.members) * _training(config).n_best)
             n_images = n_tried + self.n_slices * sum(numbers)
@@ -133,26 +161,6 @@ class Ensemble(Estimator):
         policy.begin_with(self.order[:n_first], self.slices.n_cols)
         if config.training.metric != "ssim":
             policy.gain_units = ()
-
-    def _fitted(
-        self,
-        policy: EnsemblePolicy,
-        config: PolicyConfig,
-        n_first: int,
-        done: tuple[int, int, int],
-        on_step: OnStep,
-    ) -> tuple[float, Float[Tensor, "step member"], Float[Tensor, " step"]]:
-        """Return the mean of the final scores after so many steps of the order, and weights."""
-        epoch, n_done, n_all = done
-        self._begin(policy, config, n_first)
-        sums = Sums.empty(config.acquisition.horizon, len(policy.members), self.device)
-        final_score = torch.zeros((), dtype=torch.float64, device=self.device)
-        for step, (index, number) in enumerate(self._batches(config, epoch)):
-            if len(mine := share(index)):
-                final_score += self._acquire(policy, config, mine, share(number), sums)
-            on_step(Progress(epoch, config.training.n_epochs, n_done + step + 1, n_all))
-        mean = float(sum_over_processes(final_score)) / self.n_slices
-        return mean, *sums.over_processes().solved()
 
     def _batches(
         self, config: PolicyConfig, epoch: int

@@ -31,9 +31,8 @@ from kscout.core import Policy, SliceBatch
 from kscout.names import is_outside, metric_word
 from kscout.policies.views import View
 from kscout.randomness import keyed_generator
-from kscout.runs import Progress
 from kscout.training.distributed import average_gradients, share, sum_over_processes
-from kscout.training.estimators import EpochResult, Estimator, OnStep
+from kscout.training.estimators import EpochResult, Estimator
 from kscout.training.gradients import Backward, EagerGradients, GraphedGradients
 
 GeneratorFor = Callable[[str], torch.Generator]
@@ -149,26 +148,31 @@ class GradientEstimator(Estimator, ABC):
         return view.chooser
 
     @final
-    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
-        """Take all policies through the slices in lockstep."""
-        training = self.trainees[0].config.training
-        drawn = [self.draws_of(trainee.config, epoch) for trainee in self.trainees]
-        total = torch.zeros(len(self.trainees), device=self.device)
+    def begin_epoch(self, epoch: int) -> None:
+        """Make the draws of all policies."""
+        self.drawn = [self.draws_of(trainee.config, epoch) for trainee in self.trainees]
         for trainee in self.trainees:
             trainee.begin(epoch)
-        for step in range(self.n_steps):
-            total += self.batch_gradients(drawn, step)
-            for trainee in self.trainees:
-                for group in trainee.optimizer.param_groups:
-                    group["lr"] = self.step_size(trainee.config.training, epoch, step)
-                trainee.optimizer.step()
-            self.step_taken(drawn, step)
-            on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
+
+    @final
+    def take_step(self, epoch: int, step: int) -> None:
+        """Take one optimizer step of each policy, on a batch of its own."""
+        scores = self.batch_gradients(self.drawn, step)
+        for number, trainee in enumerate(self.trainees):
+            for group in trainee.optimizer.param_groups:
+                group["lr"] = self.step_size(trainee.config.training, epoch, step)
+            trainee.optimizer.step()
+            self.add(number, score=scores[number])
+        self.step_taken(self.drawn, step)
+
+    @final
+    def end_epoch(self, epoch: int) -> list[EpochResult]:
+        """Return the mean final score of each policy."""
+        config, total = self.trainees[0].config, torch.stack([x["score"] for x in self.sums])
         means = (sum_over_processes(total) / len(self.slices)).tolist()
-        horizon = self.trainees[0].config.acquisition.horizon * self.share_acquired
-        n_decisions = round(len(self.slices) * horizon)
+        n_decisions = round(len(self.slices) * config.acquisition.horizon * self.share_acquired)
         facts = {"n_reconstructions": self.n_reconstructions, "n_decisions": n_decisions}
-        name = f"train_{metric_word(training.metric)}"
+        name = f"train_{metric_word(config.training.metric)}"
         return [EpochResult({name: mean}, facts) for mean in means]
 
     @final

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kscout.assemble import seeded_globals
 from kscout.config import JointConfig, warmed_rate
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
@@ -19,12 +18,11 @@ from kscout.errors import ConfigError
 from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator, slices_of_round
-from kscout.runs import Progress
 from kscout.training.augmentation import varied
 from kscout.training.gradients import EagerGradients, GraphedGradients, take_step
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
-from kscout.training.loop import Course, EpochResult, OnStep
+from kscout.training.loop import Course, EpochResult
 from kscout.training.reconstructor import training_loss
 from kscout.training.trainee import Trainee
 
@@ -72,25 +70,31 @@ class Joint(Course[Pair, JointConfig]):
             self._backward, parameters, [example.selectable, *example.tensors()]
         )
 
-    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
-        """Take the updates of an epoch; losses are read from the device at its end."""
-        training, numbers = self.training, self.training.updates_of(epoch)
-        generator = keyed_generator("pool", training.seed, epoch)
-        shape = (len(numbers), training.batch_size, 2)
-        draws = torch.rand(shape, generator=generator).to(self.slices.index_device)
-        total, taught = torch.zeros((), device=self.slices.device), []
+    def n_steps_in(self, epoch: int) -> int:
+        return len(self.training.updates_of(epoch))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Draw what updates take from the pool."""
+        generator = keyed_generator("pool", self.training.seed, epoch)
+        shape = (self.n_steps_in(epoch), self.training.batch_size, 2)
+        self.draws = torch.rand(shape, generator=generator).to(self.slices.index_device)
         self.watch.begin()
-        with seeded_globals(training.seed, "dropout", epoch):
-            for step, number in enumerate(numbers):
-                self._prepare(epoch, number, is_new=step == 0)
-                total += self._learn(number, draws[step])
-                if self.sampler.is_due(number):
-                    taught.append(self._teach())
-                where = (epoch, training.n_epochs, step + 1, self.n_steps)
-                on_step(Progress(*where, typical_epoch=self.typical_epoch))
-        scores = {"train_loss": float(total) / len(numbers)}
-        if taught:
-            scores["sampler_score"] = float(torch.stack(taught).mean())
+
+    def take_step(self, epoch: int, step: int) -> None:
+        """Take an update of the reconstruction, and one of the sampler where it is due."""
+        number = self.training.updates_of(epoch)[step]
+        self._prepare(epoch, number, is_new=step == 0)
+        self.add(0, loss=self._learn(number, self.draws[step]))
+        if self.sampler.is_due(number):
+            score = self._teach()
+            self.add(0, score=score, n_scores=torch.ones_like(score))
+
+    def end_epoch(self, epoch: int) -> list[EpochResult]:
+        """Read losses from the device, which no update waits for."""
+        training, numbers, sums = self.training, self.training.updates_of(epoch), self.sums[0]
+        scores = {"train_loss": float(sums["loss"]) / len(numbers)}
+        if "score" in sums:
+            scores["sampler_score"] = float(sums["score"] / sums["n_scores"])
         scores["sampler_share"] = self.watch.share()
         facts = {
             "n_updates": numbers.stop,

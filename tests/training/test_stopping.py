@@ -1,0 +1,166 @@
+"""A training that is stopped by a signal or a kill continues from its last step."""
+
+import logging
+import shutil
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from training_stores import CONV, check_continued, small_config, stopping_at, weights
+
+from kscout.config import PolicyConfig
+from kscout.data.store import Store
+from kscout.errors import RunError
+from kscout.runs import Progress
+from kscout.training import loop
+from kscout.training.checkpointing import load_checkpoint, save_checkpoint
+from kscout.training.loop import deferred_signals
+from kscout.training.policy import train_policies, train_policy
+
+TRAINING = {"method": "greedy", "n_epochs": 2, "batch_size": 4, "n_trajectories": 2, "seed": 3}
+CONFIG: PolicyConfig = small_config(CONV, TRAINING)
+
+
+def train(
+    store: Store, out: Path, on_step: loop.OnStep = lambda _: None, config: PolicyConfig = CONFIG
+) -> None:
+    train_policy(config, store, "zero-filled", out, device="cpu", on_step=on_step)
+
+
+@pytest.fixture(scope="module")
+def expected(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    out = tmp_path_factory.mktemp("whole")
+    train(store, out)
+    return weights(out)
+
+
+def check_resumed(
+    store: Store, out: Path, expected: dict[str, torch.Tensor], *, epoch: int, step: int
+) -> None:
+    taken: list[Progress] = []
+    train(store, out, taken.append)
+    check_continued(taken[0], epoch, step)
+    found = weights(out)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_inside_a_step_takes_effect_after_it_and_says_what_is_saved(
+    store: Store,
+    expected: dict[str, torch.Tensor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: signal.Signals,
+) -> None:
+    caplog.set_level(logging.INFO)
+    original, calls = torch.optim.Adam.step, []
+
+    def step(self: torch.optim.Adam) -> None:
+        original(self)
+        calls.append(1)
+        if len(calls) == 2:
+            signal.raise_signal(number)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, SystemExit)):
+            patch.setattr(torch.optim.Adam, "step", step)
+            train(store, tmp_path)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert f"{tmp_path}: saved after update 2 of 3 in epoch 1 of 2" in caplog.text
+    check_resumed(store, tmp_path, expected, epoch=1, step=2)
+    assert f"{tmp_path}: resumed after update 2 of 3 in epoch 1 of 2" in caplog.text
+
+
+def test_a_signal_during_validation_saves_all_steps(
+    store: Store, expected: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("kscout.training.policy.final_scores", stop_validation)
+        train(store, tmp_path)
+    check_resumed(store, tmp_path, expected, epoch=1, step=3)
+
+
+def stop_validation(*_: object) -> dict[str, float]:
+    raise KeyboardInterrupt
+
+
+def test_a_killed_training_continues_from_the_last_checkpoint_in_time(
+    store: Store, expected: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SAVE_EVERY_S", -1.0)
+
+    def kill(progress: Progress) -> None:
+        if (progress.epoch, progress.step) == (2, 2):
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        train(store, tmp_path, kill)
+    check_resumed(store, tmp_path, expected, epoch=2, step=1)
+
+
+def test_a_stop_before_the_first_update_and_a_resumption_are_logged(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("kscout.training.loop.Course.train_epoch", stop_validation)
+        train(store, tmp_path)
+    assert f"{tmp_path}: stopped before the first update" in caplog.text
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path, lambda progress: progress.record and stop_validation())
+    train(store, tmp_path)
+    assert f"{tmp_path}: resumed after epoch 1 of 2" in caplog.text
+
+
+def test_policies_in_lockstep_that_were_saved_at_different_steps_catch_up(
+    store: Store, expected: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    configs = [replace(CONFIG, training=replace(CONFIG.training, seed=seed)) for seed in (3, 4)]
+    outs = [tmp_path / "a", tmp_path / "b"]
+    for step in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            train_policies(
+                configs, store, "zero-filled", outs, device="cpu", on_step=stopping_at(1, step)
+            )
+        if step == 1:
+            shutil.copy(outs[0] / "checkpoint.pt", tmp_path / "older.pt")
+    # A kill between both checkpoints.
+    shutil.copy(tmp_path / "older.pt", outs[0] / "checkpoint.pt")
+    steps: list[tuple[int, int]] = []
+    train_policies(
+        *(configs, store, "zero-filled", outs),
+        device="cpu",
+        on_step=lambda progress: steps.append((progress.epoch, progress.step)),
+    )
+    assert steps[:2] == [(1, 2), (1, 3)] and weights(outs[0]).keys() == expected.keys()
+    assert all(torch.equal(weights(outs[0])[name], expected[name]) for name in expected)
+    train(store, tmp_path / "c", config=configs[1])
+    alone = weights(tmp_path / "c")
+    assert all(torch.equal(weights(outs[1])[name], alone[name]) for name in alone)
+
+
+def test_a_checkpoint_of_other_steps_is_rejected(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path, stopping_at(1, 1))
+    checkpoint = load_checkpoint(tmp_path / "checkpoint.pt")
+    assert checkpoint is not None
+    checkpoint["facts"]["part"]["n_steps"] = 7
+    save_checkpoint(tmp_path / "checkpoint.pt", checkpoint)
+    with pytest.raises(RunError, match="inside an epoch of 7 steps, and here it has 3"):
+        train(store, tmp_path)
+
+
+def test_a_second_signal_takes_effect_at_once() -> None:
+    after = []
+    with pytest.raises(KeyboardInterrupt), deferred_signals():
+        signal.raise_signal(signal.SIGINT)
+        after.append("first")
+        signal.raise_signal(signal.SIGINT)
+        after.append("second")
+    assert after == ["first"]
