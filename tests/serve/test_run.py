@@ -134,6 +134,12 @@ def test_a_named_policy_is_built_for_each_scan() -> None:
         ({"policy": "na-oracle"}, "is fitted on data"),
         ({"policy": "mine=fixed"}, "is fitted on data"),
         ({"policy": "column"}, "cannot be built from its name: it has weights to train"),
+        ({"policy": ["random", "os:system"]}, "os:system is no policy"),
+        ({"policy": ["random", "absent_module:Policy"]}, "cannot import the policy absent_module"),
+        (
+            {"policy": "random", "reconstructor": ["zero-filled", "absent"]},
+            "absent is neither a file nor",
+        ),
         ({"policy": "knee-base-fixed", "data": "STORE"}, "128 columns, the slices of .* have 16"),
         (
             {"policy": ["random", "knee-base-greedy"], "data": "STORE"},
@@ -149,8 +155,9 @@ def test_what_no_session_or_page_can_use_is_told_at_the_start(
         given = {**given, "data": write_store(tmp_path)}
     elif str(given["policy"]).endswith(".safetensors"):
         given = {"policy": str(tmp_path / given["policy"])}
-    with pytest.raises(ConfigError, match=told):
-        serve("zero-filled", **given, device="cpu", on_ready=lambda _: pytest.fail("it listens"))
+    given = {"reconstructor": "zero-filled", "device": "cpu", **given}
+    with pytest.raises(KScoutError, match=told):
+        serve(**given, on_ready=lambda _: pytest.fail("it listens"))
 
 
 def test_places_that_are_taken_are_told_at_the_start(tmp_path: Path) -> None:

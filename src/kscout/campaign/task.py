@@ -126,7 +126,7 @@ def _run_command(task: Task, locks: Sequence[int]) -> int:
         with (folder / LOG).open("a", encoding="utf-8") as log:
             log.write(f"{head}in lockstep with {first.name}, see {first / LOG}\n")
     with (first / LOG).open("ab") as log:
-        log.write(f"{head}{shlex.join(command)}\n".encode())
+        log.write(os.fsencode(f"{head}{shlex.join(command)}\n"))
         log.flush()
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervise.__file__, ",".join(map(str, locks)), *command],

@@ -21,6 +21,7 @@ from kscout.cli.campaign import app as campaign_app
 from kscout.cli.console import TERMINATED, Commands, Stopped, console, printable
 from kscout.cli.data_export import export as export_images
 from kscout.cli.demo import demo
+from kscout.cli.environment import check_environment, check_file_names
 from kscout.cli.evaluate import evaluate
 from kscout.cli.export import app as export_app
 from kscout.cli.replay import replay
@@ -102,9 +103,11 @@ def main() -> None:
     # Under torchrun a process may block in gloo, waiting for others that have ended; it must exit.
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    if _COMPUTING & set(sys.argv) and "--help" not in sys.argv:
-        share_the_machine()
     try:
+        check_file_names(sys.argv)
+        check_environment(os.environ)
+        if _COMPUTING & set(sys.argv) and "--help" not in sys.argv:
+            share_the_machine()
         app()
     except SystemExit as stop:
         if stop.code in _STOPPED:
@@ -129,6 +132,8 @@ def sentence_of(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError):
         return _file_fault(error)
+    if isinstance(error, ValueError) and "TORCH_LOGS" in str(error):
+        return f"TORCH_LOGS is {os.environ.get('TORCH_LOGS')!r}; correct it or unset it"
     is_full = isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
     )
@@ -149,7 +154,7 @@ def _file_fault(error: OSError) -> str:
     # A rename names two files, of which the first is kscout's temporary file.
     file = error.filename if error.filename2 is None else error.filename2
     if file is None or error.strerror is None:
-        text = str(error) or type(error).__name__
+        text = error.strerror or str(error) or type(error).__name__
     else:
         text = f"{file}: {error.strerror}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

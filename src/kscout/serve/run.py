@@ -141,9 +141,15 @@ def serve(
         ports = listening.getsockname()[1], streams.getsockname()[1]
         line = json.dumps({**_addresses(host, *ports), **generated})
 
+        failed: list[OSError] = []
+
         def ready() -> None:
             settle()
-            on_ready(line)
+            try:
+                on_ready(line)
+            except OSError as error:  # uvicorn would print its traceback.
+                failed.append(error)
+                server.should_exit = True
 
         app = make_app(desk, stage, beside=MrdServer(desk, streams, required), on_ready=ready)
         hosts = {*LOOPBACK, host, *allowed_hosts}
@@ -161,7 +167,10 @@ def serve(
             server_header=False,
             proxy_headers=behind_proxy,
         )
-        uvicorn.Server(config).run(sockets=[listening])
+        server = uvicorn.Server(config)
+        server.run(sockets=[listening])
+        if failed:
+            raise failed[0]
 
 
 @contextmanager

@@ -29,16 +29,16 @@ _SIDE = 128
 
 @final
 class Models:
-    """Loads what the command line named when it is first asked for."""
+    """Loads what the command line named, which must all be usable."""
 
     def __init__(
         self, reconstructors: Sequence[str], policies: Sequence[str], *, device: torch.device
     ) -> None:
         self.device = device
-        self._named = {_label(one): one for one in reconstructors}
-        if len(self._named) < len(reconstructors):
+        named = {_label(one): one for one in reconstructors}
+        if len(named) < len(reconstructors):
             raise ConfigError("two reconstructions have the same name; rename a folder")
-        self._reconstructors: dict[str, Reconstructor] = {}
+        self._reconstructors = {name: reconstruction.load(one) for name, one in named.items()}
         self._frozen: dict[tuple[str, int, int], Reconstructor] = {}
         self._policies: dict[str, Contender | None] = {}
         given = [one for one in policies if one not in POLICIES or Path(one).exists()]
@@ -52,6 +52,8 @@ class Models:
                     f"policy {one!r} is fitted on data; give a fitted one: a run folder, a weights "
                     "file or a name of the zoo"
                 )
+            if found is None:
+                resolve(one, sizes)
             self._policies[one if found is None else found.name] = found
         for name in _ALWAYS:
             self._policies.setdefault(name)
@@ -60,7 +62,7 @@ class Models:
 
     @property
     def reconstructions(self) -> list[str]:
-        return list(self._named)
+        return list(self._reconstructors)
 
     @property
     def policies(self) -> list[str]:
@@ -89,10 +91,8 @@ class Models:
 
     def network(self, name: str) -> Reconstructor:
         """Return a reconstruction as it was trained."""
-        if name not in self._named:
-            raise unknown_name("reconstruction", name, self.reconstructions)
         if name not in self._reconstructors:
-            self._reconstructors[name] = reconstruction.load(self._named[name])
+            raise unknown_name("reconstruction", name, self.reconstructions)
         return self._reconstructors[name]
 
     def reconstructor(self, name: str, n_rows: int, n_cols: int) -> Reconstructor:

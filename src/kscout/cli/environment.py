@@ -1,0 +1,49 @@
+"""Checks of variables of the environment that kscout or the packages below it read."""
+
+import logging
+import sys
+from collections.abc import Iterable, MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from kscout import names
+from kscout.errors import ConfigError
+
+_NUMBERS = {
+    **dict.fromkeys(("WORLD_SIZE", "RANK", "LOCAL_RANK"), "torchrun sets it to a number"),
+    "SOURCE_DATE_EPOCH": "the date of figures, in seconds since 1970",
+}
+
+
+def check_environment(environment: MutableMapping[str, str]) -> None:
+    """Raise an error for variables without a meaning; choose a backend of figures for files."""
+    for name, meaning in _NUMBERS.items():
+        value = environment.get(name, "0")
+        if not (value.isascii() and value.isdigit()):
+            raise ConfigError(f"{name} is {value!r} ({meaning}); correct it or unset it")
+    environment["MPLBACKEND"] = "agg"
+    for module in filter(None, map(str.strip, environment.get("KSCOUT_USE", "").split(","))):
+        names.use(module)
+        if not _is_found(module):
+            logging.getLogger(__name__).warning(
+                f"KSCOUT_USE names the module {module}, which cannot be found from here; start in "
+                "the folder that holds it, or correct the name"
+            )
+
+
+def check_file_names(given: Iterable[str], encoding: str = sys.getfilesystemencoding()) -> None:
+    """Raise an error for names that the locale cannot read."""
+    for name in [*given, str(Path.cwd())]:
+        if encoding != "utf-8" and not name.isascii():
+            raise ConfigError(
+                f"the name {name!a} cannot be read in this locale, whose file names are "
+                f"{encoding}; set PYTHONUTF8=1, or a locale with UTF-8"
+            )
+
+
+def _is_found(module: str) -> bool:
+    """Return whether the package of a module is installed or in the working directory."""
+    first = module.partition(".")[0]
+    here = Path.cwd()
+    is_here = (here / first).is_dir() or (here / f"{first}.py").is_file()
+    return is_here or first in sys.modules or find_spec(first) is not None

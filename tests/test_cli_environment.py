@@ -1,0 +1,123 @@
+"""Odd environments, full outputs and signals at any time end in one sentence, or do nothing."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kscout.cli import main, sentence_of
+from kscout.cli.environment import check_environment, check_file_names
+from kscout.errors import ConfigError
+
+
+def test_figures_need_no_window() -> None:
+    environment = {"MPLBACKEND": "junk"}
+    check_environment(environment)
+    assert environment == {"MPLBACKEND": "agg"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SOURCE_DATE_EPOCH", "x"), ("WORLD_SIZE", "abc"), ("RANK", ""), ("LOCAL_RANK", "-1")],
+)
+def test_a_variable_that_is_no_number_is_rejected(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setattr(sys, "argv", ["kscout", "zoo"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    told = capsys.readouterr()
+    assert stopped.value.code == 1 and not told.out
+    assert told.err.startswith(f"error: {name} is {value!r}") and "unset it" in told.err
+
+
+def test_modules_that_cannot_be_found_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "ours").mkdir()
+    monkeypatch.chdir(tmp_path)
+    check_environment({"KSCOUT_USE": "mine, ours.part,json.tool,,absent_module"})
+    assert [one.getMessage().partition(",")[0] for one in caplog.records] == [
+        "KSCOUT_USE names the module absent_module"
+    ]
+    with pytest.raises(ConfigError, match="'a-b' is no module"):
+        check_environment({"KSCOUT_USE": "a-b"})
+
+
+def test_junk_for_the_logs_of_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_LOGS", "junk")
+    error = ValueError('Invalid log settings: junk\nFor more, try TORCH_LOGS="help"')
+    assert sentence_of(error) == "TORCH_LOGS is 'junk'; correct it or unset it"
+
+
+def test_names_that_the_locale_cannot_read_are_rejected() -> None:
+    check_file_names(["run", "pl\u00e4ne"], "utf-8")
+    check_file_names(["run"], "ascii")
+    with pytest.raises(ConfigError, match=r"'pl\\xe4ne' cannot be read .* set PYTHONUTF8=1"):
+        check_file_names(["run", "pl\u00e4ne"], "iso8859-1")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["zoo"],
+        pytest.param(
+            ["serve", "--reconstructor", "zero-filled", "--policy", "random"],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_an_output_without_space_is_one_sentence(words: list[str]) -> None:
+    command = [sys.executable, "-m", "kscout", *words]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    lines = [line for line in ended.stderr.splitlines() if "busy" not in line]
+    assert ended.returncode == 1 and len(lines) == 1
+    assert lines[0].startswith("error: No space left on device; free some space")
+
+
+_AT_IMPORT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "kscout.cli":
+            os.kill(os.getpid(), signal.{name})
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+from kscout.__main__ import main
+sys.argv = ["kscout", "--version"]
+main()
+"""
+_AT_THE_END = """
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(os.kill, os.getpid(), signal.{name})
+from kscout.__main__ import main
+sys.argv = ["kscout", "--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("program", [_AT_IMPORT, _AT_THE_END])
+def test_a_signal_before_or_after_a_command_is_silent(program: str, name: str) -> None:
+    code = [sys.executable, "-c", program.format(name=name)]
+    ended = subprocess.run(code, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (-signal.Signals[name], "")
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    """As of a command that a shell starts in the background."""
+    program = "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    program += _AT_IMPORT.format(name="SIGINT").replace(
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n", ""
+    )
+    code = [sys.executable, "-c", program]
+    ended = subprocess.run(code, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0 and ended.stdout.startswith("kscout ")
