@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kscout.errors import DataError, RunError
+from kscout.config import read_file
+from kscout.errors import ConfigError, DataError, RunError
 from kscout.evaluation.records.results import COLUMNS, read_scores
 from kscout.files import (
     MOST_BYTES,
     check_replaceable,
     is_locked,
     locked,
+    parse_toml,
     read_arrays,
     read_json,
     read_record,
@@ -51,11 +53,26 @@ def test_only_plain_files_are_read_whole_and_only_small_ones(tmp_path: Path) -> 
     assert read_text(tmp_path / "text") == "é"
 
 
-@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"\xff", b"{", b"1" * 9999])
+@pytest.mark.parametrize(
+    "content", [b"", b"[" * 100_000, b'{"a":' * 101 + b"1" + b"}" * 101, b"\xff", b"{", b"1" * 9999]
+)
 def test_bad_json_is_a_value_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ValueError):
         read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["a" + ".a" * 5000 + " = 1", f"[{'a.' * 10**6}a]", "a = " + "[" * 10**5, 'a = "', "[" * 200],
+)
+def test_bad_toml_is_a_value_error(tmp_path: Path, content: str) -> None:
+    with pytest.raises(ValueError):
+        parse_toml(content)
+    (tmp_path / "a.toml").write_text(content)
+    with pytest.raises(ConfigError, match=r"a\.toml is not valid TOML"):
+        read_file(tmp_path / "a.toml")
+    assert parse_toml("a.b.c = ['runs/0.1/x.y.z']") == {"a": {"b": {"c": ["runs/0.1/x.y.z"]}}}
 
 
 @pytest.mark.parametrize(

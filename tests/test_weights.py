@@ -282,7 +282,7 @@ HEADER = {"schema_version": 1, "kind": "policy", "component": "conv", "arguments
     ("header", "words"),
     [
         ("{", "Expecting property name"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "nested more than 100 levels deep"),
         ([1], r"kscout is \[1\]; expected a section"),
         ({**HEADER, "kind": "dog"}, "kscout.kind is 'dog'; expected one of: reconstructor, policy"),
         ({**HEADER, "component": ["conv"]}, r"kscout.component is \['conv'\]; expected a string"),

@@ -7,8 +7,10 @@ import json
 import math
 import os
 import platform
+import re
 import secrets
 import stat
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -27,6 +29,10 @@ _HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 MOST_BYTES = 2**26
 """Size limit of text files, far above those that kscout writes."""
+_DEEPEST = 100
+"""Levels of JSON and TOML files, far above those that kscout writes."""
+_TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
+_DOTTED = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){{{_DEEPEST}}}""")
 
 
 @contextmanager
@@ -206,10 +212,38 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value
     """Read a JSON file; any fault of its content is a ValueError."""
+    return parse_json(read_text(path))
+
+
+def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value of a JSON text; any fault of it is a ValueError."""
     try:
-        return json.loads(read_text(path))
+        return _shallow(json.loads(text))
     except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        raise ValueError(_TOO_DEEP) from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the table of a TOML text; any fault of it is a ValueError."""
+    # The parser's time grows with the square of the number of dots.
+    if _DOTTED.search(text):
+        raise ValueError(_TOO_DEEP)
+    try:
+        table: dict[str, Any] = _shallow(tomllib.loads(text))
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    return table
+
+
+def _shallow(value: Any) -> Any:  # noqa: ANN401 - any value of JSON or TOML
+    """Return a value; raise an error for one with so many levels that recursion would fail."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_DEEPEST):
+        values = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [inner for one in values for inner in one if isinstance(inner, dict | list)]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
@@ -222,6 +256,23 @@ def read_arrays(path: Path) -> dict[str, Any]:
         # zipfile, zlib and numpy raise arbitrary types on damaged files.
         except Exception as error:
             raise ValueError(str(error) or type(error).__name__) from error
+
+
+def checked_array(array: Any, kinds: str, n_axes: int) -> Any:  # noqa: ANN401 - of NumPy
+    """Return an array of a file; raise a ValueError for another type, shape, or NaN.
+
+    Args:
+        array: the array.
+        kinds: accepted kinds of its dtype, as in `dtype.kind`.
+        n_axes: its number of axes, none of them empty.
+    """
+    import numpy as np
+
+    if array.dtype.kind not in kinds or array.ndim != n_axes or 0 in array.shape:
+        raise ValueError(f"an array of {array.dtype}, shape {array.shape}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError("an array with NaN or infinite values")
+    return array
 
 
 def checksum(path: Path) -> str:

@@ -29,7 +29,7 @@ from kscout.compressed import MOST_BYTES, SUFFIX, compressed, is_compressed, unp
 from kscout.config import check_bounded, read, supported
 from kscout.config.retired import defaults_of
 from kscout.errors import ConfigError, WeightsError
-from kscout.files import written_whole
+from kscout.files import parse_json, written_whole
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
 from kscout.names.renamed import CLASSES, current, current_keys, keys_in_0_2
 
@@ -316,10 +316,10 @@ def _header(first: Callable[[int], bytes], length: int, *, is_whole: bool) -> st
     (n_header,) = struct.unpack("<Q", first(8).ljust(8, b"\0"))
     header = first(8 + n_header)[8:] if n_header <= min(length, _LONGEST_HEADER) else b""
     try:
-        tensors = json.loads(header)
+        tensors = parse_json(header)
         told = tensors.pop("__metadata__", {}).get("kscout")
         declared = 8 + n_header + max((x["data_offsets"][1] for x in tensors.values()), default=0)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise SafetensorError("its header cannot be read") from error
     if is_whole and length != declared:
         raise SafetensorError(f"it has {length} bytes and declares {declared}")
@@ -342,13 +342,13 @@ class _Header:
 
 def _described(path: Path, text: str) -> _Header:
     try:
-        table = json.loads(text)
+        table = parse_json(text)
         version = table.get("schema_version") if isinstance(table, dict) else SCHEMA_VERSION
         if version == SCHEMA_VERSION:
             header = read(_Header, table, "kscout")
             check_bounded(header.arguments, "arguments")
             return header
-    except (ConfigError, ValueError, RecursionError) as error:
+    except (ConfigError, ValueError) as error:
         raise WeightsError(
             f"{path} does not describe its component as kscout does ({error}); save it again with "
             "kscout.policies.save or kscout.reconstruction.save"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from kscout.errors import DataError
 from kscout.evaluation.adaptivity import entropies
 from kscout.evaluation.analyses import Page, write_table
 from kscout.evaluation.analyses.cost import Cost
@@ -15,6 +16,7 @@ from kscout.evaluation.analyses.curves import Curves
 from kscout.evaluation.analyses.entropy import Entropy, EntropyRow, entropy_rows
 from kscout.evaluation.analyses.examples import ExampleRow, Examples
 from kscout.evaluation.analyses.gammas import GammaRow, Gammas
+from kscout.evaluation.analyses.masks import MaskRow, Masks
 from kscout.evaluation.analyses.policy import Policy, PolicyRow
 from kscout.evaluation.analyses.snr import Snr, SnrRow
 from kscout.evaluation.analyses.unexplored import Unexplored, unexplored_rows
@@ -24,9 +26,18 @@ from kscout.evaluation.records.results import writing_results
 from kscout.evaluation.unexplored import tally_states
 from kscout.figures.blocks import Drawing
 from kscout.figures.tables import Measured, Table, to_csv
+from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
 from kscout.report.page import drawings_of
-from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation, write_run
+from synthetic_results import (
+    N_COLS,
+    N_INITIAL,
+    STEPS,
+    make_acquisition,
+    make_scores,
+    write_evaluation,
+    write_run,
+)
 
 
 def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS) -> Path:
@@ -239,3 +250,66 @@ def test_tables_of_one_kind_keep_their_folders_names(tmp_path: Path) -> None:
     assert all(caption.startswith(("16+2. ", "4+3. ")) for caption in captions)
     paths = write_report(report, tmp_path / "r.csv", form="csv")
     assert len(set(paths)) == 6
+
+
+ORDER = np.zeros((2, 1, 7), dtype=np.int16)
+
+
+@pytest.mark.parametrize(
+    ("order", "name"),
+    [
+        (ORDER[0], "masks/a"),
+        (ORDER[:0], "masks/a"),
+        (np.full((2, 1, 7), np.nan), "masks/a"),
+        (np.array(3), "masks/a"),
+        (ORDER.astype(str), "masks/a"),
+        (ORDER, "../a"),
+        (ORDER, "masks/../../a"),
+    ],
+)
+def test_masks_that_are_none_are_rejected(tmp_path: Path, order: np.ndarray, name: str) -> None:
+    folder = tmp_path / "analyses"
+    for place in (tmp_path, folder / "masks"):
+        place.mkdir(exist_ok=True, parents=True)
+        np.savez(place / "a.npz", order=order)
+    write_table(folder, Masks, [MaskRow("base", "greedy", 0, 2, 1, 0.0, name)])
+    with pytest.raises(DataError, match="holds no masks"):
+        build_report([folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mask", np.full((1, 11), np.nan)),
+        ("mask", np.ones((1, 3, 11), dtype=bool)),
+        ("image", np.full((1, 9, 11), np.nan)),
+        ("image", np.ones((1, 9, 12))),
+        ("target", np.full((1, 9, 11), np.inf)),
+        ("ssim", np.ones((1, 2))),
+    ],
+)
+def test_damaged_examples_are_rejected(tmp_path: Path, name: str, value: np.ndarray) -> None:
+    path = write_analyses(tmp_path) / "examples.npz"
+    np.savez(path, **{**np.load(path), name: value})
+    with pytest.raises(DataError, match=r"examples\.npz is damaged"):
+        build_report([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("target", np.full((9, 7), np.nan)),
+        ("target", np.ones((0, 0))),
+        ("top", np.array(np.nan)),
+        ("ssim_0", np.full(3, np.nan)),
+        ("columns_0", np.array([10**12, 1])),
+        ("start_columns", np.array([3, 3])),
+        ("steps", np.array([0, 1, 10**12])),
+    ],
+)
+def test_damaged_acquisitions_are_rejected(tmp_path: Path, name: str, value: np.ndarray) -> None:
+    path = tmp_path / "acquisition.npz"
+    save_acquisition(make_acquisition(), path)
+    np.savez(path, **{**np.load(path), name: value})
+    with pytest.raises(DataError, match="is not a recorded acquisition"):
+        build_report([tmp_path])

@@ -20,6 +20,7 @@ from kscout.figures.tables import Table
 from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
 from kscout.report.evaluations import facts_html
+from kscout.report.folders import search
 from kscout.report.page import Front, write_page
 from synthetic_results import make_acquisition, make_summary, write_evaluation, write_run
 
@@ -270,3 +271,20 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     text = page.read_text()
     assert "<i>t" not in text and "<u>" not in text and "<x>" not in text
     assert "a <strong>b</strong> &lt;script&gt;" in text
+
+
+def test_each_folder_is_read_once_although_links_lead_to_it_again(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "greedy-seed0", seed=0)
+    for name in ("parent", "self"):
+        (run / name).symlink_to(tmp_path if name == "parent" else run)
+    (tmp_path / "other").symlink_to(run)
+    assert len(search([tmp_path, tmp_path / "runs"]).runs) == 1
+
+
+def test_a_folder_of_figures_that_is_a_file_leaves_no_page(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "figures").touch()
+    with pytest.raises(FileExistsError):
+        write_report(
+            build_report([results]), tmp_path / "report.html", figures=tmp_path / "figures"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["figures"]

@@ -1,11 +1,13 @@
 """A recorded file that is played into a service becomes the images of an imported one."""
 
 import json
+import os
 import re
 import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from kscout.acquisition import Scan, Session
 from kscout.cli import app as command_line
 from kscout.errors import RunError
 from kscout.serve.desk import Desk, Limits
-from kscout.serve.mrd_messages import Id, text_message
+from kscout.serve.mrd_messages import ACQUISITION_HEAD, Id, image_message, text_message
 from mrd_files import N_COLS as FILE_COLS
 from mrd_files import NOISE, header, line, lines, write
 
@@ -108,10 +110,37 @@ def serves_pages(talk: socket.socket) -> None:
         pass
 
 
+def sends(message: bytes) -> Callable[[socket.socket], None]:
+    """Return a service that sends a start and a message, and reads on."""
+
+    def answer(talk: socket.socket) -> None:
+        talk.sendall(text_message(Id.TEXT, '{"columns": [4, 5]}') + message)
+        talk.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            while talk.recv(2**16):
+                pass
+
+    return answer
+
+
+def image(values: np.ndarray) -> bytes:
+    """Return an image of the first slice."""
+    return image_message(values, "", np.zeros((), dtype=ACQUISITION_HEAD))
+
+
+NO_SERVICE = "answers as no MRD stream of kscout does .*give the address `mrd`"
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (serves_pages, "answers as no MRD stream of kscout does .*give the address `mrd`"),
+        (sends(text_message(Id.TEXT, "[" * 200_000)), NO_SERVICE),
+        (
+            sends(image(np.full((3, 4), np.nan, np.float32))),
+            r"MRD stream .*\(3, 4\) is empty or not finite",
+        ),
+        (sends(image(np.zeros((0, 0), np.float32))), NO_SERVICE),
+        (serves_pages, NO_SERVICE),
         (resets, "ended the stream; look at its log"),
     ],
 )
@@ -126,9 +155,10 @@ def test_what_is_no_service_or_breaks_off_is_told(
         thread = threading.Thread(target=listen)
         thread.start()
         to = "{}:{}".format(*bound.getsockname())
-        given = ["replay", str(recorded(tmp_path / "a.mrd")), "--to", to]
-        result = CliRunner().invoke(command_line, given)
+        given = ["replay", str(recorded(tmp_path / "a.mrd")), "--to", to, "--out", tmp_path / "out"]
+        result = CliRunner().invoke(command_line, [*map(str, given)])
         thread.join()
+    assert not (tmp_path / "out").exists()
     assert isinstance(result.exception, RunError) and re.search(words, str(result.exception))
 
 
@@ -142,5 +172,7 @@ def test_where_nobody_listens_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_told_from_a_file(tmp_path: Path) -> None:
-    result = CliRunner().invoke(command_line, ["replay", str(tmp_path), "--to", "127.0.0.1:1"])
-    assert "is a folder, and one MRD file is played" in str(result.exception)
+    os.mkfifo(tmp_path / "fifo")
+    for path, words in ((tmp_path, "is a folder, and one"), (tmp_path / "fifo", "not a regular")):
+        result = CliRunner().invoke(command_line, ["replay", str(path), "--to", "127.0.0.1:1"])
+        assert words in str(result.exception)

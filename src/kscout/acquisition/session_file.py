@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from kscout.errors import DataError, RunError
-from kscout.files import read_arrays, written_whole
+from kscout.files import parse_json, read_arrays, written_whole
 
 FORMAT = 1
 _FACTS = "session"
@@ -44,10 +44,10 @@ def read_kept(path: Path) -> Kept:
     """Read what `write_kept` wrote; whatever is wrong with it is a DataError."""
     try:
         arrays = read_arrays(path)
-        facts = json.loads(arrays.pop(_FACTS).tobytes().decode("utf-8"))
+        facts = parse_json(arrays.pop(_FACTS).tobytes().decode("utf-8"))
         if facts["format"] != FORMAT:
             raise ValueError(f"its format is {facts['format']!r}, and {FORMAT} is known")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(path, error) from error
     return Kept(facts, arrays)
 

@@ -1,18 +1,17 @@
 """Settings as plain tables: read from files, laid over each other, and compared."""
 
-import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kscout.config.retired import of_today
 from kscout.errors import ConfigError, KScoutError
-from kscout.files import read_text
+from kscout.files import parse_json, parse_toml, read_text
 
 Table = dict[str, Any]
 _KINDS_OF_RUNS = ("reconstructor", "policy", "joint")
 """A table of such a kind was written by kscout."""
+_MOST_DOTS = 16
 
 
 def read_file(
@@ -28,10 +27,10 @@ def read_file(
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
         text = read_text(path)
-        table = json.loads(text) if form == "JSON" else tomllib.loads(text)
+        table = parse_json(text) if form == "JSON" else parse_toml(text)
     except OSError as fault:
         raise error(f"cannot read {what} {path}: {fault.strerror}") from fault
-    except (ValueError, RecursionError) as fault:
+    except ValueError as fault:
         raise error(f"{path} is not valid {form}: {fault}") from fault
     if not isinstance(table, dict):
         raise error(f"{path} holds a {type(table).__name__}; expected a table of names and values")
@@ -80,7 +79,7 @@ def assigned(assignments: Iterable[str]) -> Table:
     found: Table = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        if not equals or "." not in name.strip(". "):
+        if not equals or not 0 < name.strip(". ").count(".") <= _MOST_DOTS:
             raise ConfigError(f"{assignment!r} is no setting; write section.key=value")
         found = merge(found, nested({name.strip(): _parsed(text.strip())}))
     return found
@@ -121,7 +120,7 @@ def told(found: Sequence[str], most: int = 5) -> str:
 
 def _parsed(text: str) -> Any:  # noqa: ANN401 - any TOML value
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}")["value"]
     except ValueError:
         # A bare word is a string, so that a shell needs no quotes inside quotes; and a number of
         # thousands of digits is none.

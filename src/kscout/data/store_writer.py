@@ -18,6 +18,7 @@ from kscout.data.manifest import MANIFEST, Geometry, Manifest, VolumeRecord, wri
 from kscout.data.slices import check_peak
 from kscout.data.store import Store, unfinished_path
 from kscout.errors import ConfigError, DataError
+from kscout.files import parse_json
 
 CONTENTS = "contents_sha256"
 """Key of a recipe: hash of the names and contents of the source files."""
@@ -241,7 +242,7 @@ class StoreWriter:
             return
         restart = f"delete {self._folder} to start again"
         with reading(self._journal.file, "the journal of a store", advice=restart):
-            head, *entries = [json.loads(line) for line in lines]
+            head, *entries = [parse_json(line) for line in lines]
             if not _is_alike(head["recipe"], self.recipe):
                 raise DataError(
                     f"{self.path} was begun with other settings "

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kscout.errors import ConfigError, RunError, unknown_name
 from kscout.evaluation.progress import OnStep, Step
-from kscout.files import read_text, write_text
+from kscout.files import parse_json, read_text, write_text
 
 FORMULAS = ("paper", "reference")
 N_PASSES, N_TRAJECTORIES, BATCH_SIZE = 3, 16, 16
@@ -163,8 +163,8 @@ def read_passes(record: Path) -> list[PassRecord]:
     lines = read_text(record).split("\n")
     try:
         # What follows the last line feed was never finished.
-        return [_finished_pass(json.loads(line)) for line in lines[:-1] if line]
-    except (ValueError, TypeError, RecursionError) as error:
+        return [_finished_pass(parse_json(line)) for line in lines[:-1] if line]
+    except (ValueError, TypeError) as error:
         raise RunError(
             f"{record} is not a record of gradient passes ({error}); remove it to start again"
         ) from error

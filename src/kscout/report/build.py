@@ -12,7 +12,7 @@ from kscout.evaluation.summaries.tables import overview_table
 from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name, under_protocol
 from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
-from kscout.files import locked, write_text
+from kscout.files import check_replaceable, locked, write_text
 from kscout.names import ANALYSES
 from kscout.player import Acquisition, acquisition_player
 from kscout.report.commands import how_to_see
@@ -204,12 +204,15 @@ def write_report(
     """
     if form not in FORMATS:
         raise unknown_name("format", form, list(FORMATS))
+    check_replaceable(out)
     with locked(out.parent, wait=True, name=f".{out.name}.lock"):
+        # First, because a folder of that name may be impossible.
+        drawn = [] if figures is None else save_figures(report.sections, figures)
         if form == "html":
             paths = [write_page(report.front, report.sections, out, provenance=report.provenance)]
         else:
             paths = _write_tables(report.tables, out, form)
-        return paths + (save_figures(report.sections, figures) if figures is not None else [])
+        return paths + drawn
 
 
 def _write_tables(tables: Sequence[Table], out: Path, form: str) -> list[Path]:

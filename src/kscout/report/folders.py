@@ -1,7 +1,6 @@
 """Finding the content of a report in folders, with its provenance."""
 
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +14,7 @@ from kscout.evaluation.records.acquisitions import ACQUISITIONS, Acquisition, lo
 from kscout.evaluation.records.results import RESULTS
 from kscout.evaluation.records.run_names import folder_labels
 from kscout.evaluation.summaries.summary import SUMMARY, EvaluationFolder, read_summary
-from kscout.files import read_json, read_text
+from kscout.files import parse_toml, read_json, read_text
 from kscout.runs import CONFIG, PROVENANCE, RunRecord, read_run
 
 _ORIGIN = (
@@ -86,18 +85,16 @@ def search(names: Sequence[str | Path]) -> Contents:
 
 
 def _folders(paths: Sequence[Path]) -> list[Path]:
-    folders: dict[Path, None] = {}
-    for path in paths:
-        for folder in _walk(path.resolve()):
-            folders.setdefault(folder)
-    return list(folders)
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    yield folder
-    for inner in sorted(folder.iterdir()):
-        if inner.is_dir() and not inner.name.startswith("."):
-            yield from _walk(inner)
+    """Return folders and their subfolders, each once although links may lead to it again."""
+    folders: dict[Path, Path] = {}
+    left = [path.resolve() for path in reversed(paths)]
+    while left:
+        folder = left.pop()
+        if (place := folder.resolve()) not in folders:
+            folders[place] = folder
+            inner = sorted(folder.iterdir(), reverse=True)
+            left += [path for path in inner if path.is_dir() and path.name[0] != "."]
+    return list(folders.values())
 
 
 def _is_evaluation(folder: Path) -> bool:
@@ -111,7 +108,7 @@ def _is_evaluation(folder: Path) -> bool:
 def _is_run(folder: Path) -> bool:
     if not ((folder / CONFIG).is_file() and (folder / PROVENANCE).is_file()):
         return False
-    return "kind" in _load(folder / CONFIG, lambda path: tomllib.loads(read_text(path)))
+    return "kind" in _load(folder / CONFIG, lambda path: parse_toml(read_text(path)))
 
 
 def _json(path: Path) -> dict[str, Any] | None:

@@ -37,7 +37,7 @@ from kscout.config import (
     told,
 )
 from kscout.errors import ConfigError, RunError
-from kscout.files import LOCK, now, read_bytes, take_lock, write_json, write_text
+from kscout.files import LOCK, now, parse_json, read_bytes, take_lock, write_json, write_text
 from kscout.provenance import Provenance, describe, warn_of_other_bits
 from kscout.runs.required import Done, Settings, read_checked
 
@@ -266,8 +266,8 @@ def read_metrics(path: Path) -> list[Record]:
     lines = read_bytes(file).split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = parse_json(line)
+        except ValueError:
             record = None
         if _is_epoch(record):
             records.append(record)

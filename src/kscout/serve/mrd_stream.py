@@ -21,6 +21,7 @@ from kscout.data.formats.mrd import COUNTERS, check_encoding, readouts_of, sort_
 from kscout.data.formats.readouts import whiten
 from kscout.data.importing.kspace_cutting import Cutting
 from kscout.errors import DataError
+from kscout.files import parse_json
 from kscout.serve.counts import reply
 from kscout.serve.desk import Desk, NoSessionError, Place
 from kscout.serve.guard import is_token
@@ -132,8 +133,8 @@ class Stream:
         # The name of a file says nothing: no file is opened for a client.
         if message.id is Id.CONFIG_TEXT and message.text.strip():
             try:
-                table = json.loads(message.text)
-            except (ValueError, RecursionError) as error:
+                table = parse_json(message.text)
+            except ValueError as error:
                 raise DataError(f"the config is no JSON ({error}); correct it") from error
             if not isinstance(table, dict):
                 raise DataError('the config is no object of JSON; send one like {"budget": 32}')

@@ -15,7 +15,7 @@ from PIL import Image
 from kscout.data.formats import reading
 from kscout.data.formats.mrd import COUNTERS, Recording, find_measurement
 from kscout.errors import ConfigError, DataError, RunError
-from kscout.files import written_whole
+from kscout.files import parse_json, written_whole
 from kscout.serve.mrd_messages import (
     Id,
     Message,
@@ -79,6 +79,8 @@ def replay(
         raise ConfigError(f"{to!r} is no address; give HOST:PORT as the service prints it")
     if path.is_dir():
         raise DataError(f"{path} is a folder, and one MRD file is played; name a file in it")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is not a regular file; name an MRD file")
     with reading(path, "MRD"):
         with h5py.File(path, "r") as file:
             group = find_measurement(file)
@@ -190,7 +192,7 @@ class _Player:
         while True:
             message = await self._next()
             if message.id is Id.TEXT:
-                return json.loads(message.text)
+                return parse_json(message.text)
             if message.id is Id.CLOSE:
                 raise EOFError
 
@@ -205,9 +207,11 @@ class _Player:
         except DataError as error:
             raise ValueError(str(error)) from error
         if message.id is Id.TEXT:
-            self._note(json.loads(message.text))
+            self._note(parse_json(message.text))
         elif message.id is Id.IMAGE:
             place = tuple(int(message.head[name]) for name in COUNTERS)
+            if not message.values.size or not np.isfinite(message.values).all():
+                raise ValueError(f"an image of shape {message.values.shape} is empty or not finite")
             self.played[place].image = message.values
         return message
 

@@ -3,7 +3,6 @@
 Subjects never mix: heads for test images are not used for training.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +25,7 @@ from kscout.data.makers.scanner import Scanner, Warp, plane_grid, rotation
 from kscout.data.makers.subject import choice, draw_subject, drawn, factor, normals
 from kscout.data.manifest import SPLITS
 from kscout.errors import DataError
+from kscout.files import read_json
 
 __all__ = ["Head", "HeadSplit", "download_heads", "draw_head_volume", "load_heads", "split_heads"]
 
@@ -151,7 +151,7 @@ def load_heads(paths: Sequence[Path]) -> list[Head]:
     for path in paths:
         listing = path.parent / SOURCES_FILE
         with reading(listing, "a list of sources"):
-            known = json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []
+            known = read_json(listing) if listing.is_file() else []
             named = {entry["file"]: f"{entry['source']} ({entry['license']})" for entry in known}
         heads.append(_load_head(path, named.get(path.name, f"file {path.name}")))
     return heads

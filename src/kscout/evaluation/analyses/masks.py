@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+from jaxtyping import Int
+
 from kscout.errors import DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.progress import OnStep
@@ -13,7 +16,7 @@ from kscout.evaluation.records.orders import read_orders
 from kscout.evaluation.records.run_names import folder_labels
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.figures.blocks import Block, Drawing
-from kscout.files import read_arrays
+from kscout.files import checked_array, read_arrays
 
 _CAPTION = (
     "Columns of k-space that were measured, a row per slice. Gray columns are the start; the color "
@@ -93,6 +96,14 @@ def _file_name(words: Sequence[str], before: Sequence[MaskRow]) -> str:
     return name if name.lower() not in taken else f"{name}-{len(before) + 1}"
 
 
+def _first_orders(folder: Path, file: Path) -> Int[np.ndarray, "slice col"]:
+    """Return the order of each slice's first trajectory; any fault of the file is a ValueError."""
+    # The table names it: no file elsewhere is opened.
+    if file.parent.parent != folder or file.parent.name != "masks":
+        raise ValueError("it is not in the folder masks")
+    return checked_array(read_arrays(file)["order"], "iu", 3)[:, 0]
+
+
 def _draw(rows: Sequence[MaskRow], folder: Path) -> Any:  # noqa: ANN401 - a matplotlib figure
     from kscout.figures.pictures import draw_masks
 
@@ -100,8 +111,8 @@ def _draw(rows: Sequence[MaskRow], folder: Path) -> Any:  # noqa: ANN401 - a mat
     for row in rows:
         file = folder / f"{row.file}.npz"
         try:
-            order = read_arrays(file)["order"][:, 0]
-        except (OSError, ValueError, KeyError, IndexError) as error:
+            order = _first_orders(folder, file)
+        except (OSError, ValueError, KeyError) as error:
             raise DataError(
                 f"{file} holds no masks ({error}); run `analyze masks` again"
             ) from error

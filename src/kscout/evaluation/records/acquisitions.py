@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from kscout.errors import DataError
-from kscout.files import read_arrays, written_whole
+from kscout.files import checked_array, parse_json, read_arrays, written_whole
 
 ACQUISITIONS = "acquisition*.npz"
 """The files of such records in the folder of an evaluation."""
@@ -122,22 +122,24 @@ def load_acquisition(path: Path) -> Acquisition:
     """Read what `save_acquisition` wrote."""
     try:
         arrays = read_arrays(path)
-        about = json.loads(str(arrays["about"]))
-        unit = float(arrays["top"]) / 255
+        about = parse_json(str(arrays["about"]))
+        unit = float(checked_array(arrays["top"], "f", 0)) / 255
+        target = checked_array(arrays["target"], "f", 2)
+        n_cols = target.shape[1]
         policies = tuple(
             PolicySteps(
                 name=str(policy["name"]),
-                images=arrays[f"images_{index}"].astype(np.float32) * np.float32(unit),
-                ssim=arrays[f"ssim_{index}"].astype(np.float64),
-                columns=_whole(arrays[f"columns_{index}"]),
+                images=checked_array(arrays[f"images_{index}"], "u", 3) * np.float32(unit),
+                ssim=checked_array(arrays[f"ssim_{index}"], "f", 1).astype(np.float64),
+                columns=_whole(arrays[f"columns_{index}"], n_cols),
                 is_oracle=bool(policy["is_oracle"]),
             )
             for index, policy in enumerate(about["policies"])
         )
         return Acquisition(
-            *(arrays["target"].astype(np.float32), _whole(arrays["start_columns"]), policies),
+            *(target.astype(np.float32), _whole(arrays["start_columns"], n_cols), policies),
             title=str(about["title"]),
-            steps=_whole(arrays["steps"]),
+            steps=_whole(arrays["steps"], n_cols + 1),
             shown=tuple(map(str, about["shown"])),
         )
     # A damaged archive may raise almost anything.
@@ -146,5 +148,9 @@ def load_acquisition(path: Path) -> Acquisition:
         raise DataError(f"{path} is not a recorded acquisition ({why}); record it anew") from error
 
 
-def _whole(values: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
+def _whole(values: np.ndarray, end: int) -> tuple[int, ...]:
+    """Return the numbers of a list; raise an error for duplicates and those not below `end`."""
+    numbers = tuple(int(value) for value in values)
+    if len({*numbers} & {*range(end)}) < len(numbers):
+        raise ValueError(f"{numbers[:5]}... has duplicates, or numbers that are not below {end}")
+    return numbers

@@ -9,9 +9,14 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from kscout.errors import DataError
-from kscout.files import read_arrays, written_whole
+from kscout.files import checked_array, read_arrays, written_whole
 
 EXAMPLES = "examples.npz"
+_ARRAYS = {
+    **{"policy": ("U", 1), "seed": ("iu", 1), "volume": ("U", 1), "slice": ("iu", 1)},
+    **{"mask": ("b", 2), "image": ("f", 3), "target": ("f", 3), "ssim": ("f", 1)},
+}
+"""Kinds of dtype and number of axes of each array."""
 
 
 @final
@@ -54,8 +59,9 @@ def read_examples(path: Path) -> list[Example]:
     """Read what `save_examples` wrote."""
     try:
         arrays = read_arrays(path)
-        columns = [arrays[key] for key in ("policy", "seed", "volume", "slice")]
-        columns += [arrays[key] for key in ("mask", "image", "target", "ssim")]
+        if arrays["image"].shape != arrays["target"].shape:
+            raise ValueError("images and targets of different shapes")
+        columns = [checked_array(arrays[key], *kind) for key, kind in _ARRAYS.items()]
         return [
             Example(
                 *(str(policy), int(seed), str(volume), int(number)),
