@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 import kscout
 from kscout import files
@@ -164,7 +166,7 @@ def test_nothing_printed_commands_the_terminal(capsys: pytest.CaptureFixture[str
     name = "a\x1b[31m\rb\tc\nd"
     table = Table()
     table.add_row(name)
-    console().print(name)
+    console().print(Group(Text(name), name))
     console(stderr=True).print(table)
     for told in capsys.readouterr():
         assert r"a\x1b[31m\rb\tc" in told and not set("\x1b\r\t") & set(told)

@@ -124,6 +124,12 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
         ),
         ({"horizons": {"long": {"steps": 5}}}, "n_initial"),
         ({"surprise": {"a": 1}}, "unknown setting 'surprise'"),
+        ({"grid": {"seeds": [*range(10_001)]}}, "a list of whole numbers, at most 10000"),
+        ({"training": {"greedy": {"seeds": [*range(10_001)]}}}, "more than 10000 policies"),
+        (
+            {"grid": {"seeds": [*range(3000)], "methods": ["greedy", "ngreedy"], "gammas": [0, 1]}},
+            "more than 10000 policies: each of 3000 seeds",
+        ),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told(
@@ -171,3 +177,13 @@ def test_names_of_runs_are_those_of_version_0_1(file: str) -> None:
     others = {"snr", "entropy"} if table.get("protocol") == "blind" else {"snr"}
     text = " ".join(sorted(key for key, node in plan.nodes.items() if node.group not in others))
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == KEYS_OF_0_1[file]
+
+
+@pytest.mark.parametrize("place", ["name", "key", "string", "file"])
+def test_names_that_control_a_terminal_are_rejected(tmp_path: Path, place: str) -> None:
+    words = {place: "a\\u001b[31m\\u0000"}
+    key, value = (words.get(one, "c") for one in ("key", "string"))
+    path = tmp_path / ("a\x1b[31m.toml" if place == "file" else "a.toml")
+    path.write_text(f"""name = "{words.get("name", "b")}"\n[stores."{key}"]\npath = "{value}"\n""")
+    with pytest.raises(ConfigError, match=r"'a\\x1b\[31m.*' has characters that cannot be printed"):
+        read_grid(path)

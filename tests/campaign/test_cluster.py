@@ -160,6 +160,28 @@ def test_slurm_options_become_directives(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "--nthreads 1" in script
 
 
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (None, "--slurm needs sbatch, which is not here"),
+        ("echo 'sbatch: error: no account' >&2; exit 1", "rejected a job: sbatch: error: no acc"),
+        ("echo welcome", "rejected a job: Could not parse job id"),
+    ],
+)
+def test_a_campaign_ends_where_no_job_can_be_submitted(
+    plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str
+) -> None:
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    if script is not None:
+        sbatch.write_text(f"#!/bin/sh\n{script}\n")
+        sbatch.chmod(0o700)
+    monkeypatch.setenv("PATH", str(sbatch.parent))
+    options = WorkerOptions(slurm={"partition": "any"}, device="cpu")
+    with pytest.raises((ConfigError, RunError), match=words):
+        run_campaign(plan_of(grid=GRID), RunOptions(options, program=FAKE))
+
+
 class StubCluster:
     """What `SlurmJobs` asks of a cluster and its client, without SLURM."""
 

@@ -29,7 +29,9 @@ from kscout.zoo import zoo_names, zoo_path
 
 Table = dict[str, Any]
 Names = Annotated[tuple[str, ...], Different(), Told("a list of different names")]
-Wholes = Annotated[tuple[int, ...], Some(), Told("a list of whole numbers")]
+Wholes = Annotated[
+    tuple[int, ...], Some(most=10_000), Told("a list of whole numbers, at most 10000")
+]
 Count = Annotated[int, AtLeast(1)]
 
 _COUNTS = "three whole numbers, as in [40, 10, 10]"

@@ -1,5 +1,6 @@
 """From a campaign file to the factors of its grid, with all settings resolved."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -73,10 +74,24 @@ class Grid:
     """Modules of other packages whose classes the runs may load."""
 
 
+MOST_POLICIES = 10_000
+
+
+def check_printable(value: object) -> None:
+    """Raise an error for names and strings with characters that control terminals."""
+    if isinstance(value, str) and not value.isprintable():
+        raise ConfigError(f"{value!r:.100} has characters that cannot be printed; remove them")
+    for inner in value if isinstance(value, dict | list) else ():
+        check_printable(inner)
+        if isinstance(value, dict):
+            check_printable(value[inner])
+
+
 def read_grid(path: Path) -> Grid:
     """Read and validate a campaign file; errors name the file."""
     table = read_file(path, what="the campaign")
     try:
+        check_printable({path.stem: table})
         return parse_grid(path.stem, _of_today(table))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -120,13 +135,15 @@ def parse_grid(name: str, table: Table) -> Grid:
     evaluation = file.evaluation
     if evaluation is not None and evaluation.seeds is None:
         evaluation = replace(evaluation, seeds=seeds)
-    policies = list(_policies(file, seeds))
+    horizons = _horizons(file)
+    n_cells = len(crossed) * len(networks) * len(horizons)
+    policies = list(_policies(file, seeds, MOST_POLICIES // max(1, n_cells)))
     return Grid(
         name=file.name or name,
         stores=file.stores,
         crossed=crossed,
         networks=networks,
-        horizons=_horizons(file),
+        horizons=horizons,
         policies=policies,
         protocol=file.protocol,
         evaluation=evaluation,
@@ -181,8 +198,8 @@ def _horizons(file: File) -> dict[str, AcquisitionSetting]:
     return {name: known[name] for name in wanted}
 
 
-def _policies(file: File, seeds: Sequence[int]) -> Iterator[PolicyConfig]:
-    """Yield the settings of every method, with all varied values and seeds."""
+def _policies(file: File, seeds: Sequence[int], n_most: int) -> Iterator[PolicyConfig]:
+    """Yield the settings of every method, with all varied values and seeds, up to a limit."""
     methods, varied = file.grid.methods, file.grid.varied
     if not methods and (varied or file.training or file.policy):
         raise ConfigError(
@@ -199,6 +216,13 @@ def _policies(file: File, seeds: Sequence[int]) -> Iterator[PolicyConfig]:
             raise ConfigError(f"[training] sets {taken[0]}, which the grid sets; move it there")
         base = to_table(PolicyConfig.of(method))
         names = [name for name in ESTIMATORS[method].varies if f"{name}s" in varied]
+        n_most -= len(own_seeds) * math.prod(len(varied[f"{name}s"]) for name in names)
+        if n_most < 0:
+            raise ConfigError(
+                f"the grid has more than {MOST_POLICIES} policies: each of {len(own_seeds)} seeds "
+                "of a method for every store, reconstruction and horizon; divide it into several "
+                "files"
+            )
         for values in product(*(varied[f"{name}s"] for name in names)):
             for seed in own_seeds:
                 of_grid = {**dict(zip(names, values, strict=True)), "seed": seed}

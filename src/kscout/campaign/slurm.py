@@ -1,9 +1,10 @@
 """Workers as SLURM jobs: one per unfinished run, and new ones for those that fail."""
 
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
@@ -21,9 +22,16 @@ _PATIENCE_S = 120.0
 class SlurmJobs:
     """Jobs of one worker each, on a cluster object of dask-jobqueue."""
 
-    def __init__(self, cluster: Any, client: Any, n_most: int) -> None:  # noqa: ANN401 - dask's
+    def __init__(
+        self,
+        cluster: Any,  # noqa: ANN401 - dask's
+        client: Any,  # noqa: ANN401 - dask's
+        n_most: int,
+        faults: Sequence[str] = (),
+    ) -> None:
         self.client = client
         self.n_most = n_most
+        self._faults = faults
         self._cluster = cluster
         self._surplus_since: float | None = None
 
@@ -32,6 +40,8 @@ class SlurmJobs:
 
         A job that was killed, or reached its time limit, is replaced.
         """
+        if self._faults:
+            raise RunError(f"SLURM rejected a job: {self._faults[0]}")
         n_wanted = max(1, min(self.n_most, n_runs))
         known = list(self._cluster.worker_spec)
         if len(known) <= n_wanted:
@@ -78,15 +88,38 @@ def slurm_jobs(
 ) -> Iterator[tuple[SlurmJobs, int]]:
     """Open a cluster of SLURM jobs; yield it with the number of cores per job."""
     kind, settings = cluster_class(), slurm_settings(options)
+    # dask would try again without end.
+    if shutil.which("sbatch") is None:
+        raise ConfigError(
+            "--slurm needs sbatch, which is not here; start the campaign on a machine that submits "
+            "jobs to SLURM, or leave out --slurm"
+        )
     from distributed import Client
 
     logs.mkdir(parents=True, exist_ok=True)
+    faults: list[str] = []
+    job = _job_class(kind.job_cls, faults)
     try:
-        cluster = kind(**settings, log_directory=str(logs), python=sys.executable)
+        cluster = kind(**settings, log_directory=str(logs), python=sys.executable, job_cls=job)
     except (ValueError, OSError, RuntimeError) as error:
         raise RunError(f"cannot set up SLURM jobs: {error}") from error
     with cluster, Client(cluster, set_as_default=False) as client:
-        yield SlurmJobs(cluster, client, n_most), settings["job_cpu"]
+        yield SlurmJobs(cluster, client, n_most, faults), settings["job_cpu"]
+
+
+def _job_class(job: Any, faults: list[str]) -> Any:  # noqa: ANN401 - dask's
+    """Return a class of jobs that notes rejections, which dask logs and repeats without end."""
+    from distributed.core import Status
+
+    class Job(job):  # type: ignore[misc]
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (OSError, RuntimeError, ValueError) as error:
+                faults.append(" ".join(str(error).rpartition("stderr:")[2].split())[:300])
+                self.status = Status.running
+
+    return Job
 
 
 def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def show_status(plan: Plan, *, keeps_looking: bool) -> None:
     if not keeps_looking:
         console().print(status_table(now))
         return
-    with Live(status_table(now), auto_refresh=False) as live:
+    with Live(status_table(now), console=console(), auto_refresh=False) as live:
         while now.total("done") < now.n_runs:
             time.sleep(2)
             now = read_status(plan)

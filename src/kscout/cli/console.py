@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from rich.console import Console
+from rich.segment import Segment
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -70,6 +71,12 @@ class _Plain(Console):
     def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - rich's own
         """Return a string as plain text, also in tables."""
         return super().render_str(printable(text), **options)
+
+    def render(self, *renderable: Any, **options: Any) -> Iterator[Segment]:  # noqa: ANN401
+        """Yield what is printed; texts that were not strings are plain here."""
+        for segment in super().render(*renderable, **options):
+            plain = segment.control or segment.text.isprintable()
+            yield segment if plain else segment._replace(text=printable(segment.text))
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:

@@ -79,11 +79,17 @@ class OneOf:
 @final
 @dataclass(frozen=True)
 class Some:
-    """A list that holds something."""
+    """A list that holds something, up to a limit."""
+
+    most: int | None = None
 
     def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a list
-        if not value:
-            raise ConfigError(f"{where} is empty; give at least one value")
+        if not value or (self.most and len(value) > self.most):
+            raise ConfigError(
+                f"{where} has {len(value)} values; give 1 to {self.most}"
+                if value
+                else f"{where} is empty; give at least one value"
+            )
 
 
 @final
