@@ -6,7 +6,7 @@ import pytest
 
 from kscout.config.options import with_options
 from kscout.errors import ConfigError
-from kscout.evaluation.policy_noise import NoiseSetting
+from kscout.evaluation.analyses.snr import NoiseSetting
 from kscout.evaluation.running.setting import EvaluationSetting
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.conditions import EvaluationRequest

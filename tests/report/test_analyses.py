@@ -9,21 +9,17 @@ import pytest
 import torch
 
 from kscout.errors import DataError
-from kscout.evaluation.adaptivity import entropies
 from kscout.evaluation.analyses import Page, write_table
+from kscout.evaluation.analyses.average_policy import AveragePolicies, PolicyRow
 from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.curves import Curves
-from kscout.evaluation.analyses.entropy import Entropy, EntropyRow, entropy_rows
-from kscout.evaluation.analyses.examples import ExampleRow, Examples
+from kscout.evaluation.analyses.entropy import Entropy, EntropyRow, entropies, entropy_rows
+from kscout.evaluation.analyses.examples import Example, ExampleRow, Examples, save_examples
 from kscout.evaluation.analyses.gammas import GammaRow, Gammas
 from kscout.evaluation.analyses.masks import MaskRow, Masks
-from kscout.evaluation.analyses.policy import Policy, PolicyRow
-from kscout.evaluation.analyses.snr import Snr, SnrRow
-from kscout.evaluation.analyses.unexplored import Unexplored, unexplored_rows
-from kscout.evaluation.gradient_noise import PassRecord, noise_table
-from kscout.evaluation.records.examples import Example, save_examples
+from kscout.evaluation.analyses.snr import PassRecord, Snr, SnrRow, noise_table
+from kscout.evaluation.analyses.unexplored import Unexplored, tally_states, unexplored_rows
 from kscout.evaluation.records.results import writing_results
-from kscout.evaluation.unexplored import tally_states
 from kscout.figures.blocks import Drawing
 from kscout.figures.tables import Measured, Table, to_csv
 from kscout.player import save_acquisition
@@ -45,7 +41,7 @@ def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS)
     average = [
         PolicyRow("greedy", step, column, 0.5, None) for step in (1, 2, 3) for column in range(7)
     ]
-    write_table(folder, Policy, average)
+    write_table(folder, AveragePolicies, average)
     draws = torch.rand(3, 2, 5, 4, 7, generator=torch.Generator().manual_seed(0))
     by_seed = [entropies(draw.softmax(dim=-1)) for draw in draws.transpose(1, 2)]
     write_table(folder, Entropy, entropy_rows("greedy", by_seed))

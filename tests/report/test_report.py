@@ -14,7 +14,7 @@ from kscout.cli import app
 from kscout.errors import DataError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.ranking import Ranking
-from kscout.evaluation.summaries.tables import policy_table
+from kscout.evaluation.summaries.summary import policy_table
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.tables import Table
 from kscout.player import save_acquisition

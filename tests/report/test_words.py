@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from kscout.evaluation.summaries.summary import EvaluationFolder, PolicySummary, Summary
-from kscout.evaluation.summaries.tables import policy_table
+from kscout.evaluation.summaries.summary import (
+    EvaluationFolder,
+    PolicySummary,
+    Summary,
+    policy_table,
+)
 from kscout.policies import oracle
 from kscout.report.words import (
     TIE,

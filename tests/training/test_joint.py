@@ -18,7 +18,7 @@ from kscout.core import Policy, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError, WeightsError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
-from kscout.evaluation.policy_noise import measure_run
+from kscout.evaluation.analyses.snr import measure_run
 from kscout.layers.unet import UNetNetwork
 from kscout.names import POLICIES, RECONSTRUCTORS, SAMPLERS
 from kscout.policies.fixed import FixedOrder

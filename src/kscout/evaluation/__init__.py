@@ -1,18 +1,16 @@
-"""Judge policies: run them over data, compare them, analyze what they do.
+"""Run policies on data, compare them, analyze what they do.
 
 | where | what |
 |---|---|
-| `compare` | `evaluate`: policies compared over a split |
+| `compare` | `evaluate`: policies compared on a split |
 | `watching` | one slice, step by step, with all that a page shows |
-| `adaptivity`, `gradient_noise`, `policy_noise`, `unexplored` | what analyses ask of policies |
-| `reconstructions` | scores of reconstructions of the same slices and masks |
 | `statistics` | intervals and paired tests, by volume |
-| `running/` | policies over a split: opened, prepared, run, kept |
-| `records/` | what lies on disk afterwards: `results.csv`, acquisitions, names of runs |
+| `running/` | policies on a split: opened, prepared, run, stored |
+| `records/` | files: `results.csv`, acquisitions, names of runs |
 | `summaries/` | `summary.json`, its tables, the paper's numbers |
-| `analyses/` | one file per analysis: options, table, figures, section of the report |
+| `analyses/` | one file per analysis: options, computation, table, figures, section of the report |
 
-Public names load on first use, so that planning and reports do not wait for torch.
+Public names load on first use, so planning and reports do not import torch.
 """
 
 from typing import TYPE_CHECKING
@@ -20,16 +18,18 @@ from typing import TYPE_CHECKING
 from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
-    from kscout.evaluation.adaptivity import entropies as entropies
     from kscout.evaluation.analyses import Analysis as Analysis
     from kscout.evaluation.analyses import PolicyAnalysis as PolicyAnalysis
     from kscout.evaluation.analyses import SliceSetting as SliceSetting
     from kscout.evaluation.analyses import run_analysis as run_analysis
+    from kscout.evaluation.analyses.entropy import entropies as entropies
+    from kscout.evaluation.analyses.reconstructions import (
+        compare_reconstructions as compare_reconstructions,
+    )
+    from kscout.evaluation.analyses.snr import signal_to_noise as signal_to_noise
     from kscout.evaluation.compare import Evaluation as Evaluation
     from kscout.evaluation.compare import evaluate as evaluate
-    from kscout.evaluation.gradient_noise import signal_to_noise as signal_to_noise
     from kscout.evaluation.progress import Step as Step
-    from kscout.evaluation.reconstructions import compare_reconstructions as compare_reconstructions
     from kscout.evaluation.records.results import Scores as Scores
     from kscout.evaluation.records.results import read_scores as read_scores
     from kscout.evaluation.running.prepare import Prepared as Prepared
@@ -50,9 +50,9 @@ _MODULES = {
     "kscout.evaluation.progress": "Step",
     "kscout.evaluation.summaries.summary": "Summary read_summary",
     "kscout.evaluation.statistics": "confidence_interval",
-    "kscout.evaluation.reconstructions": "compare_reconstructions",
-    "kscout.evaluation.adaptivity": "entropies",
-    "kscout.evaluation.gradient_noise": "signal_to_noise",
+    "kscout.evaluation.analyses.reconstructions": "compare_reconstructions",
+    "kscout.evaluation.analyses.entropy": "entropies",
+    "kscout.evaluation.analyses.snr": "signal_to_noise",
 }
 
 __getattr__, __dir__, __all__ = on_first_use(__name__, _MODULES)

@@ -316,7 +316,10 @@ ANALYSES = Table(
     make=Entry,
     room="kscout.evaluation.analyses",
     entries={
-        "policy": Entry("policy:Policy", "fraction of slices with each column measured, by step"),
+        "policy": Entry(
+            "average_policy:AveragePolicies",
+            "fraction of slices with each column measured, by step",
+        ),
         "entropy": Entry("entropy:Entropy", "how much policies adapt to the image"),
         "unexplored": Entry("unexplored:Unexplored", "columns that policies almost never sample"),
         "snr": Entry("snr:Snr", "signal-to-noise ratio of gradients"),

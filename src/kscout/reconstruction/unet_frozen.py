@@ -1,10 +1,11 @@
 """Views of a trained U-Net for inference: equal up to rounding, and faster."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable, Iterator
+from typing import Protocol, final
 
 import torch
 
+from kscout import names
 from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
 from kscout.kernels.registry import SIDES, UNIT, Request, build, serving
@@ -13,8 +14,17 @@ from kscout.layers.unet import UNetNetwork, peak_bytes
 from kscout.reconstruction.unet_fused import FusedUNet
 from kscout.reconstruction.unet_inference import InferenceUNet
 
-if TYPE_CHECKING:
-    from kscout.reconstruction.unet import UNet
+
+class ViewedUNet(Protocol):
+    """The parts of a `UNet` that its views use."""
+
+    @property
+    def protocol(self) -> names.Protocol | None: ...
+    @property
+    def network(self) -> UNetNetwork: ...
+    def parameters(self) -> Iterator[torch.nn.Parameter]: ...
+    def reconstruct(self, measured: Measurement) -> Reconstruction: ...
+
 
 MakeKernels = Callable[[UNetNetwork, int, int, Workspace], FusedUNet | None]
 """Builds the kernels of a network for images of a size, in a workspace."""
@@ -65,7 +75,7 @@ def _request(network: UNetNetwork, device: torch.device, n_rows: int, n_cols: in
 class InferenceReconstructor(Reconstructor):
     """A frozen U-Net of the paper on a CPU, run by `InferenceUNet`."""
 
-    def __init__(self, unet: "UNet") -> None:
+    def __init__(self, unet: ViewedUNet) -> None:
         super().__init__()
         self.protocol = unet.protocol
         self.network = InferenceUNet(unet.network)
@@ -100,7 +110,7 @@ class HalfPrecisionUNet(Reconstructor):
 
     def __init__(
         self,
-        unet: "UNet",
+        unet: ViewedUNet,
         *,
         n_rows: int,
         n_cols: int,

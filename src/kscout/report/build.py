@@ -7,8 +7,8 @@ from typing import final
 
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.analyses import Material, Page, protocols_in
+from kscout.evaluation.summaries.overview import overview_table
 from kscout.evaluation.summaries.summary import EvaluationFolder, Summary
-from kscout.evaluation.summaries.tables import overview_table
 from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name, under_protocol
 from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write

@@ -7,8 +7,7 @@ from html import escape
 import numpy as np
 
 from kscout.evaluation.statistics import TOO_FEW_VOLUMES
-from kscout.evaluation.summaries.summary import Summary
-from kscout.evaluation.summaries.tables import policy_table
+from kscout.evaluation.summaries.summary import Summary, policy_table
 from kscout.figures.blocks import Block, Drawing, Prose, Widget, under_protocol
 from kscout.figures.curves import (
     draw_differences,

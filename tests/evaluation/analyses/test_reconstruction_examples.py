@@ -8,13 +8,13 @@ import torch
 
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
-from kscout.evaluation.records.examples import read_examples, save_examples
-from kscout.evaluation.running.contenders import Contender
-from kscout.evaluation.running.trajectories import (
-    AcquisitionPlan,
-    choose_slices,
+from kscout.evaluation.analyses.examples import (
+    read_examples,
     reconstruction_examples,
+    save_examples,
 )
+from kscout.evaluation.running.contenders import Contender
+from kscout.evaluation.running.trajectories import AcquisitionPlan, choose_slices
 from kscout.metrics import ssim
 from kscout.policies.fixed import CenterOut
 from kscout.policies.random import Random

@@ -1,8 +1,8 @@
-"""The analyses, one file each: options, what is computed, table, figures and report section.
+"""The analyses, one file each: options, computation, table, figures and section of the report.
 
-`kscout.names.ANALYSES` lists them. The command line, campaigns and reports read that table, so that
-no other file names an analysis. Nothing here imports torch or matplotlib until an analysis computes
-or draws.
+`kscout.names.ANALYSES` lists them. The command line, campaigns and reports read that table; no
+other file names an analysis. Imports under `lazily()` happen when an analysis computes or draws,
+because plans and reports do not import torch.
 """
 
 from kscout.config.options import Option, options_of, with_options

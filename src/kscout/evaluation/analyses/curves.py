@@ -12,9 +12,13 @@ from kscout.errors import RunError
 from kscout.evaluation.analyses.analysis import Analysis, Material, Page, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.run_names import grouped_runs
+from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
 from kscout.runs import RunRecord, read_run
+
+with lazily():
+    from kscout.figures.curves import draw_curves
 
 Series = Literal["train_ssim", "val_ssim"]
 SERIES: tuple[Series, ...] = get_args(Series)
@@ -77,8 +81,6 @@ class Curves(Analysis[CurveRow]):
 
     def figures(self, rows: Sequence[CurveRow], folder: Path) -> dict[str, Any]:
         """Draw training and validation SSIM, with bands over seeds."""
-        from kscout.figures.curves import draw_curves
-
         return {self.file: draw_curves(*_panels(rows))}
 
     @classmethod
@@ -106,8 +108,6 @@ def _blocks(rows: Sequence[CurveRow], page: Page, kind: str = "policy") -> list[
     panels = _panels(rows)
     if all(len(curve.x) < 2 for curves in panels for curve in curves):
         return []
-    from kscout.figures.curves import draw_curves
-
     figure = partial(draw_curves, *panels, styles=page.looks_of({row.policy for row in rows}))
     if kind not in _OTHERS:
         return [Drawing(figure, "learning-curves", _CAPTION, is_wide=True)]

@@ -1,23 +1,46 @@
-"""Entropies of policies by step: how much the choice of a column depends on the image."""
+"""Entropies of policies by step: how much the choice of a column depends on the image.
+
+With p(a | x) the probability of column a in state x, and means over slices and trajectories,
+
+    marginal            H(mean_x p(a | x))
+    conditional         mean_x H(p(a | x))
+    mutual information  I(a; x) = marginal - conditional >= 0,    H(p) = -sum_a p(a) log p(a)
+
+all in nats (arXiv 2010.16262). The mutual information is how much the image determines the next
+column; it is zero for a policy that takes the same columns in every slice. The distribution of a
+deterministic policy is 1 at its column: its conditional entropy is zero.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
+from jaxtyping import Float
 
 from kscout.config.bounds import AtLeast
+from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting, grouped
-from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.progress import OnStep
 from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.paper_numbers import gamma_of
+from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
 
-if TYPE_CHECKING:
-    from kscout.evaluation.adaptivity import Entropies
+with lazily():
+    import torch
+    from torch import Tensor
 
+    from kscout.core import Policy, Reconstructor
+    from kscout.data.slices import SliceSet
+    from kscout.evaluation.running.prepare import open_policies
+    from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
+    from kscout.figures.curves import draw_entropies
+
+EPSILON = 1e-11
+"""Added to probabilities before the logarithm, as the reference does."""
 _PANELS = {
     "mutual_information": "mutual information",
     "marginal": "marginal entropy",
@@ -29,7 +52,6 @@ _CAPTION = (
     "much the choice depends on the slice; where a policy takes its best column, that is all of "
     "the marginal entropy. Bands are one standard deviation over seeds."
 )
-
 _SPLIT, _MOST_CURVES = 0.5, 6
 """The discount that the paper's figures of many are divided at, and how many one figure holds."""
 _PARTS = {
@@ -37,6 +59,83 @@ _PARTS = {
     "-low": " Non-greedy policies with discounts up to .5, the others beside.",
     "-high": " Non-greedy policies with discounts of .5 and more, the others beside.",
 }
+
+
+@final
+@dataclass(frozen=True)
+class Entropies:
+    """Entropies per step, in nats."""
+
+    marginal: Float[Tensor, " step"]
+    conditional: Float[Tensor, " step"]
+
+    @property
+    def mutual_information(self) -> Float[Tensor, " step"]:
+        return self.marginal - self.conditional
+
+
+@final
+class EntropyAccumulator:
+    """Entropies from sums over slices: memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self.probabilities: Tensor | None = None
+        self.entropy: Tensor | None = None
+        self.count = 0
+
+    def add(self, probabilities: Float[Tensor, "step slice trajectory col"]) -> None:
+        """Add the distributions of more slices."""
+        exact = probabilities.double()
+        total = exact.sum(dim=(1, 2)).cpu()
+        entropy = _entropy(exact).sum(dim=(1, 2)).cpu()
+        self.probabilities = total if self.probabilities is None else self.probabilities + total
+        self.entropy = entropy if self.entropy is None else self.entropy + entropy
+        self.count += exact.shape[1] * exact.shape[2]
+
+    def result(self) -> Entropies:
+        """Return the entropies of all added distributions."""
+        if self.probabilities is None or self.entropy is None:
+            raise ConfigError("no distribution was added; entropies need at least one slice")
+        return Entropies(
+            marginal=_entropy(self.probabilities / self.count),
+            conditional=self.entropy / self.count,
+        )
+
+
+def _entropy(probabilities: Float[Tensor, "*lead col"]) -> Float[Tensor, "*lead"]:
+    return -(probabilities * (probabilities + EPSILON).log()).sum(dim=-1)
+
+
+def entropies(probabilities: Float[Tensor, "step slice trajectory col"]) -> Entropies:
+    """Return marginal and conditional entropy and mutual information per step."""
+    accumulator = EntropyAccumulator()
+    accumulator.add(probabilities)
+    return accumulator.result()
+
+
+def policy_entropies(
+    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: AcquisitionPlan
+) -> Entropies:
+    """Run a policy on a dataset and return the entropies of its choices.
+
+    Args:
+        policy: a stochastic policy, whose scores are logits, or a deterministic one.
+        slices: slices to acquire, on the device of the computation.
+        reconstructor: makes the images that the policy sees.
+        plan: start, steps and trajectories (paper: 8).
+    """
+    accumulator = EntropyAccumulator()
+    for _, done in trajectories(
+        policy, slices, reconstructor, plan, keep_probabilities=policy.is_stochastic
+    ):
+        if not done.columns.shape[-1]:
+            raise ConfigError("entropies need at least one step; raise the number of steps")
+        if done.probabilities is not None:
+            accumulator.add(done.probabilities)
+        else:
+            taken = torch.nn.functional.one_hot(done.columns, slices.n_cols)
+            accumulator.add(taken.permute(2, 0, 1, 3).float())
+    return accumulator.result()
 
 
 @final
@@ -83,35 +182,24 @@ class Entropy(PolicyAnalysis[EntropyRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[EntropyRow]:
         """Run the policies; seeds of one method share a row."""
-        from kscout.evaluation.adaptivity import policy_entropies
-        from kscout.evaluation.running.prepare import open_policies
-
-        ready = open_policies(given, SliceSetting.of(self))
-        rows = []
-        for name, contenders in ready.by_name.items():
-            by_seed = []
-            for one in contenders:
-                plan = ready.plan_of(one)
-                by_seed.append(
-                    policy_entropies(one.policy, ready.slices, ready.reconstructor, plan)
+        ready, rows = open_policies(given, SliceSetting.of(self)), []
+        for name, entries in ready.by_name.items():
+            by_seed = [
+                policy_entropies(
+                    entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)
                 )
-                if on_step is not None:
-                    n_slices = len(ready.slices)
-                    on_step(Step(f"{name}, seed {one.seed}", n_slices, n_slices))
+                for entry in ready.each_seed(entries, on_step)
+            ]
             rows += entropy_rows(name, by_seed)
         return rows
 
     def figures(self, rows: Sequence[EntropyRow], folder: Path) -> dict[str, Any]:
         """Draw the three quantities side by side, with bands over seeds."""
-        from kscout.figures.curves import draw_entropies
-
         parts = _parts(rows).items()
         return {f"{self.file}{part}": draw_entropies(_panels(own)) for part, own in parts}
 
     @classmethod
     def blocks(cls, rows: Sequence[EntropyRow], page: Page, folder: Path) -> list[Block]:
-        from kscout.figures.curves import draw_entropies
-
         looks = page.looks_of({row.policy for row in rows})
         return [
             Drawing(
@@ -124,7 +212,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
         ]
 
 
-def entropy_rows(policy: str, by_seed: Sequence["Entropies"]) -> list[EntropyRow]:
+def entropy_rows(policy: str, by_seed: Sequence[Entropies]) -> list[EntropyRow]:
     """Return mean and standard deviation over the seeds of a policy, by step."""
     columns: list[list[float | None]] = []
     for name in ("marginal", "conditional", "mutual_information"):

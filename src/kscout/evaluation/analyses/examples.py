@@ -1,21 +1,123 @@
-"""Mask, reconstruction, target and absolute difference of chosen slices under policies."""
+"""Mask, reconstruction, target and absolute difference of selected slices, for each policy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from jaxtyping import Bool, Float
 
+from kscout.errors import DataError
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.records.examples import EXAMPLES, Example, read_examples, save_examples
+from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
+from kscout.files import checked_array, read_arrays, written_whole
 
+with lazily():
+    from kscout.core import Reconstructor
+    from kscout.data.slices import SliceSet
+    from kscout.evaluation.running.contenders import Contender
+    from kscout.evaluation.running.prepare import open_policies
+    from kscout.evaluation.running.trajectories import AcquisitionPlan, choose_slices, trajectories
+    from kscout.figures.pictures import Shown, draw_examples
+    from kscout.physics.sampling import start_mask
+
+EXAMPLES = "examples.npz"
+_ARRAYS = {
+    **{"policy": ("U", 1), "seed": ("iu", 1), "volume": ("U", 1), "slice": ("iu", 1)},
+    **{"mask": ("b", 2), "image": ("f", 3), "target": ("f", 3), "ssim": ("f", 1)},
+}
+"""Kinds of dtype and number of axes of each array."""
 _CAPTION = (
     "Reconstructions at the end of the acquisition: measured columns, reconstruction, target "
     "and absolute difference; differences share one scale."
 )
+
+
+@final
+@dataclass(frozen=True)
+class Example:
+    """One slice at the end of one acquisition."""
+
+    policy: str
+    seed: int
+    volume: str
+    slice: int
+    mask: Bool[np.ndarray, " col"]
+    image: Float[np.ndarray, "row col"]
+    """The reconstruction in the target's units."""
+    target: Float[np.ndarray, "row col"]
+    ssim: float
+
+    @property
+    def title(self) -> str:
+        return f"{self.policy}\n{self.volume}:{self.slice}"
+
+
+def save_examples(path: Path, examples: Sequence[Example]) -> None:
+    """Write one .npz file with an array [example, ...] for each field."""
+    arrays = {
+        name: np.stack([np.asarray(getattr(example, name)) for example in examples])
+        for name in _ARRAYS
+    }
+    with written_whole(path) as aside, aside.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Read the file of `save_examples`."""
+    try:
+        arrays = read_arrays(path)
+        if arrays["image"].shape != arrays["target"].shape:
+            raise ValueError("images and targets of different shapes")
+        columns = [checked_array(arrays[key], *kind) for key, kind in _ARRAYS.items()]
+        return [
+            Example(
+                *(str(policy), int(seed), str(volume), int(number)),
+                *(mask, image, target, float(ssim)),
+            )
+            for policy, seed, volume, number, mask, image, target, ssim in zip(
+                *columns, strict=True
+            )
+        ]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}); run `kscout analyze examples`") from error
+
+
+def reconstruction_examples(
+    entries: Sequence[Contender],
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    plan: AcquisitionPlan,
+) -> list[Example]:
+    """Run each policy once on the slices; examples are sorted by slice, then by policy."""
+    start = start_mask(plan.start(slices), (len(slices), slices.n_cols)).cpu()
+    examples: list[list[Example]] = [[] for _ in range(len(slices))]
+    for entry in entries:
+        once, row = replace(plan, n_trajectories=1, seed=entry.draw_seed), 0
+        for batch, done in trajectories(
+            entry.policy, slices, reconstructor, once, keep_images=True
+        ):
+            assert done.images is not None
+            for i in range(len(batch)):
+                mask, columns = start[row].clone(), done.columns[i, 0].cpu()
+                mask[columns[columns >= 0]] = True
+                example = Example(
+                    policy=entry.name,
+                    seed=entry.seed,
+                    volume=slices.volumes[row],
+                    slice=slices.slices[row],
+                    mask=mask.numpy(),
+                    image=done.images[-1, i, 0].float().cpu().numpy(),
+                    target=batch.target[i].float().cpu().numpy(),
+                    ssim=done.ssim[i, 0, -1].item(),
+                )
+                examples[row].append(example)
+                row += 1
+    return list(chain(*examples))
 
 
 @final
@@ -59,9 +161,6 @@ class Examples(PolicyAnalysis[ExampleRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ExampleRow]:
         """Run each policy once over the slices, and keep the images in `examples.npz`."""
-        from kscout.evaluation.running.prepare import open_policies
-        from kscout.evaluation.running.trajectories import choose_slices, reconstruction_examples
-
         ready = open_policies(given, SliceSetting.of(self))
         chosen = choose_slices(ready.slices, self.slice or ("0",))
         found = reconstruction_examples(ready.contenders, chosen, ready.reconstructor, ready.plan)
@@ -78,7 +177,5 @@ class Examples(PolicyAnalysis[ExampleRow]):
 
 
 def _draw(folder: Path) -> Any:  # noqa: ANN401 - a matplotlib figure
-    from kscout.figures.pictures import Shown, draw_examples
-
     found = read_examples(folder / EXAMPLES)
     return draw_examples([Shown(x.title, x.mask, x.image, x.target, x.ssim) for x in found])

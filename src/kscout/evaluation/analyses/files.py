@@ -10,15 +10,22 @@ from kscout.config import to_table
 from kscout.data.manifest import refuse_store
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
+from kscout.evaluation.analyses.reconstructions import named_reconstructions, shared_protocol
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.saved_settings import Table, check_same
 from kscout.evaluation.summaries.summary import read_summary
+from kscout.exports import lazily
 from kscout.figures.blocks import Block, under_protocol
 from kscout.figures.tables import plain_table
 from kscout.files import check_replaceable, locked, read_json, write_json, written_whole
 from kscout.names import ANALYSES
 from kscout.names.renamed import current, current_keys
 from kscout.runs import read_run
+
+with lazily():
+    from kscout import reconstruction
+    from kscout.evaluation.running.kinds import check_kinds
+    from kscout.figures.style import save_figure
 
 Row = TypeVar("Row")
 
@@ -44,8 +51,6 @@ def run_analysis(
     """
     refuse_store(out)
     if analysis.reads == "policies":
-        from kscout.evaluation.running.kinds import check_kinds
-
         # What was exchanged is told before a store or columns are asked for.
         check_kinds(given, getattr(analysis, "reconstructor", None))
     analysis = _with_protocol(analysis, given)
@@ -65,8 +70,6 @@ def run_analysis(
             (out / f"{analysis.file}{suffix}").unlink(missing_ok=True)
         write_table(out, type(analysis), rows, stated)
         if figures := analysis.figures(rows, out):
-            from kscout.figures.style import save_figure
-
             for name, figure in figures.items():
                 save_figure(figure, out, name)
         return rows
@@ -76,10 +79,6 @@ def _with_protocol(analysis: Analysis[Row], given: Sequence[str]) -> Analysis[Ro
     """Return an analysis with the protocol of its reconstructions, if it has one and names none."""
     if getattr(analysis, "protocol", "") is not None:
         return analysis
-    from kscout.evaluation.analyses.reconstructions import named_reconstructions
-    from kscout.evaluation.reconstructions import shared_protocol
-    from kscout.reconstruction import load
-
     own = getattr(analysis, "reconstructor", None)
     named = {} if own is None else {str(own): str(own)}
     if analysis.reads == "reconstructions":
@@ -87,7 +86,9 @@ def _with_protocol(analysis: Analysis[Row], given: Sequence[str]) -> Analysis[Ro
     if not named:
         return analysis
     changes: dict[str, Any] = {
-        "protocol": shared_protocol({name: load(path) for name, path in named.items()})
+        "protocol": shared_protocol(
+            {name: reconstruction.load(path) for name, path in named.items()}
+        )
     }
     return replace(analysis, **changes)
 

@@ -14,9 +14,13 @@ from kscout.evaluation.progress import OnStep
 from kscout.evaluation.summaries.conditions import check_comparable
 from kscout.evaluation.summaries.paper_numbers import ARXIV, GAMMAS, NOT_SHOWN, SSIM
 from kscout.evaluation.summaries.summary import PolicySummary, Summary, Training, read_summary
+from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
 from kscout.names import ESTIMATORS
+
+with lazily():
+    from kscout.figures.curves import draw_gammas
 
 
 @final
@@ -122,8 +126,6 @@ def _by_horizon(rows: Sequence[GammaRow]) -> dict[tuple[int, int], list[GammaRow
 
 
 def _draw(rows: Sequence[GammaRow]) -> Any:  # noqa: ANN401 - a matplotlib figure
-    from kscout.figures.curves import draw_gammas
-
     discounted = [row for row in rows if row.gamma is not None]
     greedy = [row.ssim_mean for row in rows if row.method == "greedy"]
     stds = [row.ssim_std for row in discounted]

@@ -15,8 +15,12 @@ from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.orders import read_orders
 from kscout.evaluation.records.run_names import folder_labels
 from kscout.evaluation.summaries.summary import read_summary
+from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.files import checked_array, read_arrays
+
+with lazily():
+    from kscout.figures.pictures import draw_masks
 
 _CAPTION = (
     "Columns of k-space that were measured, a row per slice. Gray columns are the start; the color "
@@ -105,8 +109,6 @@ def _first_orders(folder: Path, file: Path) -> Int[np.ndarray, "slice col"]:
 
 
 def _draw(rows: Sequence[MaskRow], folder: Path) -> Any:  # noqa: ANN401 - a matplotlib figure
-    from kscout.figures.pictures import draw_masks
-
     pictures = {}
     for row in rows:
         file = folder / f"{row.file}.npz"

@@ -12,6 +12,10 @@ from kscout.evaluation.analyses.analysis import Analysis, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.run_names import folder_labels
 from kscout.evaluation.summaries.summary import Summary, read_summary
+from kscout.exports import lazily
+
+with lazily():
+    from kscout.figures.curves import draw_ranking
 
 
 @final
@@ -54,8 +58,6 @@ class Ranking(Analysis[RankingRow]):
 
     def figures(self, rows: Sequence[RankingRow], folder: Path) -> dict[str, Any]:
         """Draw SSIM against PSNR, one figure per evaluation."""
-        from kscout.figures.curves import draw_ranking
-
         groups = grouped(rows, lambda row: row.results)
         names = {one: f"{self.file}-{one.replace('/', '-')}" for one in groups}
         return {

@@ -1,24 +1,237 @@
-"""Several reconstructions of the same slices and masks: scores, and pictures side by side."""
+"""Reconstructions compared on held-out slices under the same random masks: scores and pictures."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, final
 
 import numpy as np
+from jaxtyping import Bool, Float, Float64
 
 from kscout.config.bounds import AtLeast, Between
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
-from kscout.evaluation.progress import OnStep
-from kscout.evaluation.records.acquisitions import Acquisition, load_acquisition, save_acquisition
-from kscout.evaluation.records.reconstruction_row import ReconstructionRow
-from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS
+from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.records.acquisitions import (
+    Acquisition,
+    PolicySteps,
+    load_acquisition,
+    save_acquisition,
+)
+from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS, confidence_interval
+from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, Prose
 from kscout.figures.tables import Cell, Column, Measured, Row, Table
 from kscout.names import Protocol
 
+with lazily():
+    import torch
+    from torch import Tensor
+
+    from kscout import reconstruction
+    from kscout.compatibility import Use, network_notes, warn
+    from kscout.core import Reconstructor, SliceBatch
+    from kscout.data.slices import SliceSet
+    from kscout.data.store import Store
+    from kscout.device import resolve_device
+    from kscout.evaluation.running.trajectories import choose_slices
+    from kscout.figures.pictures import draw_reconstructions
+    from kscout.metrics import nmse, psnr, ssim
+    from kscout.training.masks import MaskDistribution
+
 _PICTURES = "reconstructions-*.npz"
+
+
+@final
+@dataclass(frozen=True)
+class ReconstructionRow:
+    """Scores of one reconstruction at one acceleration: means over slices."""
+
+    reconstruction: str
+    acceleration: float
+    n_center: int
+    """Columns around the center that are always measured."""
+    n_slices: int
+    n_volumes: int
+    protocol: str
+    ssim: float
+    ssim_low: float | None
+    """The ends of the 95 % interval over volumes; None with fewer than three."""
+    ssim_high: float | None
+    psnr: float
+    nmse: float
+    trained_for: str | None = None
+    """Protocol of its training if that is the other one."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of SSIM."""
+        low, high = self.ssim_low, self.ssim_high
+        return None if low is None or high is None else (low, high)
+
+
+@final
+@dataclass(frozen=True)
+class ReconstructionComparison:
+    """Scores of all reconstructions at all accelerations, and slices of each in pictures."""
+
+    rows: list[ReconstructionRow]
+    pictures: list[Acquisition]
+    """One slice under one mask each, the columns of which are its start."""
+
+
+def compare_reconstructions(
+    methods: Mapping[str, Reconstructor | Path | str],
+    slices: SliceSet,
+    accelerations: Sequence[float],
+    *,
+    center_fraction: float,
+    protocol: Protocol | None = None,
+    shows_all: bool = False,
+    batch_size: int = 16,
+    on_step: OnStep | None = None,
+) -> ReconstructionComparison:
+    """Reconstruct slices under random masks, one per volume and the same for every method.
+
+    Args:
+        methods: reconstructions, or sources for `kscout.reconstruction.load`, by name.
+        slices: held-out slices, on the device of the computation.
+        accelerations: columns over measured columns.
+        center_fraction: share of the columns that are always measured, around the center; each
+            acceleration must leave at least these columns.
+        protocol: units of scored images; by default that of the training of the reconstructions.
+        shows_all: keep pictures of all slices instead of the slice with the median SSIM of the last
+            method, at each acceleration.
+        batch_size: slices per batch.
+        on_step: called after each method.
+    """
+    _check_centers(slices.n_cols, accelerations, center_fraction)
+    networks = {name: _opened(method).to(slices.device).eval() for name, method in methods.items()}
+    protocol = shared_protocol(networks, protocol)
+    slices.check_protocol(protocol)
+    use = Use(slices.shape, protocol=protocol)
+    for name, network in networks.items():
+        warn(f"{name}: {note}" for note in network_notes(network, use))
+    rows, pictures, n_center = [], [], round(slices.n_cols * center_fraction)
+    for acceleration in accelerations:
+        masking = MaskDistribution(slices.n_cols, [acceleration], [center_fraction])
+        masks = masking.of_volumes(slices.volumes).to(slices.device) & slices.selectable
+        slices.check_start(n_center)
+        shown = list(range(len(slices)))
+        for name, network in networks.items():
+            values = _values(network, slices, masks, protocol, batch_size)
+            row = _row(name, acceleration, n_center, values, slices, protocol)
+            trained_for = None if network.protocol == protocol else network.protocol
+            rows.append(replace(row, trained_for=trained_for))
+            if not shows_all:
+                shown = [int(values[:, 0].argsort(kind="stable")[len(slices) // 2])]
+            if on_step is not None:
+                on_step(Step(f"{name} at {acceleration:g}x", len(slices), len(slices)))
+        pictures += [_picture(networks, slices, masks, i, protocol, acceleration) for i in shown]
+    return ReconstructionComparison(rows, pictures)
+
+
+def shared_protocol(
+    networks: Mapping[str, Reconstructor], chosen: Protocol | None = None
+) -> Protocol:
+    """Return the protocol of a comparison, as `Reconstructor.protocol_for`.
+
+    Args:
+        networks: reconstructions by name.
+        chosen: None for the protocol of their training.
+    """
+    trained = {name: x.protocol_for(chosen) for name, x in networks.items() if x.protocol}
+    if len(set(trained.values())) > 1:
+        words = ", ".join(f"{name} for {protocol}" for name, protocol in trained.items())
+        raise ConfigError(
+            f"the reconstructions were trained for different protocols ({words}), whose scores "
+            "must not be compared; name reconstructions for one protocol, or choose one by "
+            "--protocol"
+        )
+    shared: Protocol = next(iter(trained.values()), "blind")
+    return chosen or shared
+
+
+def _check_centers(n_cols: int, accelerations: Sequence[float], fraction: float) -> None:
+    """Raise an error for an acceleration that leaves fewer columns than are always measured."""
+    n_center = round(n_cols * fraction)
+    for acceleration in accelerations:
+        # At 8x an eighth fits, also if it is rounded up.
+        if n_cols / acceleration >= min(n_center, n_cols * fraction) - 1e-6:
+            continue
+        most = math.floor(10_000 * math.floor(n_cols / acceleration) / n_cols) / 10_000
+        fits = f"give --center-fraction {most:g} or less, or " if most else ""
+        raise ConfigError(
+            f"{acceleration:g}x leaves {n_cols / acceleration:.3g} of {n_cols} columns, and the "
+            f"{n_center} around the center are always measured; {fits}"
+            f"{'' if fits else 'give '}an --acceleration of {n_cols / n_center:.3g} or less"
+        )
+
+
+def _opened(method: Reconstructor | Path | str) -> Reconstructor:
+    return method if isinstance(method, Reconstructor) else reconstruction.load(method)
+
+
+def _values(
+    network: Reconstructor,
+    slices: SliceSet,
+    masks: Bool[Tensor, "slice col"],
+    protocol: Protocol,
+    batch_size: int,
+) -> Float64[np.ndarray, "slice 3"]:
+    """Return SSIM, PSNR and NMSE of every slice."""
+    values, n_done = [], 0
+    for batch in slices.batches(batch_size):
+        _, scores = _scored(network, batch, masks[n_done : n_done + len(batch)], protocol)
+        values.append(scores.double().cpu().numpy())
+        n_done += len(batch)
+    return np.concatenate(values)
+
+
+def _scored(
+    network: Reconstructor, batch: SliceBatch, masks: Bool[Tensor, "slice col"], protocol: Protocol
+) -> tuple[Float[Tensor, "slice row col"], Float[Tensor, "slice 3"]]:
+    """Return images in the target's units, with SSIM, PSNR and NMSE."""
+    with torch.no_grad():
+        image = batch.unnormalized(network(batch.kspace, masks), protocol)
+        scores = [
+            metric(image, batch.target, data_range=batch.data_range)
+            for metric in (ssim, psnr, nmse)
+        ]
+    return image, torch.stack(scores, dim=-1)
+
+
+def _row(
+    name: str,
+    acceleration: float,
+    n_center: int,
+    values: Float64[np.ndarray, "slice 3"],
+    slices: SliceSet,
+    protocol: Protocol,
+) -> ReconstructionRow:
+    low, high = confidence_interval(values[:, 0], slices.volumes) or (None, None)
+    n_volumes = len(set(slices.volumes))
+    where = (name, float(acceleration), n_center, len(slices), n_volumes, protocol)
+    mean_ssim, mean_psnr, mean_nmse = values.mean(axis=0).tolist()
+    return ReconstructionRow(*where, mean_ssim, low, high, mean_psnr, mean_nmse)
+
+
+def _picture(
+    networks: Mapping[str, Reconstructor],
+    slices: SliceSet,
+    masks: Bool[Tensor, "slice col"],
+    index: int,
+    protocol: Protocol,
+    acceleration: float,
+) -> Acquisition:
+    batch, mask, shown = slices.batch(torch.tensor([index])), masks[index : index + 1], []
+    for name, network in networks.items():
+        image, scores = _scored(network, batch, mask, protocol)
+        shown.append(PolicySteps(name, image.float().cpu().numpy(), scores[:, 0].cpu().numpy(), ()))
+    start = tuple(mask[0].nonzero()[:, 0].tolist())
+    title = f"{slices.volumes[index]}, slice {slices.slices[index]}, at {acceleration:g}×"
+    return Acquisition(batch.target[0].float().cpu().numpy(), start, tuple(shown), title)
 
 
 @final
@@ -66,17 +279,12 @@ class Reconstructions(Analysis[ReconstructionRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ReconstructionRow]:
         """Run each reconstruction over the slices, and keep pictures beside the table."""
-        from kscout.data.store import Store
-        from kscout.device import resolve_device
-        from kscout.evaluation.reconstructions import compare_reconstructions
-        from kscout.evaluation.running.trajectories import choose_slices
-
         if self.data is None:
             raise ConfigError("reconstructions are compared on slices; give --data")
-        whole = Store.open(str(self.data)).split(self.split).sample(self.limit)
-        slices = choose_slices(whole, self.slice) if self.slice else whole
+        slices = Store.open(str(self.data)).split(self.split).sample(self.limit)
+        slices = choose_slices(slices, self.slice) if self.slice else slices
         accelerations, fraction = self._masks(slices.n_cols)
-        found = compare_reconstructions(
+        comparison = compare_reconstructions(
             named_reconstructions(given),
             slices.to(str(resolve_device(self.device))),
             accelerations,
@@ -87,9 +295,9 @@ class Reconstructions(Analysis[ReconstructionRow]):
         )
         for old in out.glob(_PICTURES):
             old.unlink()
-        for number, picture in enumerate(found.pictures, start=1):
+        for number, picture in enumerate(comparison.pictures, start=1):
             save_acquisition(picture, out / f"reconstructions-{number:02d}.npz")
-        return found.rows
+        return comparison.rows
 
     def _masks(self, n_cols: int) -> tuple[tuple[float, ...], float]:
         """Return accelerations and the share of the columns that are always measured."""
@@ -121,7 +329,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
             )
             for number, one in enumerate(_pictures(folder), start=1)
         ]
-        return [Prose(tell_best(rows)), reconstruction_table(rows), *drawings]
+        return [Prose(best_by_acceleration(rows)), reconstruction_table(rows), *drawings]
 
 
 def named_reconstructions(given: Sequence[str]) -> dict[str, str]:
@@ -144,8 +352,6 @@ def _pictures(folder: Path) -> list[Acquisition]:
 
 
 def _draw(shown: Acquisition) -> Any:  # noqa: ANN401 - a matplotlib figure
-    from kscout.figures.pictures import draw_reconstructions
-
     if shown.start_columns and max(shown.start_columns) >= shown.target.shape[1]:
         raise DataError(f"{shown.title} has columns outside its image; compare anew")
     mask = np.isin(np.arange(shown.target.shape[1]), shown.start_columns)
@@ -192,17 +398,17 @@ def _cells(row: ReconstructionRow) -> list[Cell]:
     return [Measured(row.ssim, None, row.interval), Measured(row.psnr), Measured(row.nmse)]
 
 
-def tell_best(rows: Sequence[ReconstructionRow]) -> str:
-    """Name the best reconstruction at each acceleration, and where PSNR says otherwise."""
+def best_by_acceleration(rows: Sequence[ReconstructionRow]) -> str:
+    """Return a sentence with the best reconstruction at each acceleration, by SSIM and PSNR."""
     parts = []
-    for at, own in sorted(grouped(rows, lambda row: row.acceleration).items()):
-        best, *rest = sorted(own, key=lambda row: -row.ssim)
-        told = f"at {at:.3g}× **{best.reconstruction}** is best with SSIM {best.ssim:.4f}"
+    for acceleration, group in sorted(grouped(rows, lambda row: row.acceleration).items()):
+        best, *rest = sorted(group, key=lambda row: -row.ssim)
+        text = f"at {acceleration:.3g}× **{best.reconstruction}** is best with SSIM {best.ssim:.4f}"
         if rest:
-            told += f", {best.ssim - rest[0].ssim:.4f} above {rest[0].reconstruction}"
-        loud = max(own, key=lambda row: row.psnr)
-        if loud is not best:
-            told += f" (by PSNR {loud.reconstruction}, {loud.psnr:.1f} against {best.psnr:.1f} dB)"
-        parts.append(told)
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}."
+            text += f", {best.ssim - rest[0].ssim:.4f} above {rest[0].reconstruction}"
+        top = max(group, key=lambda row: row.psnr)
+        if top is not best:
+            text += f" (by PSNR {top.reconstruction}, {top.psnr:.1f} against {best.psnr:.1f} dB)"
+        parts.append(text)
+    sentence = "; ".join(parts)
+    return f"{sentence[:1].upper()}{sentence[1:]}."

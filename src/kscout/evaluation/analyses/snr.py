@@ -1,22 +1,436 @@
-"""Signal-to-noise ratio of gradient estimates at kept checkpoints of training."""
+"""Signal-to-noise ratio of gradient estimates: norm(mean gradient) / norm(std of the mean).
 
+The mean is over the batches of one pass through the data. Its variance is, with B batches,
+
+| formula | variance of the mean |
+|---|---|
+| `paper` | sum of squared deviations / (B (B - 1)) |
+| `reference` | sum of squared deviations / B^2, as the authors' program computes it |
+
+Gradients are those of the last layer, by the estimator that trained the policy, at stored epochs.
+"""
+
+import json
+import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
+from jaxtyping import Float
+
+from kscout.config import GradientTraining, PolicyConfig, read
 from kscout.config.bounds import AtLeast
+from kscout.config.records import check
+from kscout.errors import ConfigError, RunError, unknown_name
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.run_names import grouped_runs, named_runs
 from kscout.evaluation.summaries.paper_numbers import ARXIV, NOT_SHOWN, SNR, SNR_EPOCHS, method_of
+from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, link_name
 from kscout.figures.series import Curve
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
-from kscout.names import Protocol
-from kscout.runs import RunRecord
+from kscout.files import parse_json, read_text, write_text
+from kscout.names import ESTIMATORS, METRICS, Protocol
+from kscout.runs import RunRecord, epoch_path, read_run
+
+with lazily():
+    import torch
+    from torch import Tensor
+    from torch.nn import Parameter
+
+    from kscout import policies, reconstruction
+    from kscout.acquisition.budget import check_budget
+    from kscout.acquisition.episode import Simulator
+    from kscout.compatibility import Use, check_matrix, network_notes, policy_notes, warn
+    from kscout.core import Policy, Reconstructor, SliceBatch
+    from kscout.data.slices import SliceSet
+    from kscout.data.store import Store
+    from kscout.device import resolve_device
+    from kscout.figures.curves import draw_snr
+    from kscout.policies.views import Recomputed
+    from kscout.randomness import keyed_generator
+    from kscout.training.estimators.gradient import Batch, GradientEstimator
+    from kscout.training.trainee import Trainee
+    from kscout.weights import fingerprint
+
+FORMULAS = ("paper", "reference")
+
+
+@final
+@dataclass(frozen=True)
+class NoiseSetting:
+    """How gradient noise is measured; defaults are the paper's."""
+
+    n_trajectories: Annotated[int, AtLeast(1)] = 16
+    """Actions per state (greedy) or trajectories per slice."""
+    batch_size: Annotated[int, AtLeast(1)] = 16
+    n_passes: Annotated[int, AtLeast(1)] = 3
+    """Passes over the data, each with its own order and draws."""
+    seed: int = 0
+    protocol: Protocol | None = None
+    """That of the reconstruction if None."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@final
+class GradientMoments:
+    """Mean and spread of gradients, one at a time: memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Tensor | None = None
+        self.squares: Tensor | None = None
+
+    def add(self, gradient: Float[Tensor, "..."]) -> None:
+        """Add the gradient of one more batch (Welford's update)."""
+        value = gradient.detach().double()
+        self.count += 1
+        if self.mean is None or self.squares is None:
+            self.mean, self.squares = value.clone(), torch.zeros_like(value)
+            return
+        deviation = value - self.mean
+        self.mean = self.mean + deviation / self.count
+        self.squares = self.squares + deviation * (value - self.mean)
+
+    def signal_to_noise(self, formula: str = "paper") -> float:
+        """Return the ratio for all added gradients."""
+        if formula not in FORMULAS:
+            raise unknown_name("formula", formula, list(FORMULAS))
+        if self.count < 2 or self.mean is None or self.squares is None:
+            raise ConfigError(
+                f"{self.count} batch{'' if self.count == 1 else 'es'} of gradients; their spread "
+                "needs at least 2: lower the batch size or give more slices"
+            )
+        divisor = self.count * (self.count - 1) if formula == "paper" else self.count**2
+        noise = (self.squares.sum() / divisor).sqrt()
+        return float(self.mean.norm() / noise)
+
+
+def signal_to_noise(
+    gradients: Float[Tensor, "pass batch ..."], formula: str = "paper"
+) -> tuple[float, float]:
+    """Return mean and std (ddof 1, nan for one pass) over passes of the ratio in each pass."""
+    ratios = []
+    for batches in gradients:
+        moments = GradientMoments()
+        for gradient in batches:
+            moments.add(gradient)
+        ratios.append(moments.signal_to_noise(formula))
+    return _mean_and_std(ratios)
+
+
+def _mean_and_std(values: list[float]) -> tuple[float, float]:
+    tensor = torch.tensor(values, dtype=torch.float64)
+    return float(tensor.mean()), float(tensor.std()) if len(values) > 1 else math.nan
+
+
+def last_layer(policy: Policy) -> list[Parameter]:
+    """Return weight and bias of the last layer that has parameters."""
+    owners = [module for module in policy.modules() if list(module.parameters(recurse=False))]
+    if not owners:
+        raise RunError(
+            f"{type(policy).__name__} has no parameters, hence no gradients; name runs of a network"
+        )
+    return list(owners[-1].parameters(recurse=False))
+
+
+@final
+class EstimatorGradient:
+    """Gradient of the last layer for one batch, by the estimator that trained the policy."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        slices: SliceSet,
+        reconstructor: Reconstructor,
+        config: dict[str, Any],
+        setting: NoiseSetting,
+    ) -> None:
+        self.policy, self.slices, self.reconstructor = policy, slices, reconstructor
+        # Before the settings are read: a run folder must not import modules that no user named.
+        kind = ESTIMATORS.recall(config["training"].get("method"), "the run")
+        METRICS.recall(config["training"].get("metric", GradientTraining.metric), "the run")
+        settings = read(PolicyConfig, config)
+        training, budget = settings.training, settings.acquisition
+        check_budget(slices.selectable, n_initial=budget.start, horizon=budget.horizon)
+        slices.check_start(budget.start)
+        if not (issubclass(kind, GradientEstimator) and isinstance(training, GradientTraining)):
+            raise RunError(
+                f"runs of {training.method} have no gradient of a batch whose noise could be "
+                "measured; choose runs of an estimator that takes one step per batch"
+            )
+        training = replace(training, n_trajectories=setting.n_trajectories)
+        self.setting, self.config = setting, replace(settings, training=training)
+        trainee = Trainee.resume(policy, self.config)
+        self.estimator: GradientEstimator = kind([trainee], slices, reconstructor)
+        self.parameters = last_layer(policy)
+        # The gradients of other layers are not needed.
+        policy.requires_grad_(False)
+        for parameter in self.parameters:
+            parameter.requires_grad_(True)
+
+    def batches(self, pass_index: int) -> Iterator[tuple[int, SliceBatch]]:
+        """Yield all slices as numbered batches, in another order for each pass."""
+        generator = keyed_generator("gradient noise order", self.setting.seed, pass_index)
+        order = torch.randperm(len(self.slices), generator=generator)
+        for number, index in enumerate(order.split(self.setting.batch_size)):
+            yield number, self.slices.batch(index)
+
+    def __call__(
+        self, numbered: tuple[int, SliceBatch], pass_index: int
+    ) -> Float[Tensor, " value"]:
+        number, batch = numbered
+        self.policy.zero_grad(set_to_none=True)
+        simulator = Simulator(
+            batch,
+            self.reconstructor,
+            protocol=self.setting.protocol,
+            metric=self.config.training.metric,
+        )
+        generator = keyed_generator("gradient noise", self.setting.seed, pass_index, number)
+        draws = self.estimator.draw(self.config, len(batch), 1, lambda _: generator)
+        draws = draws.to(batch.kspace.device)
+        # The one batch becomes the axis of policies.
+        per_batch = [x.movedim(0, -1) for x in draws.per_batch]
+        views = [Recomputed(self.policy)]
+        self.estimator.gradients(Batch(views, [self.config], simulator, draws.per_slice, per_batch))
+        gradients = [parameter.grad for parameter in self.parameters]
+        return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+
+
+@final
+@dataclass(frozen=True)
+class PassRecord:
+    """One pass over the data with one checkpoint: a line of the record file."""
+
+    epoch: int
+    pass_index: int
+    n_batches: int
+    n_values: int
+    """Entries of the gradient."""
+    paper: float
+    reference: float
+    setting: str
+    """Everything else that the numbers depend on; lines of other settings are not reused."""
+
+
+BatchGradient = Callable[[Any, int], Tensor]
+"""Flat gradient of one batch in one pass: `batch_gradient(batch, pass_index)`. The index seeds the
+draws, so a resumed analysis equals an uninterrupted one."""
+
+
+def measure_passes(
+    epoch: int,
+    batches: Callable[[int], Iterable[Any]],
+    batch_gradient: BatchGradient,
+    *,
+    record: Path,
+    setting: str = "",
+    n_passes: int = 3,
+    on_step: OnStep | None = None,
+) -> list[PassRecord]:
+    """Measure the ratio of one checkpoint in several passes; resumes after the last in `record`.
+
+    Args:
+        epoch: the checkpoint's epoch.
+        batches: yields the batches of a pass, given its index.
+        batch_gradient: see `BatchGradient`.
+        record: file of one JSON line per finished epoch and pass; lines are added to it.
+        setting: everything else that the numbers depend on.
+        n_passes: passes over the data.
+        on_step: called before and after each pass.
+
+    Returns:
+        One record per pass.
+    """
+    report = on_step or (lambda _: None)
+    finished = {
+        (line.epoch, line.pass_index): line
+        for line in read_passes(record)
+        if line.setting == setting
+    }
+    for pass_index in range(n_passes):
+        if (epoch, pass_index) in finished:
+            continue
+        moments, n_values = GradientMoments(), 0
+        what = f"epoch {epoch}, pass {pass_index + 1}"
+        report(Step(what, 0, 1))
+        for batch in batches(pass_index):
+            gradient = batch_gradient(batch, pass_index)
+            n_values = gradient.numel()
+            moments.add(gradient)
+        line = PassRecord(
+            epoch=epoch,
+            pass_index=pass_index,
+            n_batches=moments.count,
+            n_values=n_values,
+            paper=moments.signal_to_noise("paper"),
+            reference=moments.signal_to_noise("reference"),
+            setting=setting,
+        )
+        finished[epoch, pass_index] = line
+        _append(record, line)
+        report(Step(what, 1, 1))
+    return [finished[epoch, pass_index] for pass_index in range(n_passes)]
+
+
+def read_passes(record: Path) -> list[PassRecord]:
+    """Read the finished passes; an incomplete last line is left out."""
+    if not record.exists():
+        return []
+    lines = read_text(record).split("\n")
+    try:
+        return [_finished_pass(parse_json(line)) for line in lines[:-1] if line]
+    except (ValueError, TypeError) as error:
+        raise RunError(
+            f"{record} is not a record of gradient passes ({error}); remove it to start again"
+        ) from error
+
+
+def _finished_pass(table: dict[str, Any]) -> PassRecord:
+    line = PassRecord(**table)
+    for item in fields(PassRecord):
+        kinds = (int, float) if item.type is float else (item.type,)
+        if type(value := getattr(line, item.name)) not in kinds:
+            raise TypeError(f"{item.name} is {value!r}")
+    return line
+
+
+def _append(record: Path, line: PassRecord) -> None:
+    # Replaced atomically: the file is small, and a killed process leaves no incomplete line.
+    lines = [*read_passes(record), line]
+    write_text(record, "".join(json.dumps(asdict(x)) + "\n" for x in lines))
+
+
+@final
+@dataclass(frozen=True)
+class EpochNoise:
+    """The ratio at one checkpoint by both formulas: mean and std (ddof 1) over its passes."""
+
+    epoch: int
+    n_passes: int
+    n_batches: int
+    snr_paper: float
+    std_paper: float | None
+    snr_reference: float
+    std_reference: float | None
+
+
+def noise_table(records: list[PassRecord]) -> list[EpochNoise]:
+    """Return mean and deviation over the passes of each epoch."""
+    rows = []
+    for epoch in sorted({line.epoch for line in records}):
+        lines = [line for line in records if line.epoch == epoch]
+        ratios: list[float | None] = []
+        for formula in FORMULAS:
+            mean, std = _mean_and_std([getattr(line, formula) for line in lines])
+            ratios += [mean, None if math.isnan(std) else std]
+        rows.append(EpochNoise(epoch, len(lines), lines[0].n_batches, *ratios))  # type: ignore[arg-type]
+    return rows
+
+
+def kept_epochs(run: Path) -> list[int]:
+    """Return the epochs whose weights are in a run folder."""
+    names = [path.stem.removeprefix("epoch-") for path in run.glob("epoch-*.safetensors")]
+    epochs = sorted(int(name) for name in names if name.isdigit())
+    if not epochs:
+        raise RunError(
+            f"{run} keeps no weights of single epochs; train with training.keep_epochs set"
+        )
+    return epochs
+
+
+def check_is_policy(run: RunRecord) -> None:
+    """Raise an error for a run that does not train a policy only."""
+    if run.kind != "policy":
+        raise RunError(
+            f"{run.path} is a run of kind {run.kind!r}, and gradients are measured of a policy "
+            "whose reconstruction stays as it is; name runs of kscout train policy"
+        )
+
+
+def measure_run(
+    run: Path,
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    setting: NoiseSetting | None = None,
+    *,
+    record: Path,
+    epochs: Sequence[int] | None = None,
+    on_step: OnStep | None = None,
+) -> list[PassRecord]:
+    """Measure the gradient's signal-to-noise ratio at checkpoints of a run; may be resumed.
+
+    Args:
+        run: folder of a policy run; its estimator, gamma and budget are used.
+        slices: training data (paper), on the device of the computation.
+        reconstructor: that of the policy's training.
+        setting: q, batch size, passes, seed, protocol.
+        record: file of one JSON line per finished pass; an interrupted measurement resumes.
+        epochs: checkpoints; by default all stored ones.
+        on_step: called before and after each pass.
+    """
+    setting = setting or NoiseSetting()
+    protocol = reconstructor.protocol_for(setting.protocol)
+    slices.check_protocol(protocol)
+    stored = read_run(run)
+    check_is_policy(stored)
+    reconstructor = reconstructor.to(slices.device).eval()
+    base = {
+        "slices": slices.fingerprint,
+        "reconstructor": fingerprint(reconstructor),
+        "n_trajectories": setting.n_trajectories,
+        "batch_size": setting.batch_size,
+        "seed": setting.seed,
+        "protocol": protocol,
+    }
+    records = []
+    for epoch in kept_epochs(run) if epochs is None else epochs:
+        policy = policies.load(epoch_path(run, epoch), device=slices.device)
+        gradient = EstimatorGradient(policy, slices, reconstructor, stored.config, setting)
+        records += measure_passes(
+            epoch,
+            gradient.batches,
+            gradient,
+            record=record,
+            setting=json.dumps({**base, "policy": fingerprint(policy)}, sort_keys=True),
+            n_passes=setting.n_passes,
+            on_step=on_step,
+        )
+    return records
+
+
+def check_noise(
+    runs: Mapping[str, RunRecord],
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    *,
+    protocol: Protocol,
+    epochs: Sequence[int] | None = None,
+) -> None:
+    """Raise an error if gradients of a run cannot be measured; warn if it was trained otherwise.
+
+    Args:
+        runs: by name in messages.
+        slices: as for `measure_run`.
+        reconstructor: as for `measure_run`.
+        protocol: of scores.
+        epochs: as for `measure_run`.
+    """
+    loaded = {}
+    for name, run in runs.items():
+        first = (epochs or kept_epochs(run.path))[0]
+        loaded[name] = policies.load(epoch_path(run.path, first))
+        check_matrix(loaded[name], slices.shape, name=name, network=reconstructor)
+    use = Use(slices.shape, protocol=protocol)
+    notes = policy_notes(loaded.items(), reconstructor, use)
+    warn([*network_notes(reconstructor, use), *notes])
 
 
 @final
@@ -91,17 +505,6 @@ class Snr(Analysis[SnrRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[SnrRow]:
         """Measure the runs, each with a record of finished passes of its own in `out`."""
-        from kscout import reconstruction
-        from kscout.data.store import Store
-        from kscout.device import resolve_device
-        from kscout.evaluation.gradient_noise import noise_table
-        from kscout.evaluation.policy_noise import (
-            NoiseSetting,
-            check_is_policy,
-            check_noise,
-            measure_run,
-        )
-
         chosen = self._chosen([Path(one) for one in given])
         for _, _, run in chosen:
             check_is_policy(run)
@@ -147,8 +550,6 @@ class Snr(Analysis[SnrRow]):
 
     def figures(self, rows: Sequence[SnrRow], folder: Path) -> dict[str, Any]:
         """Draw the ratio against the epoch, with the deviation over passes."""
-        from kscout.figures.curves import draw_snr
-
         return {self.file: draw_snr(_curves(rows, self.formula))}
 
     @classmethod
@@ -205,8 +606,6 @@ def _blocks(
     table = _table(rows, setting, where)
     if len(table.rows) < 2:
         return [table]
-    from kscout.figures.curves import draw_snr
-
     figure = partial(draw_snr, _curves(rows, "paper"), styles=page.looks_of(set(_by_run(rows))))
     caption = f"Signal-to-noise ratio of the gradient estimate at checkpoints of training{where}."
     return [Drawing(figure, table.name, caption), table]

@@ -1,19 +1,38 @@
-"""Columns with the largest gain that a policy almost never samples."""
+"""Columns with the largest gain that a policy almost never samples.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+A training that only tries the columns that its policy samples gets no gradient from a column that
+the policy has ruled out. For a deterministic policy, the share of states in which it takes a column
+replaces the probability of the column.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, final
+from typing import Annotated, final
+
+from jaxtyping import Float, Int
 
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting
-from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.progress import OnStep
+from kscout.exports import lazily
 from kscout.figures.blocks import Block
 from kscout.figures.tables import Column, Row, Table, measured
 
-if TYPE_CHECKING:
-    from kscout.evaluation.unexplored import Tally
+with lazily():
+    import torch
+    from torch import Tensor
+
+    from kscout.acquisition.choose import check_chosen, choose_columns, column_log_probabilities
+    from kscout.acquisition.episode import Simulator
+    from kscout.acquisition.rollout import action_uniforms
+    from kscout.core import Policy, Reconstructor
+    from kscout.data.slices import SliceSet
+    from kscout.evaluation.running.prepare import open_policies
+    from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits
+    from kscout.policies import oracle
+    from kscout.policies.views import in_precision
 
 ANY = "any"
 """The column of a row that is of all columns together."""
@@ -26,6 +45,121 @@ _NOTE = (
     "gain in SSIM, and forgone its difference to the expected gain of the policy's choice. Of "
     f"single columns at most the {_N_TOLD} with the largest shares are listed."
 )
+
+
+@final
+@dataclass
+class Tally:
+    """Sums over states; there is one state per slice and step."""
+
+    n_states: int
+    n_best: Float[Tensor, " col"]
+    """States in which no column has a larger gain."""
+    n_unexplored: Float[Tensor, " col"]
+    """Those of them in which the policy almost never samples the column."""
+    gain: Float[Tensor, " col"]
+    """Gains in SSIM, over the unexplored states."""
+    forgone: Float[Tensor, " col"]
+    """Their differences to the expected gain of the policy's choice."""
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(getattr(self, x.name) + getattr(other, x.name) for x in fields(self)))
+
+
+def tally_states(
+    gains: Float[Tensor, "state col"],
+    probabilities: Float[Tensor, "state col"],
+    rare: float,
+    chances: Float[Tensor, "state col"] | None = None,
+) -> Tally:
+    """Count the columns with the largest gain, and those of them that are unexplored.
+
+    Args:
+        gains: gain in SSIM of each column; -inf if it cannot be measured.
+        probabilities: the policy's; zero for these columns.
+        rare: a smaller chance counts as almost never.
+        chances: chances that a column is ever sampled; by default the probabilities.
+    """
+    gain = gains.double().amax(dim=-1)
+    # Mirrored columns may have equal gains: the first represents them, and any may be sampled.
+    is_best = gains >= gain[:, None] - oracle.TIE
+    best = is_best.to(torch.int8).argmax(dim=-1)
+    expected = (probabilities.double() * gains.double().clamp_min(-1)).sum(dim=-1)
+    is_rare = ((probabilities if chances is None else chances) * is_best).sum(dim=-1) < rare
+    n_cols = gains.shape[-1]
+
+    def by_column(values: Tensor) -> Tensor:
+        total = torch.zeros(n_cols, dtype=torch.float64, device=values.device)
+        return total.index_add(0, best, values.double()).cpu()
+
+    return Tally(
+        len(gains),
+        by_column(torch.ones_like(gain)),
+        by_column(is_rare),
+        by_column(is_rare * gain),
+        by_column(is_rare * (gain - expected)),
+    )
+
+
+def tally_choices(
+    gains: Float[Tensor, "state col"], chosen: Int[Tensor, " state"], rare: float
+) -> Tally:
+    """Count the same for a deterministic policy, from all of its states.
+
+    Args:
+        gains: gain in SSIM of each column; -inf if it cannot be measured.
+        chosen: the column that it takes.
+        rare: a column that is taken in a smaller share of its possible states is unexplored.
+    """
+    taken = torch.nn.functional.one_hot(chosen, gains.shape[-1]).double()
+    shares = taken.sum(dim=0) / gains.isfinite().sum(dim=0).clamp(min=1)
+    return tally_states(gains, taken, rare, shares.expand(taken.shape))
+
+
+def tally_policy(
+    policy: Policy,
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    plan: AcquisitionPlan,
+    *,
+    rare: float,
+) -> Tally:
+    """Run a policy once on each slice, and try every column at every step."""
+    check_fits(policy, slices, plan)
+    reconstructor = reconstructor.to(slices.device).eval()
+    policy = in_precision(policy.to(slices.device).eval(), reconstructor.precision)
+    uniforms = action_uniforms(int(slices.position.max()) + 1, 1, plan.horizon, plan.seed)
+    tallies, states = [], []
+    with torch.no_grad():
+        for batch in slices.batches(plan.n_at_once(slices)):
+            simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
+            draws = uniforms.to(slices.device)[batch.index, 0]
+            for gains, probabilities, chosen in _decisions(policy, simulator, plan, draws):
+                if policy.is_stochastic:
+                    tallies.append(tally_states(gains, probabilities, rare))
+                else:
+                    states.append((gains.cpu(), chosen.cpu()))
+    if states:
+        all_gains, all_chosen = (torch.cat(part) for part in zip(*states, strict=True))
+        tallies.append(tally_choices(all_gains, all_chosen, rare))
+    if not tallies:
+        raise ConfigError("nothing is unexplored in no step; raise the number of steps")
+    return sum(tallies[1:], start=tallies[0])
+
+
+def _decisions(
+    policy: Policy, simulator: Simulator, plan: AcquisitionPlan, draws: Float[Tensor, "slice step"]
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the gains of all columns, the policy's probabilities and its choice at each step."""
+    state = simulator.start(plan.initial[0] if plan.initial else plan.n_initial)
+    for step in range(plan.horizon):
+        seen = simulator.observe(policy, state, n_left=plan.horizon - step)
+        scores, blocked = policy(seen), simulator.blocked(state)
+        gains = simulator.score_every_column(state) - state.score[:, None]
+        chosen = choose_columns(policy, scores, blocked, draws[:, step])
+        check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
+        yield gains, column_log_probabilities(scores, blocked).exp(), chosen
+        state = simulator.acquire(state, chosen)
 
 
 @final
@@ -85,22 +219,18 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[UnexploredRow]:
         """Count for each policy over all its seeds; the largest shares come first."""
-        from kscout.evaluation.running.prepare import open_policies
-        from kscout.evaluation.unexplored import tally_policy
-
         ready = open_policies(given, SliceSetting.of(self))
-        found = {}
-        for name, contenders in ready.by_name.items():
-            tallies = []
-            for one in contenders:
-                plan = ready.plan_of(one)
-                where = (ready.slices, ready.reconstructor, plan)
-                tallies.append(tally_policy(one.policy, *where, rare=self.rare))
-                if on_step is not None:
-                    n_slices = len(ready.slices)
-                    on_step(Step(f"{name}, seed {one.seed}", n_slices, n_slices))
-            found[name] = sum(tallies[1:], start=tallies[0])
-        return unexplored_rows(found)
+        tallies = {
+            name: [
+                tally_policy(
+                    *(entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)),
+                    rare=self.rare,
+                )
+                for entry in ready.each_seed(entries, on_step)
+            ]
+            for name, entries in ready.by_name.items()
+        }
+        return unexplored_rows({name: sum(x[1:], start=x[0]) for name, x in tallies.items()})
 
     @classmethod
     def told(cls, rows: Sequence[UnexploredRow]) -> Sequence[UnexploredRow]:
@@ -130,7 +260,7 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
         return [Table("Columns that policies do not explore", names, lines, _NOTE, "unexplored")]
 
 
-def unexplored_rows(found: Mapping[str, "Tally"]) -> list[UnexploredRow]:
+def unexplored_rows(found: Mapping[str, Tally]) -> list[UnexploredRow]:
     """Return the rows of policies: all columns together first, then single ones.
 
     Columns are sorted by their share of unexplored states, without those that are never best.
@@ -144,7 +274,7 @@ def unexplored_rows(found: Mapping[str, "Tally"]) -> list[UnexploredRow]:
     return [_row(tally, name) for name, tally in found.items()] + columns
 
 
-def _row(tally: "Tally", policy: str, column: int | str = ANY) -> UnexploredRow:
+def _row(tally: Tally, policy: str, column: int | str = ANY) -> UnexploredRow:
     """Return the counts of a policy at one column, or at all columns together."""
     chosen = slice(None) if isinstance(column, str) else [column]
     n_unexplored = float(tally.n_unexplored[chosen].sum())

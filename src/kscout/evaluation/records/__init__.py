@@ -1,11 +1,10 @@
-"""What evaluations and analyses leave on disk, and how it is read again; nothing here needs torch.
+"""Files that evaluations and analyses write, and their readers; nothing here needs torch.
 
-| file | what |
+| file | content |
 |---|---|
 | `results` | `results.csv`, the long table |
-| `orders`, `average_policy` | what that table says about columns |
-| `acquisitions`, `examples` | slices with their images |
-| `reconstruction_row` | scores of a reconstruction in a comparison |
-| `saved_settings` | the settings that results were made with |
-| `run_names` | what tables call runs |
+| `orders` | columns of each acquisition, from that table |
+| `acquisitions` | slices with their images |
+| `saved_settings` | the settings of results |
+| `run_names` | names of runs in tables |
 """

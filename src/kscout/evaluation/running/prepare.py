@@ -95,6 +95,16 @@ class Prepared:
             groups.setdefault(one.name, []).append(one)
         return groups
 
+    def each_seed(
+        self, contenders: Sequence[Contender], on_step: OnStep | None
+    ) -> Iterator[Contender]:
+        """Yield policies, and report each as done when the next one is requested."""
+        for one in contenders:
+            yield one
+            if on_step is not None:
+                n_slices = len(self.slices)
+                on_step(Step(f"{one.name}, seed {one.seed}", n_slices, n_slices))
+
     def tell_notes(self) -> None:
         """Warn of these conditions."""
         warn(self.notes)

@@ -15,16 +15,13 @@ from kscout.acquisition.budget import check_budget
 from kscout.acquisition.choose import draws_columns
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.pace import check_pace, check_promises
-from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
+from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
 from kscout.acquisition.starts import Starts, for_slices, read_budgets, read_starts
 from kscout.compatibility import check_matrix, check_real
 from kscout.core import Measurement, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.records.average_policy import AveragePolicy, sampled_by_step
-from kscout.evaluation.records.examples import Example
-from kscout.evaluation.running.contenders import Contender
 from kscout.names import check_protocol
 from kscout.physics.coils import n_central
 from kscout.physics.sampling import Initial, start_mask
@@ -226,27 +223,6 @@ def check_fits(
     check_matrix(policy, slices.shape, name=name, network=network)
 
 
-def average_policy(
-    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: AcquisitionPlan
-) -> AveragePolicy:
-    """Run a policy over a data set and average what it measured (paper: one trajectory)."""
-    columns, total, count = [], torch.zeros(plan.horizon, slices.n_cols, dtype=torch.float64), 0
-    for _, done in trajectories(
-        policy, slices, reconstructor, plan, keep_probabilities=policy.is_stochastic
-    ):
-        columns.append(done.columns.flatten(0, 1).cpu())
-        if done.probabilities is not None:
-            total += done.probabilities.double().sum(dim=(1, 2)).cpu()
-            count += done.probabilities.shape[1] * done.probabilities.shape[2]
-    taken = torch.cat(columns)
-    start = start_mask(plan.start(slices), (len(slices), slices.n_cols)).cpu()
-    start = start.repeat_interleave(len(taken) // len(slices), dim=0)
-    return AveragePolicy(
-        sampled=sampled_by_step(taken.numpy(), start.numpy()),
-        probabilities=(total / count).float().numpy() if count else None,
-    )
-
-
 def choose_slices(slices: SliceSet, wanted: Sequence[str]) -> SliceSet:
     """Return slices named by position (`12`) or as `VOLUME:NUMBER`, in the order asked for."""
     found = []
@@ -264,39 +240,3 @@ def choose_slices(slices: SliceSet, wanted: Sequence[str]) -> SliceSet:
             ) from error
         found.append(place)
     return slices.subset(torch.tensor(found, dtype=torch.long))
-
-
-def reconstruction_examples(
-    contenders: Sequence[Contender],
-    slices: SliceSet,
-    reconstructor: Reconstructor,
-    plan: AcquisitionPlan,
-) -> list[Example]:
-    """Run each policy once over the slices; examples come slice by slice, then by policy."""
-    found: list[tuple[int, Example]] = []
-    for contender in contenders:
-        own = replace(plan, n_trajectories=1, seed=contender.draw_seed)
-        place = 0
-        for batch, done in trajectories(
-            contender.policy, slices, reconstructor, own, keep_images=True
-        ):
-            assert done.images is not None
-            for i in range(len(batch)):
-                start = plan.start(slices)
-                own_start = start[place : place + 1] if isinstance(start, Tensor) else start
-                mask = start_mask(own_start, (1, slices.n_cols))[0].clone()
-                taken = done.columns[i, 0].cpu()
-                mask[taken[taken != NOT_ACQUIRED]] = True
-                example = Example(
-                    policy=contender.name,
-                    seed=contender.seed,
-                    volume=slices.volumes[place],
-                    slice=slices.slices[place],
-                    mask=mask.numpy(),
-                    image=done.images[-1, i, 0].float().cpu().numpy(),
-                    target=batch.target[i].float().cpu().numpy(),
-                    ssim=done.ssim[i, 0, -1].item(),
-                )
-                found.append((place, example))
-                place += 1
-    return [example for _, example in sorted(found, key=lambda pair: pair[0])]

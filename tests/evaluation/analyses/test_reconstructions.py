@@ -14,8 +14,11 @@ from kscout.data.making import MakeSettings
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
-from kscout.evaluation.analyses.reconstructions import Reconstructions, reconstruction_table
-from kscout.evaluation.reconstructions import compare_reconstructions
+from kscout.evaluation.analyses.reconstructions import (
+    Reconstructions,
+    compare_reconstructions,
+    reconstruction_table,
+)
 from kscout.evaluation.records.acquisitions import load_acquisition
 from kscout.evaluation.statistics import confidence_interval
 from kscout.figures.blocks import Drawing, Prose

@@ -8,15 +8,16 @@ import torch
 
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, RunError
-from kscout.evaluation.analyses.snr import Snr
-from kscout.evaluation.gradient_noise import noise_table, signal_to_noise
-from kscout.evaluation.policy_noise import (
+from kscout.evaluation.analyses.snr import (
     EstimatorGradient,
     NoiseSetting,
+    Snr,
     check_noise,
     kept_epochs,
     last_layer,
     measure_run,
+    noise_table,
+    signal_to_noise,
 )
 from kscout.names import use
 from kscout.policies.conv import ConvPolicy

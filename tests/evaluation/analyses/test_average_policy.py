@@ -7,13 +7,14 @@ import pytest
 
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
-from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.records.average_policy import (
+from kscout.evaluation.analyses.average_policy import (
     average_policies_of_results,
+    average_policy,
     best_seeds,
     sampled_by_step,
 )
-from kscout.evaluation.running.trajectories import AcquisitionPlan, average_policy
+from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.physics.sampling import center_mask
 from kscout.policies.fixed import CenterOut
 from kscout.policies.random import Random

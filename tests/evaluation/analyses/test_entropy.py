@@ -9,8 +9,12 @@ import torch
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.adaptivity import EntropyAccumulator, entropies, policy_entropies
-from kscout.evaluation.analyses.entropy import entropy_rows
+from kscout.evaluation.analyses.entropy import (
+    EntropyAccumulator,
+    entropies,
+    entropy_rows,
+    policy_entropies,
+)
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.reconstruction.zero_filled import ZeroFilled
 

@@ -10,9 +10,14 @@ from torch import Tensor
 
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
-from kscout.evaluation.analyses.unexplored import unexplored_rows
+from kscout.evaluation.analyses.unexplored import (
+    Tally,
+    tally_choices,
+    tally_policy,
+    tally_states,
+    unexplored_rows,
+)
 from kscout.evaluation.running.trajectories import AcquisitionPlan
-from kscout.evaluation.unexplored import Tally, tally_choices, tally_policy, tally_states
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import center_mask

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kscout.errors import ConfigError, RunError
-from kscout.evaluation.gradient_noise import (
+from kscout.evaluation.analyses.snr import (
     PassRecord,
     measure_passes,
     noise_table,

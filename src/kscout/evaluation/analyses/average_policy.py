@@ -1,4 +1,4 @@
-"""The average policy: which columns have been measured by which step, in which share of slices."""
+"""Average policies: the share of slices in which each column has been measured by each step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any, final
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Float32, Int, Int16
 
 from kscout.config import FrozenPrecision
 from kscout.config.bounds import AtLeast
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import (
     Analysis,
     Material,
@@ -21,11 +21,22 @@ from kscout.evaluation.analyses.analysis import (
     grouped,
 )
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.records.average_policy import AveragePolicy, average_policies_of_results
-from kscout.evaluation.records.results import RESULTS
-from kscout.evaluation.summaries.summary import EvaluationFolder, read_summary
+from kscout.evaluation.records.orders import read_orders
+from kscout.evaluation.records.results import RESULTS, read_scores
+from kscout.evaluation.summaries.summary import EvaluationFolder, Summary, read_summary
+from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, labeled, under_protocol
 from kscout.names import Protocol
+
+with lazily():
+    import torch
+
+    from kscout.core import Policy, Reconstructor
+    from kscout.data.slices import SliceSet
+    from kscout.evaluation.running.prepare import open_policies
+    from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
+    from kscout.figures.pictures import draw_average_policy
+    from kscout.physics.sampling import start_mask
 
 _CAPTION = (
     "Average policy: the fraction of test slices for which a column has been sampled by each "
@@ -35,6 +46,91 @@ _N_PANELS = 3
 """Average policies drawn side by side; more go to a row of their own."""
 _LARGEST_RESULTS = 64 * 2**20
 """Bytes of `results.csv` up to which a report reads it unasked."""
+
+
+@final
+@dataclass(frozen=True)
+class AveragePolicy:
+    """Shares and mean probabilities of columns; row t is step t + 1."""
+
+    sampled: Float32[np.ndarray, "step col"]
+    """Fraction of acquisitions that have measured the column by that step, the start included."""
+    probabilities: Float32[np.ndarray, "step col"] | None = None
+    """Mean probability of each column; None for a deterministic policy, or if unknown."""
+
+
+def sampled_by_step(
+    columns: Int[np.ndarray, "acquisition step"], start: Bool[np.ndarray, "acquisition col"]
+) -> Float32[np.ndarray, "step col"]:
+    """Return the fraction of acquisitions that have measured each column by each step."""
+    n_acquisitions, n_steps = columns.shape
+    counts = np.zeros((n_steps, start.shape[1]))
+    rows, steps = np.nonzero(columns >= 0)
+    np.add.at(counts, (steps, columns[rows, steps]), 1.0)
+    # A column is measured at most once in an acquisition, so counts add up to "by that step".
+    return ((counts.cumsum(axis=0) + start.sum(axis=0)) / n_acquisitions).astype(np.float32)
+
+
+def average_policy(
+    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: AcquisitionPlan
+) -> AveragePolicy:
+    """Run a policy on a dataset and average what it measured (paper: one trajectory)."""
+    columns, total, count = [], torch.zeros(plan.horizon, slices.n_cols, dtype=torch.float64), 0
+    for _, done in trajectories(
+        policy, slices, reconstructor, plan, keep_probabilities=policy.is_stochastic
+    ):
+        columns.append(done.columns.flatten(0, 1).cpu())
+        if done.probabilities is not None:
+            total += done.probabilities.double().sum(dim=(1, 2)).cpu()
+            count += done.probabilities.shape[1] * done.probabilities.shape[2]
+    measured = torch.cat(columns)
+    start = start_mask(plan.start(slices), (len(slices), slices.n_cols)).cpu()
+    start = start.repeat_interleave(len(measured) // len(slices), dim=0)
+    return AveragePolicy(
+        sampled=sampled_by_step(measured.numpy(), start.numpy()),
+        probabilities=(total / count).float().numpy() if count else None,
+    )
+
+
+def average_policies_of_results(
+    path: Path, policies: Sequence[str], summary: Summary, *, seed: int | None = None
+) -> dict[str, AveragePolicy]:
+    """Average the columns of an evaluation, of the first trajectory of each slice.
+
+    Args:
+        path: `results.csv`, or its folder.
+        policies: their names in it.
+        summary: of the same evaluation.
+        seed: which seed; by default the one with the best final SSIM, of each policy.
+    """
+    seeds = best_seeds(path, policies) if seed is None else dict.fromkeys(policies, seed)
+    orders = read_orders(path, summary, is_wanted=lambda name, seed: seeds.get(name) == seed)
+    averages = {x.policy: _average(x.order[:, 0]) for x in orders}
+    for name in policies:
+        if name not in averages:
+            raise DataError(
+                f"{path} has no rows of policy {name!r} with seed {seeds[name]}; evaluate it there"
+            )
+    return {name: averages[name] for name in policies}
+
+
+def _average(order: Int16[np.ndarray, "slice col"]) -> AveragePolicy:
+    columns = np.full((len(order), max(int(order.max()), 0)), -1)
+    rows, cols = np.nonzero(order > 0)
+    columns[rows, order[rows, cols] - 1] = cols
+    return AveragePolicy(sampled_by_step(columns, order == 0))
+
+
+def best_seeds(path: Path, policies: Sequence[str]) -> dict[str, int]:
+    """Return the seed of each policy whose final mean SSIM is highest; the first of equal ones."""
+    final: dict[str, dict[int, float]] = {name: {} for name in policies}
+    for scores in read_scores(path):
+        if scores.policy in final:
+            final[scores.policy][scores.seed] = scores.metric("ssim")[:, -1].mean()
+    for name, by_seed in final.items():
+        if not by_seed:
+            raise DataError(f"{path} has no policy {name!r}; evaluate it there")
+    return {name: max(by_seed, key=lambda seed: by_seed[seed]) for name, by_seed in final.items()}
 
 
 @final
@@ -54,7 +150,7 @@ class PolicyRow:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Policy(Analysis[PolicyRow]):
+class AveragePolicies(Analysis[PolicyRow]):
     """Average policies: the share of slices that have sampled a column by each step.
 
     With --results the policies are names in that evaluation, and of several seeds the best is
@@ -126,22 +222,17 @@ class Policy(Analysis[PolicyRow]):
         return average_policies_of_results(self.results, names, summary, seed=seed)
 
     def _of_slices(self, given: Sequence[str]) -> dict[str, AveragePolicy]:
-        from kscout.evaluation.running.prepare import open_policies
-        from kscout.evaluation.running.trajectories import average_policy
-
         ready = open_policies(given, SliceSetting.of(self))
-        found = {}
-        for name, contenders in ready.by_name.items():
-            for one in contenders:
-                title = name if len(contenders) == 1 else f"{name}, seed {one.seed}"
-                where = (ready.slices, ready.reconstructor, ready.plan_of(one))
-                found[title] = average_policy(one.policy, *where)
-        return found
+        return {
+            name if len(entries) == 1 else f"{name}, seed {entry.seed}": average_policy(
+                entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)
+            )
+            for name, entries in ready.by_name.items()
+            for entry in entries
+        }
 
     def figures(self, rows: Sequence[PolicyRow], folder: Path) -> dict[str, Any]:
         """Draw step by column, start columns white, policies side by side."""
-        from kscout.figures.pictures import draw_average_policy
-
         return {self.file: draw_average_policy(_pictures(rows))}
 
     @classmethod
@@ -194,8 +285,6 @@ def _pictures_of(one: EvaluationFolder) -> dict[str, Float[np.ndarray, "step col
 
 
 def _blocks(pictures: Mapping[str, Float[np.ndarray, "step col"]]) -> list[Block]:
-    from kscout.figures.pictures import draw_average_policy
-
     names = list(pictures)
     blocks: list[Block] = []
     for place in range(0, len(names), _N_PANELS):
