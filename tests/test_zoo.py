@@ -20,7 +20,7 @@ from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.running.contenders import Sizes, resolve
+from kscout.evaluation.running.entries import Sizes, resolve
 from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.names.renamed import RENAMED
 from kscout.physics.sampling import center_mask

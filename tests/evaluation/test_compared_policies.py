@@ -16,7 +16,7 @@ from kscout.errors import ConfigError, RunError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.run_names import run_label
-from kscout.evaluation.running.contenders import Sizes, resolve
+from kscout.evaluation.running.entries import Sizes, resolve
 from kscout.evaluation.running.prepare import prepare
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies import save

@@ -35,7 +35,7 @@ class Spread(PolicyAnalysis[Row]):
         from kscout.evaluation import open_policies
 
         ready, rows = open_policies(given, SliceSetting.of(self)), []
-        for one in ready.contenders:
+        for one in ready.entries:
             columns = torch.cat([done.columns for _, done in ready.trajectories(one)])
             distance = (columns.float() - ready.slices.n_cols // 2).abs() / self.scale
             means = distance.mean(dim=(0, 1)).tolist()

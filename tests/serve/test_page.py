@@ -21,8 +21,8 @@ from kscout.acquisition import Simulator
 from kscout.data.kinds import KSPACE
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.running.contenders import Sizes, resolve
-from kscout.evaluation.watching import Watching
+from kscout.evaluation.interactive import InteractiveAcquisition
+from kscout.evaluation.running.entries import Sizes, resolve
 from kscout.policies import save
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -84,12 +84,12 @@ def test_choices_tell_slices_and_what_was_given(client: Client) -> None:
 def test_an_acquisition_is_that_of_the_simulator(client: Client, stage: Stage) -> None:
     html = client.post(f"{PLACE}/acquisitions", {**ASKED, "own": [0, 15]}).json()["html"]
     slices = stage.shelf.find("test").slices
-    watching = Watching(
+    acquisition = InteractiveAcquisition(
         Simulator(slices.batch(torch.tensor([3])), ZeroFilled()), n_initial=4, horizon=5
     )
     sizes = Sizes(N_ROWS, N_COLS, 4, 5)
     for name in ("center-out", "oracle"):
-        columns = watching.run(resolve(name, sizes)[0]).columns
+        columns = acquisition.run(resolve(name, sizes)[0]).columns
         assert f'"columns":{list(columns)}'.replace(" ", "") in html
     assert '"columns":[0,15]}' in html and "<b>you</b>" in html
     told = client.post(f"{PLACE}/verdicts", {**ASKED, "own": [0, 15]}).json()
@@ -102,7 +102,7 @@ def test_one_more_column_of_ones_own_runs_no_policy_again(
 ) -> None:
     asked = {**ASKED, "slice": 4}
     client.post(f"{PLACE}/acquisitions", asked)
-    monkeypatch.setattr(Watching, "run", lambda *_: pytest.fail("it ran again"))
+    monkeypatch.setattr(InteractiveAcquisition, "run", lambda *_: pytest.fail("it ran again"))
     assert client.post(f"{PLACE}/acquisitions", {**asked, "own": [0]}).status == 200
 
 
@@ -168,7 +168,7 @@ def test_what_nobody_waits_for_ends_before_its_next_step(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, n_steps = Event(), 0
-    usual = Watching._chosen
+    usual = InteractiveAcquisition._chosen
 
     def chosen(*given: Any) -> Any:
         nonlocal n_steps
@@ -176,7 +176,7 @@ def test_what_nobody_waits_for_ends_before_its_next_step(
         gone.set()
         return usual(*given)
 
-    monkeypatch.setattr(Watching, "_chosen", chosen)
+    monkeypatch.setattr(InteractiveAcquisition, "_chosen", chosen)
     given = {**ASKED, "policies": ("oracle",), "n_initial": 5, "own": ()}
     with pytest.raises(GoneError):
         stage.acquired(Asked(**given), gone)

@@ -3,7 +3,7 @@
 | where | what |
 |---|---|
 | `compare` | `evaluate`: policies compared on a split |
-| `watching` | one slice, step by step, with all that a page shows |
+| `interactive` | one slice, step by step, by policies and by a person |
 | `statistics` | intervals and paired tests, by volume |
 | `running/` | policies on a split: opened, prepared, run, stored |
 | `records/` | files: `results.csv`, acquisitions, names of runs |

@@ -20,7 +20,7 @@ from kscout.errors import ConfigError, DataError
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.results import METRICS, RESULTS, ResultsWriter, Scores
 from kscout.evaluation.records.saved_settings import check_same
-from kscout.evaluation.running.contenders import Contender
+from kscout.evaluation.running.entries import EvaluationEntry
 from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
 from kscout.evaluation.running.fixed_orders import ORDERS
 from kscout.evaluation.running.prepare import (
@@ -120,18 +120,18 @@ def _evaluate(
     finished = None
     if out is not None:
         finished = FinishedPolicies(out / FINISHED, _decisive(ready, conditions))
-    contenders, scores = _run_all(ready, finished, on_step)
+    entries, scores = _run_all(ready, finished, on_step)
     summary = summarize(
         scores,
         conditions,
-        oracles={one.name for one in contenders if one.is_oracle},
+        oracles={one.name for one in entries if one.is_oracle},
         reference=ready.reference,
-        trainings={one.name: one.training for one in reversed(contenders)},
+        trainings={one.name: one.training for one in reversed(entries)},
     )
     if out is not None and finished is not None:
         # The summary goes first and comes back last: it never speaks of other results.
         (out / SUMMARY).unlink(missing_ok=True)
-        finished.join(out / RESULTS, contenders)
+        finished.join(out / RESULTS, entries)
         record_examples(out, ready, summary, scores, setting.n_examples)
         write_summary(out, summary)
         finished.forget()
@@ -220,39 +220,42 @@ def _decisive(ready: Prepared, conditions: Conditions) -> dict[str, Any]:
 
 def _run_all(
     ready: Prepared, finished: FinishedPolicies | None, on_step: OnStep | None
-) -> tuple[list[Contender], list[Scores]]:
+) -> tuple[list[EvaluationEntry], list[Scores]]:
     """Run what is cheap first, then what is fitted, and oracles, which try every column, last."""
-    found: dict[int, tuple[Contender, Scores]] = {}
+    found: dict[int, tuple[EvaluationEntry, Scores]] = {}
     turns = sorted(
-        enumerate(ready.contenders), key=lambda turn: (turn[1].is_oracle, bool(turn[1].fits))
+        enumerate(ready.entries), key=lambda turn: (turn[1].is_oracle, bool(turn[1].fits))
     )
     for number, draft in turns:
-        contender = ready.fit(draft)
-        found[number] = (contender, _run(contender, ready, finished, on_step))
+        entry = ready.fit(draft)
+        found[number] = (entry, _run(entry, ready, finished, on_step))
     in_order = [found[number] for number in range(len(found))]
     return [one for one, _ in in_order], [scores for _, scores in in_order]
 
 
 def _run(
-    contender: Contender, ready: Prepared, finished: FinishedPolicies | None, on_step: OnStep | None
+    entry: EvaluationEntry,
+    ready: Prepared,
+    finished: FinishedPolicies | None,
+    on_step: OnStep | None,
 ) -> Scores:
     """Run one policy, or recall what it scored before a kill."""
     if finished is None:
-        return _score(contender, ready, None, on_step)
-    scores = finished.recall(contender, ready.slices)
+        return _score(entry, ready, None, on_step)
+    scores = finished.recall(entry, ready.slices)
     if scores is None:
-        with finished.writing(contender) as writer:
-            scores = _score(contender, ready, writer, on_step)
-        finished.keep(contender, scores)
+        with finished.writing(entry) as writer:
+            scores = _score(entry, ready, writer, on_step)
+        finished.keep(entry, scores)
     return scores
 
 
 def _score(
-    contender: Contender, ready: Prepared, writer: ResultsWriter | None, on_step: OnStep | None
+    entry: EvaluationEntry, ready: Prepared, writer: ResultsWriter | None, on_step: OnStep | None
 ) -> Scores:
     slices, done, n_trajectories = ready.slices, 0, 1
-    name, seed, means, counts = contender.name, contender.seed, [], []
-    for batch, trajectory in ready.trajectories(contender):
+    name, seed, means, counts = entry.name, entry.seed, [], []
+    for batch, trajectory in ready.trajectories(entry):
         rows = slice(done, done + len(batch))
         done, n_trajectories = rows.stop, trajectory.columns.shape[1]
         metrics = torch.stack([getattr(trajectory, metric) for metric in METRICS], dim=-1)

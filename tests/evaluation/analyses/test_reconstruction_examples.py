@@ -13,7 +13,7 @@ from kscout.evaluation.analyses.examples import (
     reconstruction_examples,
     save_examples,
 )
-from kscout.evaluation.running.contenders import Contender
+from kscout.evaluation.running.entries import EvaluationEntry
 from kscout.evaluation.running.trajectories import AcquisitionPlan, choose_slices
 from kscout.metrics import ssim
 from kscout.policies.fixed import CenterOut
@@ -22,13 +22,13 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 
 
 def test_examples_show_what_was_measured_and_scored(test_slices: SliceSet, tmp_path: Path) -> None:
-    contenders = [
-        Contender("random", 0, Random(), 0),
-        Contender("center-out", 0, CenterOut(n_cols=13), 0),
+    entries = [
+        EvaluationEntry("random", 0, Random(), 0),
+        EvaluationEntry("center-out", 0, CenterOut(n_cols=13), 0),
     ]
     chosen = choose_slices(test_slices, ["b:1", "2"])
     plan = AcquisitionPlan(n_initial=3, horizon=4, batch_size=1, protocol="paper")
-    examples = reconstruction_examples(contenders, chosen, ZeroFilled(), plan)
+    examples = reconstruction_examples(entries, chosen, ZeroFilled(), plan)
     assert [(e.volume, e.slice, e.policy) for e in examples] == [
         ("b", 1, "random"),
         ("b", 1, "center-out"),

@@ -11,7 +11,7 @@ from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.compare import Evaluation, EvaluationSetting, evaluate
-from kscout.evaluation.running.contenders import Sizes, budgets_of, resolve
+from kscout.evaluation.running.entries import Sizes, budgets_of, resolve
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled

@@ -19,7 +19,7 @@ from kscout.files import checked_array, read_arrays, written_whole
 with lazily():
     from kscout.core import Reconstructor
     from kscout.data.slices import SliceSet
-    from kscout.evaluation.running.contenders import Contender
+    from kscout.evaluation.running.entries import EvaluationEntry
     from kscout.evaluation.running.prepare import open_policies
     from kscout.evaluation.running.trajectories import AcquisitionPlan, choose_slices, trajectories
     from kscout.figures.pictures import Shown, draw_examples
@@ -88,7 +88,7 @@ def read_examples(path: Path) -> list[Example]:
 
 
 def reconstruction_examples(
-    entries: Sequence[Contender],
+    entries: Sequence[EvaluationEntry],
     slices: SliceSet,
     reconstructor: Reconstructor,
     plan: AcquisitionPlan,
@@ -163,7 +163,7 @@ class Examples(PolicyAnalysis[ExampleRow]):
         """Run each policy once over the slices, and keep the images in `examples.npz`."""
         ready = open_policies(given, SliceSetting.of(self))
         chosen = choose_slices(ready.slices, self.slice or ("0",))
-        found = reconstruction_examples(ready.contenders, chosen, ready.reconstructor, ready.plan)
+        found = reconstruction_examples(ready.entries, chosen, ready.reconstructor, ready.plan)
         save_examples(out / EXAMPLES, found)
         return [ExampleRow.of(example) for example in found]
 

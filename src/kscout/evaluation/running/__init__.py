@@ -3,7 +3,7 @@
 | file | what |
 |---|---|
 | `setting` | how they run: what was asked for, and what runs tell |
-| `contenders`, `fixed_orders` | the policies: named, loaded, fitted |
+| `entries`, `fixed_orders` | the policies: named, loaded, fitted |
 | `prepare` | policies, slices and a reconstruction on their device |
 | `trajectories` | one policy over all slices |
 | `finished`, `recording` | what is kept: each finished policy, a few slices with images |

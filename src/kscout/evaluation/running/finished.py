@@ -13,7 +13,7 @@ import torch
 
 from kscout.data.slices import SliceSet
 from kscout.evaluation.records.results import ResultsWriter, Scores, writing_results
-from kscout.evaluation.running.contenders import Contender
+from kscout.evaluation.running.entries import EvaluationEntry
 from kscout.files import read_arrays, written_whole
 from kscout.weights import fingerprint
 
@@ -30,10 +30,10 @@ class FinishedPolicies:
         self.depends_on = {**depends_on, "torch": torch.__version__}
         self.files: dict[tuple[str, int, int], Path] = {}
 
-    def recall(self, contender: Contender, slices: SliceSet) -> Scores | None:
+    def recall(self, entry: EvaluationEntry, slices: SliceSet) -> Scores | None:
         """Return what a policy scored before, None where it has not been finished."""
-        rows = self._rows(contender)
-        if contender.is_given or not (rows.is_file() and _values(rows).is_file()):
+        rows = self._rows(entry)
+        if entry.is_given or not (rows.is_file() and _values(rows).is_file()):
             return None
         try:
             kept = read_arrays(_values(rows))
@@ -42,8 +42,8 @@ class FinishedPolicies:
         except (OSError, KeyError, TypeError, ValueError):
             return None  # Damaged: it is scored anew.
         return Scores(
-            policy=contender.name,
-            seed=contender.seed,
+            policy=entry.name,
+            seed=entry.seed,
             volumes=slices.volumes,
             slices=slices.slices,
             values=values,
@@ -51,22 +51,22 @@ class FinishedPolicies:
             n_acquired=n_acquired,
         )
 
-    def writing(self, contender: Contender) -> AbstractContextManager[ResultsWriter]:
+    def writing(self, entry: EvaluationEntry) -> AbstractContextManager[ResultsWriter]:
         """Open the rows of one policy for writing; they stay if all goes well."""
-        return writing_results(self._rows(contender))
+        return writing_results(self._rows(entry))
 
-    def keep(self, contender: Contender, scores: Scores) -> None:
+    def keep(self, entry: EvaluationEntry, scores: Scores) -> None:
         """Keep the scores of a policy whose rows are written."""
-        with written_whole(_values(self._rows(contender))) as aside, aside.open("wb") as file:
+        with written_whole(_values(self._rows(entry))) as aside, aside.open("wb") as file:
             assert scores.n_acquired is not None
             counts = np.array(scores.n_trajectories), scores.n_acquired
             np.savez(file, values=scores.values, n_trajectories=counts[0], n_acquired=counts[1])
 
-    def join(self, path: Path, contenders: Sequence[Contender]) -> None:
+    def join(self, path: Path, entries: Sequence[EvaluationEntry]) -> None:
         """Write the rows of all policies as one table."""
         with written_whole(path) as aside, aside.open("wb") as table:
-            for number, contender in enumerate(contenders):
-                with self._rows(contender).open("rb") as rows:
+            for number, entry in enumerate(entries):
+                with self._rows(entry).open("rb") as rows:
                     if number:
                         rows.readline()
                     shutil.copyfileobj(rows, table)
@@ -75,11 +75,11 @@ class FinishedPolicies:
         """Remove what was kept, that of other settings too."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _rows(self, contender: Contender) -> Path:
-        key = (contender.name, contender.seed, contender.draw_seed)
+    def _rows(self, entry: EvaluationEntry) -> Path:
+        key = (entry.name, entry.seed, entry.draw_seed)
         # Once, before it runs: a policy of the caller's may change as it does.
         if key not in self.files:
-            own = [*key, contender.is_learned, fingerprint(contender.policy)]
+            own = [*key, entry.is_learned, fingerprint(entry.policy)]
             text = json.dumps([self.depends_on, own], sort_keys=True, default=str)
             name = hashlib.sha256(text.encode()).hexdigest()[:16]
             self.files[key] = self.folder / f"{name}.csv"

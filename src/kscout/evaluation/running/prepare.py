@@ -18,8 +18,8 @@ from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import SliceSetting
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.running.contenders import (
-    Contender,
+from kscout.evaluation.running.entries import (
+    EvaluationEntry,
     Sizes,
     check_distinct,
     resolve,
@@ -72,7 +72,7 @@ def _is_pair(value: object) -> TypeGuard[tuple[str, Policy]]:
 class Prepared:
     """Policies, slices and a reconstruction on their device, ready to run."""
 
-    contenders: list[Contender]
+    entries: list[EvaluationEntry]
     slices: SliceSet
     reconstructor: Reconstructor
     """Frozen, in the precision that was asked for."""
@@ -84,22 +84,22 @@ class Prepared:
     """Name of the policy that others are compared with."""
     notes: list[str] = field(default_factory=list)
     """Conditions under which the policies or the reconstruction were not trained."""
-    fit: Callable[[Contender], Contender] = lambda one: one
+    fit: Callable[[EvaluationEntry], EvaluationEntry] = lambda one: one
     """Fits the order of a policy that needs it, and returns others as they are."""
 
     @property
-    def by_name(self) -> dict[str, list[Contender]]:
+    def by_name(self) -> dict[str, list[EvaluationEntry]]:
         """Contenders grouped as seeds of one method."""
-        groups: dict[str, list[Contender]] = {}
-        for one in self.contenders:
+        groups: dict[str, list[EvaluationEntry]] = {}
+        for one in self.entries:
             groups.setdefault(one.name, []).append(one)
         return groups
 
     def each_seed(
-        self, contenders: Sequence[Contender], on_step: OnStep | None
-    ) -> Iterator[Contender]:
+        self, entries: Sequence[EvaluationEntry], on_step: OnStep | None
+    ) -> Iterator[EvaluationEntry]:
         """Yield policies, and report each as done when the next one is requested."""
-        for one in contenders:
+        for one in entries:
             yield one
             if on_step is not None:
                 n_slices = len(self.slices)
@@ -109,20 +109,20 @@ class Prepared:
         """Warn of these conditions."""
         warn(self.notes)
 
-    def plan_of(self, contender: Contender) -> AcquisitionPlan:
+    def plan_of(self, entry: EvaluationEntry) -> AcquisitionPlan:
         """Return the plan with the draws of one policy."""
-        is_argmax = not contender.draws(is_argmax=self.plan.is_argmax)
-        return replace(self.plan, seed=contender.draw_seed, is_argmax=is_argmax)
+        is_argmax = not entry.draws(is_argmax=self.plan.is_argmax)
+        return replace(self.plan, seed=entry.draw_seed, is_argmax=is_argmax)
 
     def trajectories(
-        self, contender: Contender, *, keep_images: bool = False, keep_probabilities: bool = False
+        self, entry: EvaluationEntry, *, keep_images: bool = False, keep_probabilities: bool = False
     ) -> Iterator[tuple[SliceBatch, Trajectory]]:
         """Yield what one policy does to each batch of slices."""
         return trajectories(
-            contender.policy,
+            entry.policy,
             self.slices,
             self.reconstructor,
-            self.plan_of(contender),
+            self.plan_of(entry),
             keep_images=keep_images,
             keep_probabilities=keep_probabilities,
         )
@@ -138,7 +138,7 @@ def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
     how = setting_of_analysis(wanted, setting)
     ready = prepare(wanted, setting.data, setting.reconstructor, how)
     ready.tell_notes()
-    return replace(ready, contenders=[ready.fit(one) for one in ready.contenders])
+    return replace(ready, entries=[ready.fit(one) for one in ready.entries])
 
 
 def prepare(
@@ -169,14 +169,14 @@ def prepare(
     _, n_rows, n_cols = slices.shape
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
     # All that can be refused is refused before the first order is fitted.
-    contenders, reference = _drafts(wanted, slices, sizes, setting, loaded)
+    entries, reference = _drafts(wanted, slices, sizes, setting, loaded)
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
-    is_fitting = any(one.fits is not None and not one.is_oracle for one in contenders)
+    is_fitting = any(one.fits is not None and not one.is_oracle for one in entries)
     fitted_on = _train_source(source, setting, train) if is_fitting else None
-    _check_memory(contenders, slices, plan)
+    _check_memory(entries, slices, plan)
     check_start(slices, frozen, plan.start(slices))
 
-    def fit(one: Contender) -> Contender:
+    def fit(one: EvaluationEntry) -> EvaluationEntry:
         if one.fits is None:
             return one
         order = fitted_order(
@@ -200,11 +200,11 @@ def prepare(
     columns = (plan.n_initial, plan.horizon, plan.protocol, _start_of(plan), plan.columns_per_step)
     use = Use(slices.shape, *columns)
     notes += network_notes(loaded, use)
-    notes += policy_notes([(one.name, one.policy) for one in contenders], loaded, use)
+    notes += policy_notes([(one.name, one.policy) for one in entries], loaded, use)
     if isinstance(source, Store):
-        notes.append(store_note(contenders, source.fingerprint))
+        notes.append(store_note(entries, source.fingerprint))
     said = list(dict.fromkeys(note for note in notes if note is not None))
-    return Prepared(contenders, slices, frozen, loaded, source, plan, reference, said, fit)
+    return Prepared(entries, slices, frozen, loaded, source, plan, reference, said, fit)
 
 
 def _start_of(plan: AcquisitionPlan) -> str | None:
@@ -242,7 +242,7 @@ def _drafts(
     sizes: Sizes,
     setting: EvaluationSetting,
     network: Reconstructor,
-) -> tuple[list[Contender], str]:
+) -> tuple[list[EvaluationEntry], str]:
     """Return the policies before orders are fitted, and the name of the reference."""
     plan = setting.plan
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
@@ -269,9 +269,11 @@ def _drafts(
     return every, choose_reference(names, {one.name for one in every if one.is_oracle}, named)
 
 
-def _check_memory(contenders: Sequence[Contender], slices: SliceSet, plan: AcquisitionPlan) -> None:
+def _check_memory(
+    entries: Sequence[EvaluationEntry], slices: SliceSet, plan: AcquisitionPlan
+) -> None:
     """Refuse draws and acquisitions that no memory holds."""
-    if any(one.draws(is_argmax=plan.is_argmax) for one in contenders):
+    if any(one.draws(is_argmax=plan.is_argmax) for one in entries):
         n_states = min(plan.n_at_once(slices), len(slices)) * plan.n_trajectories
         draws = 4 * len(slices) * plan.n_trajectories * plan.horizon
         check_memory(

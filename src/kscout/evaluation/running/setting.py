@@ -9,7 +9,7 @@ from typing import final
 from kscout.core import Reconstructor
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import SliceSetting
-from kscout.evaluation.running.contenders import Budget, budget_of_network, budgets_of
+from kscout.evaluation.running.entries import Budget, budget_of_network, budgets_of
 from kscout.evaluation.running.kinds import check_kinds
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.conditions import EvaluationRequest

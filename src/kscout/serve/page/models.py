@@ -10,8 +10,8 @@ from kscout import reconstruction
 from kscout.core import Policy, Reconstructor
 from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.records.run_names import run_label
-from kscout.evaluation.running.contenders import (
-    Contender,
+from kscout.evaluation.running.entries import (
+    EvaluationEntry,
     Sizes,
     budgets_of,
     check_distinct,
@@ -40,7 +40,7 @@ class Models:
             raise ConfigError("two reconstructions have the same name; rename a folder")
         self._reconstructors = {name: reconstruction.load(one) for name, one in named.items()}
         self._frozen: dict[tuple[str, int, int], Reconstructor] = {}
-        self._policies: dict[str, Contender | None] = {}
+        self._policies: dict[str, EvaluationEntry | None] = {}
         given = [one for one in policies if one not in POLICIES or Path(one).exists()]
         sizes = Sizes(_SIDE, _SIDE, 1, 1)
         loaded = [resolve(Path(one) if Path(one).exists() else one, sizes)[0] for one in given]
@@ -104,7 +104,7 @@ class Models:
             )
         return self._frozen[key]
 
-    def contender(self, name: str, sizes: Sizes) -> Contender:
+    def entry(self, name: str, sizes: Sizes) -> EvaluationEntry:
         """Return a policy, ready for an acquisition of given sizes."""
         if name not in self._policies:
             raise unknown_name("policy", name, self.policies)

@@ -17,10 +17,10 @@ from kscout.config.bounds import AtLeast
 from kscout.config.records import check
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError, RunError
+from kscout.evaluation.interactive import InteractiveAcquisition, Verdict, drawn_kspace
 from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
-from kscout.evaluation.running.contenders import Contender, Sizes
+from kscout.evaluation.running.entries import EvaluationEntry, Sizes
 from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits, check_start
-from kscout.evaluation.watching import Verdict, Watching, drawn_kspace
 from kscout.names import Protocol
 from kscout.serve.desk import TooManyError
 from kscout.serve.page.models import Models
@@ -116,17 +116,17 @@ class Stage:
         """Return a slice acquired by the policies, and by whoever took columns."""
         with self._turn():
             slices = self._slice(asked)
-            watching = self._watching(asked, slices, gone)
+            acquisition = self._acquisition(asked, slices, gone)
             steps = []
             for name in asked.policies:
-                contender = self._contender(name, asked, slices)
-                steps.append(self._run(asked, contender, watching))
+                entry = self._entry(name, asked, slices)
+                steps.append(self._run(asked, entry, acquisition))
             if asked.own:
-                steps.append(watching.replay(YOU, asked.own))
-            batch = watching.simulator.batch
+                steps.append(acquisition.replay(YOU, asked.own))
+            batch = acquisition.simulator.batch
             return Acquisition(
                 batch.target[0].float().cpu().numpy(),
-                watching.start_columns,
+                acquisition.start_columns,
                 tuple(steps),
                 title=f"{slices.volumes[0]}, slice {slices.slices[0]}",
                 shown=tuple(one.name for one in steps),
@@ -140,8 +140,8 @@ class Stage:
         with self._turn():
             slices = self._slice(asked)
             names = dict.fromkeys((*asked.policies, self.models.fixed))
-            others = [self._contender(name, asked, slices) for name in names if name != "oracle"]
-            return self._watching(asked, slices, gone).judge(YOU, asked.own, others)
+            others = [self._entry(name, asked, slices) for name in names if name != "oracle"]
+            return self._acquisition(asked, slices, gone).judge(YOU, asked.own, others)
 
     def close(self) -> None:
         """End what is being computed, before its next step."""
@@ -176,14 +176,16 @@ class Stage:
             )
         return slices.subset(torch.tensor([asked.slice])).to(self.models.device)
 
-    def _contender(self, name: str, asked: Asked, slices: SliceSet) -> Contender:
+    def _entry(self, name: str, asked: Asked, slices: SliceSet) -> EvaluationEntry:
         _, n_rows, n_cols = slices.shape
         sizes = Sizes(n_rows, n_cols, asked.n_initial, asked.n_steps)
-        found = self.models.contender(name, sizes)
+        found = self.models.entry(name, sizes)
         check_fits(found.policy, slices, _plan(asked), name=found.name)
         return found
 
-    def _watching(self, asked: Asked, slices: SliceSet, gone: threading.Event) -> Watching:
+    def _acquisition(
+        self, asked: Asked, slices: SliceSet, gone: threading.Event
+    ) -> InteractiveAcquisition:
         def before_step() -> None:
             if gone.is_set() or self._is_closed:
                 raise GoneError("nobody waits for this answer any more")
@@ -197,12 +199,14 @@ class Stage:
         protocol: Protocol = "blind" if slices.kind == "kspace" else own
         simulator = Simulator(batch, reconstructor, protocol=protocol)
         given = {"n_initial": asked.n_initial, "horizon": asked.n_steps}
-        return Watching(simulator, **given, before_step=before_step)
+        return InteractiveAcquisition(simulator, **given, before_step=before_step)
 
-    def _run(self, asked: Asked, contender: Contender, watching: Watching) -> PolicySteps:
+    def _run(
+        self, asked: Asked, entry: EvaluationEntry, acquisition: InteractiveAcquisition
+    ) -> PolicySteps:
         """Let a policy acquire, or remember how it did."""
-        key = replace(asked, policies=(contender.name,), own=())
-        found = self._remembered.pop(key, None) or watching.run(contender)
+        key = replace(asked, policies=(entry.name,), own=())
+        found = self._remembered.pop(key, None) or acquisition.run(entry)
         self._remembered[key] = found
         while sum(old.images.size for old in self._remembered.values()) > _MOST_REMEMBERED:
             self._remembered.popitem(last=False)

@@ -23,11 +23,11 @@ from kscout.zoo import zoo_names, zoo_path
 
 @final
 @dataclass(frozen=True)
-class Contender:
+class EvaluationEntry:
     """One policy with one seed, as it takes part in an evaluation."""
 
     name: str
-    """What tables call it; contenders of one name are seeds of one method."""
+    """What tables call it; entries of one name are seeds of one method."""
     seed: int
     """The seed that it was trained with, or that decides its draws."""
     policy: Policy
@@ -42,8 +42,8 @@ class Contender:
     fits: str | None = None
     """Name of the policy whose order is still to be fitted; None if there is nothing to fit."""
 
-    def fitted(self, order: Sequence[int], n_cols: int) -> "Contender":
-        """Return the contender with a fitted order."""
+    def fitted(self, order: Sequence[int], n_cols: int) -> "EvaluationEntry":
+        """Return the entry with a fitted order."""
         if self.fits is None:
             return self
         policy = POLICIES.resolve(self.fits)(n_cols=n_cols, order=order)
@@ -82,8 +82,8 @@ def is_fitted(wanted: object) -> TypeGuard[str]:
 
 def resolve(
     wanted: str | Path | tuple[str, Policy], sizes: Sizes, *, seeds: Sequence[int] = (0,)
-) -> list[Contender]:
-    """Return the contenders for one name, path, `LABEL=NAME`, `LABEL=PATH` or (label, policy).
+) -> list[EvaluationEntry]:
+    """Return the entries for one name, path, `LABEL=NAME`, `LABEL=PATH` or (label, policy).
 
     A policy that draws takes part once per seed; a loaded or a deterministic one once, with the
     draws of the first seed. `fixed` and `na-oracle` have an empty order until they are fitted.
@@ -109,17 +109,17 @@ def resolve(
     return [replace(one, name=label) for one in found]
 
 
-def _named(name: str, sizes: Sizes, seeds: Sequence[int]) -> list[Contender]:
-    """Return the contenders for a name in the table of policies."""
+def _named(name: str, sizes: Sizes, seeds: Sequence[int]) -> list[EvaluationEntry]:
+    """Return the entries for a name in the table of policies."""
     if is_fitted(name):
         unfitted = POLICIES.resolve(name)(n_cols=sizes.n_cols, order=[])
-        return [Contender(name, seeds[0], unfitted, seeds[0], fits=name)]
+        return [EvaluationEntry(name, seeds[0], unfitted, seeds[0], fits=name)]
     policy = _built(name, sizes, seeds[0])
     if any(True for _ in policy.parameters()):
         is_usual = name == PolicyConfig.policy.name
         label = "untrained" if is_usual else f"untrained {name}"
-        return [Contender(label, seed, _built(name, sizes, seed), seed) for seed in seeds]
-    return [Contender(name, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
+        return [EvaluationEntry(label, seed, _built(name, sizes, seed), seed) for seed in seeds]
+    return [EvaluationEntry(name, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
 
 
 def _check_label(label: str, policy: Policy) -> None:
@@ -127,9 +127,9 @@ def _check_label(label: str, policy: Policy) -> None:
     check_label(label, label if is_same else type(policy).__name__)
 
 
-def _given(label: str, policy: Policy, *, seed: int) -> Contender:
+def _given(label: str, policy: Policy, *, seed: int) -> EvaluationEntry:
     _check_label(label, policy)
-    return Contender(label, seed, policy, seed, is_learned=True, is_given=True)
+    return EvaluationEntry(label, seed, policy, seed, is_learned=True, is_given=True)
 
 
 def _seeds_of(policy: Policy, seeds: Sequence[int]) -> Sequence[int]:
@@ -180,10 +180,10 @@ def _tells_columns(extra: Mapping[str, Any]) -> bool:
     return all(type(count) is int and count > 0 for count in counts)
 
 
-def _loaded(wanted: str | Path, draw_seed: int) -> Contender:
+def _loaded(wanted: str | Path, draw_seed: int) -> EvaluationEntry:
     label, path = _located(wanted)
     config = _config_of(path)
-    return Contender(
+    return EvaluationEntry(
         name=label,
         seed=config["training"]["seed"] if config else seed_in(path),
         policy=policies.load(path),
@@ -241,27 +241,27 @@ def _config_in(path: Path) -> dict[str, Any] | None:
     return of_today(found)
 
 
-def check_distinct(contenders: Sequence[Contender]) -> None:
-    """Refuse contenders that a table could not tell apart, or that it would wrongly average."""
-    first: dict[str, Contender] = {}
+def check_distinct(entries: Sequence[EvaluationEntry]) -> None:
+    """Refuse entries that a table could not tell apart, or that it would wrongly average."""
+    first: dict[str, EvaluationEntry] = {}
     seen: set[tuple[str, int]] = set()
-    for contender in contenders:
-        if (contender.name, contender.seed) in seen:
+    for entry in entries:
+        if (entry.name, entry.seed) in seen:
             raise ConfigError(
-                f"two policies are called {contender.name!r} with seed {contender.seed}; "
+                f"two policies are called {entry.name!r} with seed {entry.seed}; "
                 "tell them apart as LABEL=PATH"
             )
-        seen.add((contender.name, contender.seed))
-        before = first.setdefault(contender.name, contender)
-        if _settings(before) != _settings(contender):
+        seen.add((entry.name, entry.seed))
+        before = first.setdefault(entry.name, entry)
+        if _settings(before) != _settings(entry):
             raise ConfigError(
-                f"the runs called {contender.name!r} with seeds {before.seed} and {contender.seed} "
+                f"the runs called {entry.name!r} with seeds {before.seed} and {entry.seed} "
                 "have other settings too; tell them apart as LABEL=PATH"
             )
 
 
-def _settings(contender: Contender) -> dict[str, Any] | None:
-    return None if contender.config is None else without_seed(contender.config)
+def _settings(entry: EvaluationEntry) -> dict[str, Any] | None:
+    return None if entry.config is None else without_seed(entry.config)
 
 
 def budget_of_network(source: Path | str) -> Budget | None:
@@ -280,14 +280,14 @@ def budget_of_network(source: Path | str) -> Budget | None:
     return _budget(told) if _tells_columns(told) else None
 
 
-def store_note(contenders: Sequence[Contender], store: str) -> str | None:
+def store_note(entries: Sequence[EvaluationEntry], store: str) -> str | None:
     """Return a sentence if policies were trained on another dataset than this one.
 
     Args:
-        contenders: the policies.
+        entries: the policies.
         store: fingerprint of the dataset.
     """
-    names = [one.name for one in contenders if _trained_on(one.policy) not in (None, store)]
+    names = [one.name for one in entries if _trained_on(one.policy) not in (None, store)]
     if not names:
         return None
     words = "trained on another store than this one, so that scores tell how well they carry over"

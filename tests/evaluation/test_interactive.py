@@ -10,34 +10,34 @@ from kscout.acquisition import Simulator, action_uniforms
 from kscout.acquisition.rollout import rollout
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.running.contenders import Contender, Sizes, resolve
-from kscout.evaluation.watching import Watching, drawn_kspace
+from kscout.evaluation.interactive import InteractiveAcquisition, drawn_kspace
+from kscout.evaluation.running.entries import EvaluationEntry, Sizes, resolve
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 N_ROWS, N_COLS, N_INITIAL, HORIZON = 18, 13, 3, 4
 
 
 @pytest.fixture(scope="module")
-def watching(test_slices: SliceSet) -> Watching:
+def acquisition(test_slices: SliceSet) -> InteractiveAcquisition:
     simulator = Simulator(test_slices.batch(torch.tensor([2])), ZeroFilled())
-    return Watching(simulator, n_initial=N_INITIAL, horizon=HORIZON)
+    return InteractiveAcquisition(simulator, n_initial=N_INITIAL, horizon=HORIZON)
 
 
-def contender(name: str) -> Contender:
+def entry(name: str) -> EvaluationEntry:
     return resolve(name, Sizes(N_ROWS, N_COLS, N_INITIAL, HORIZON))[0]
 
 
 @pytest.mark.parametrize("name", ["center-out", "random", "oracle", "conv"])
 @pytest.mark.parametrize("is_learned", [True, False])
 def test_policies_take_the_columns_of_a_rollout(
-    watching: Watching, name: str, is_learned: bool
+    acquisition: InteractiveAcquisition, name: str, is_learned: bool
 ) -> None:
-    one = replace(contender(name), is_learned=is_learned)
-    found = watching.run(one)
+    one = replace(entry(name), is_learned=is_learned)
+    found = acquisition.run(one)
     is_best = is_learned and name != "random"
     draws = None if is_best else action_uniforms(1, 1, HORIZON, one.draw_seed)
     given = {"n_initial": N_INITIAL, "horizon": HORIZON}
-    done = rollout(one.policy, watching.simulator, **given, uniforms=draws, keep_images=True)
+    done = rollout(one.policy, acquisition.simulator, **given, uniforms=draws, keep_images=True)
     assert found.columns == tuple(done.columns[0, 0].tolist())
     assert found.ssim.tolist() == done.ssim[0, 0].tolist()
     assert done.images is not None and (found.images == done.images[:, 0, 0].numpy()).all()
@@ -45,21 +45,23 @@ def test_policies_take_the_columns_of_a_rollout(
 
 
 def test_the_best_column_left_is_rated_highest_and_measured_ones_not_at_all(
-    watching: Watching,
+    acquisition: InteractiveAcquisition,
 ) -> None:
     for name in ("center-out", "oracle"):
-        found = watching.run(contender(name))
+        found = acquisition.run(entry(name))
         assert found.ratings is not None and found.ratings.shape == (HORIZON + 1, N_COLS)
-        known = list(watching.start_columns)
+        known = list(acquisition.start_columns)
         for row, column in zip(found.ratings, found.columns, strict=False):
             assert row[column] == row.max() == 255 and not row[known].any()
             known.append(column)
         assert not found.ratings[-1].any(), "nobody is asked after the last step"
 
 
-def test_columns_of_ones_own_are_measured_and_the_last_image_stays(watching: Watching) -> None:
-    found = watching.replay("you", (0, 12))
-    others = watching.replay("you", (0, 12, 1))
+def test_columns_of_ones_own_are_measured_and_the_last_image_stays(
+    acquisition: InteractiveAcquisition,
+) -> None:
+    found = acquisition.replay("you", (0, 12))
+    others = acquisition.replay("you", (0, 12, 1))
     assert found.columns == (0, 12) and len(found.images) == HORIZON + 1
     assert (found.images[:3] == others.images[:3]).all()
     assert (found.images[2:] == found.images[2]).all() and found.ssim[2] == found.ssim[-1]
@@ -67,25 +69,31 @@ def test_columns_of_ones_own_are_measured_and_the_last_image_stays(watching: Wat
 
 @pytest.mark.parametrize("columns", [(6,), (0, 0), (13,), (-1,), (0, 1, 2, 3, 4)])
 def test_columns_that_cannot_be_measured_are_refused(
-    watching: Watching, columns: tuple[int, ...]
+    acquisition: InteractiveAcquisition, columns: tuple[int, ...]
 ) -> None:
     with pytest.raises(ConfigError, match=r"take another|take more steps"):
-        watching.replay("you", columns)
+        acquisition.replay("you", columns)
 
 
-def test_a_verdict_tells_what_every_choice_would_have_brought(watching: Watching) -> None:
-    found = watching.judge("you", (1, 11), [contender("center-out")])
+def test_a_verdict_tells_what_every_choice_would_have_brought(
+    acquisition: InteractiveAcquisition,
+) -> None:
+    found = acquisition.judge("you", (1, 11), [entry("center-out")])
     assert [one.name for one in found.turns] == ["you", "center-out", "oracle"]
-    before = watching.replay("you", (1,))
+    before = acquisition.replay("you", (1,))
     assert found.before == pytest.approx(before.ssim[1]) and found.n_left == 13 - 3 - 1
     for turn in found.turns:
-        assert turn.ssim == pytest.approx(watching.replay("x", (1, turn.column)).ssim[2], abs=1e-6)
-    free = [column for column in range(N_COLS) if column not in (1, *watching.start_columns)]
-    every = np.array([watching.replay("x", (1, column)).ssim[2] for column in free])
+        assert turn.ssim == pytest.approx(
+            acquisition.replay("x", (1, turn.column)).ssim[2], abs=1e-6
+        )
+    free = [column for column in range(N_COLS) if column not in (1, *acquisition.start_columns)]
+    every = np.array([acquisition.replay("x", (1, column)).ssim[2] for column in free])
     assert found.turns[-1].ssim == pytest.approx(every.max(), abs=1e-6)
     assert found.rank == 1 + (every > every[free.index(11)] + 1e-6).sum()
 
 
-def test_k_space_is_drawn_brightest_where_it_is_largest(watching: Watching) -> None:
-    drawn = drawn_kspace(watching.simulator.batch)
+def test_k_space_is_drawn_brightest_where_it_is_largest(
+    acquisition: InteractiveAcquisition,
+) -> None:
+    drawn = drawn_kspace(acquisition.simulator.batch)
     assert (drawn.min(), drawn.max()) == (0, 1) and drawn[N_ROWS // 2, N_COLS // 2] == 1

@@ -16,7 +16,7 @@ from kscout.acquisition.state import State
 from kscout.core import Policy, SliceBatch
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.records.acquisitions import PolicySteps
-from kscout.evaluation.running.contenders import Contender
+from kscout.evaluation.running.entries import EvaluationEntry
 from kscout.physics.sampling import start_mask
 from kscout.policies.oracle import TIE
 from kscout.policies.views import in_precision
@@ -49,7 +49,7 @@ class Verdict:
 
 
 @final
-class Watching:
+class InteractiveAcquisition:
     """Acquires one slice by any policies, from one start, for one number of steps.
 
     Args:
@@ -77,21 +77,21 @@ class Watching:
         return tuple(mask[0].nonzero()[:, 0].tolist())
 
     @torch.no_grad()
-    def run(self, contender: Contender) -> PolicySteps:
+    def run(self, entry: EvaluationEntry) -> PolicySteps:
         """Let a policy acquire; weights that were loaded take the best columns, others draw."""
-        simulator, policy = self.simulator, self._ready(contender)
+        simulator, policy = self.simulator, self._ready(entry)
         state = simulator.start(self.n_initial)
         states, columns, ratings = [state], list[int](), list[UInt8[np.ndarray, " col"]]()
         for step in range(self.horizon):
             self.before_step()
-            chosen, rated = self._chosen(contender, policy, state, step)
+            chosen, rated = self._chosen(entry, policy, state, step)
             columns.append(int(chosen))
             ratings.append(rated)
             state = simulator.acquire(state, chosen)
             states.append(state)
         # Nothing is chosen after the last step, so that nobody is asked.
         ratings.append(np.zeros(simulator.batch.n_cols, np.uint8))
-        return self._steps(contender.name, states, columns, contender.is_oracle, np.stack(ratings))
+        return self._steps(entry.name, states, columns, entry.is_oracle, np.stack(ratings))
 
     @torch.no_grad()
     def replay(self, name: str, columns: Sequence[int]) -> PolicySteps:
@@ -120,7 +120,9 @@ class Watching:
         return states
 
     @torch.no_grad()
-    def judge(self, name: str, columns: Sequence[int], others: Sequence[Contender]) -> Verdict:
+    def judge(
+        self, name: str, columns: Sequence[int], others: Sequence[EvaluationEntry]
+    ) -> Verdict:
         """Tell what the last of somebody's columns brought, and what others would have taken.
 
         Args:
@@ -141,19 +143,19 @@ class Watching:
         rank = 1 + int((every > every[columns[-1]] + TIE).sum())
         return Verdict(float(state.score), turns, rank, int(every.isfinite().sum()))
 
-    def _ready(self, contender: Contender) -> Policy:
+    def _ready(self, entry: EvaluationEntry) -> Policy:
         device = self.simulator.batch.kspace.device
-        policy = contender.policy.to(device).eval()
+        policy = entry.policy.to(device).eval()
         return in_precision(policy, self.simulator.reconstructor.precision)
 
     def _chosen(
-        self, contender: Contender, policy: Policy, state: State, step: int
+        self, entry: EvaluationEntry, policy: Policy, state: State, step: int
     ) -> tuple[Int[Tensor, " state"], UInt8[np.ndarray, " col"]]:
         """Return the column that a policy takes, and how it rates all of them."""
         seen = self.simulator.observe(policy, state, n_left=self.horizon - step)
         scores, blocked = policy(seen), self.simulator.blocked(state)
-        draws = action_uniforms(1, 1, self.horizon, contender.draw_seed)[0, :, step]
-        own = draws.to(scores.device) if contender.draws(is_argmax=True) else None
+        draws = action_uniforms(1, 1, self.horizon, entry.draw_seed)[0, :, step]
+        own = draws.to(scores.device) if entry.draws(is_argmax=True) else None
         chosen = choose_columns(policy, scores, blocked, own)
         check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
         return chosen, _rated(scores[0].float(), blocked[0], policy.is_stochastic)
