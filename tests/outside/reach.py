@@ -1,4 +1,4 @@
-"""An analysis of one's own: how far from the center of k-space policies measure."""
+"""Distance of the acquired columns from the center of k-space."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""A policy of one's own: it looks at the spectrum of the reconstruction."""
+"""A policy that uses the spectrum of the reconstruction."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from kscout.physics import fft2c
 
 
 class Spectrum(Policy):
-    """Scores a column by the energy that the reconstruction has there, and by its place."""
+    """Scores a column by the energy of the reconstruction in it, and by its position."""
 
     def __init__(self, *, n_cols: int, n_hidden: int = 8) -> None:
         super().__init__()
