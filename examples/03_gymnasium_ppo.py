@@ -1,6 +1,6 @@
 """Train somebody else's reinforcement learning on kscout's Gymnasium environment.
 
-Needs the extra `gym` and the package sb3-contrib. Takes less than a minute on a laptop's CPU: far too
+Needs the extra `gym` and the package sb3-contrib. Takes less than a minute on a CPU: far too
 short to beat the classical orders, and long enough to see that everything fits together.
 """
 

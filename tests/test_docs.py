@@ -5,6 +5,7 @@ import re
 import shlex
 import string
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +117,35 @@ def test_every_command_named_in_a_sentence_exists(path: Path) -> None:
         check_options_exist(*find_command(span.split()[1:]))
 
 
-@pytest.mark.parametrize("name", [name for name, _ in leaves(COMMANDS)])
-def test_every_help_has_an_example_that_parses(name: str) -> None:
-    help_text = dict(leaves(COMMANDS))[name].help
-    found = re.search(r"Example: (kscout .*?)(?:\n\n|$)", help_text, flags=re.DOTALL)
+def groups(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
+    if hasattr(command, "commands"):
+        yield " ".join(names), command
+        for name, child in command.commands.items():
+            yield from groups(child, *names, name)
+
+
+HELPS = {name: one.help for name, one in [*leaves(COMMANDS), *groups(COMMANDS)]}
+
+
+def example_of(name: str) -> str:
+    found = re.search(r"Example: (kscout .*?)(?:\n\n|$)", HELPS[name], flags=re.DOTALL)
     assert found, f"kscout {name} has no example"
-    check_parses(found.group(1))
-    assert found.group(1).startswith(f"kscout {name}")
+    return found.group(1)
+
+
+@pytest.mark.parametrize("name", HELPS)
+def test_every_help_has_an_example_that_parses(name: str) -> None:
+    check_parses(example_of(name))
+    assert example_of(name).startswith(f"kscout {name}".rstrip())
+
+
+def test_examples_of_the_help_use_what_other_examples_make() -> None:
+    words = {name: shlex.split(example_of(name)) for name in HELPS}
+    made = {pair[1] for one in words.values() for pair in pairwise(one) if pair[0] == "--out"}
+    for name, one in words.items():
+        for path in (word.rpartition("=")[2] for word in one):
+            if re.match(r"(?:stores|runs|results)/", path):
+                assert any(path == out or path.startswith(f"{out}/") for out in made), name
 
 
 def test_pages_show_commands_at_all() -> None:

@@ -37,10 +37,11 @@ BUDGETS = {
 }
 """Words outside tables and code; the first pattern that fits counts."""
 DIALECT = re.compile(
-    r"\b(told|tells?|untold|anew|weighed|imagin(?:e[sd]?|ing)|overlooked|of before|goes on|mend(?:ed)?"
-    r"|so many|as many as|besides?|whoever|likewise|nobody|but for|refuse[sd]?|judge[sd]?|trainees?"
-    r"|contenders?|remember(?:s|ed)?|recalled|worth|handed|the truth|that looks|of one's own"
-    r"|lies (?:above|below|between)|as it stays|house|coarser|drawn (?:knees?|heads?|brains?))\b",
+    r"\b(told|tells?|untold|anew|weighed|imagin(?:e[sd]?|ing)|overlooked|of before|goes on"
+    r"|mend(?:ed)?|so many|as many as|besides?|whoever|likewise|nobody|but for|refuse[sd]?"
+    r"|judge[sd]?|trainees?|contenders?|remember(?:s|ed)?|recalled|worth|handed|the truth"
+    r"|that looks|of one's own|lies (?:above|below|between)|as it stays|house|coarser"
+    r"|drawn (?:knees?|heads?|brains?))\b",
     re.IGNORECASE,
 )
 """Words with a plainer replacement, such as report, combine, next to, resume, reject, evaluate."""
@@ -58,8 +59,11 @@ def prose(path: Path) -> str:
 
 
 def helps(command: Any, *names: str) -> Iterator[tuple[str, str]]:
-    yield " ".join(names), " ".join(
-        filter(None, [command.help, *(getattr(one, "help", "") for one in command.params)])
+    yield (
+        " ".join(names),
+        " ".join(
+            filter(None, [command.help, *(getattr(one, "help", "") for one in command.params)])
+        ),
     )
     for name, child in getattr(command, "commands", {}).items():
         yield from helps(child, *names, name)

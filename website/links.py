@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 COPIES = "repository"
-FIRST = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "examples", "lab/results.csv")
+FIRST = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "examples", "lab/results.csv")
 """In the navigation, whether or not a page links to them."""
 _LINK = re.compile(r"\]\(([^)#\s]+)((?:#[^)\s]*)?)\)")
 

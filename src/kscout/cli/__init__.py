@@ -35,6 +35,21 @@ from kscout.errors import KScoutError
 
 _COMPUTING = {"train", "evaluate", "analyze", "demo", "export", "serve"}
 """Commands with computations in this process."""
+_DATA = """Make, import, inspect and export datasets.
+
+Example: kscout data make knee --out stores/knee"""
+_TRAIN = """Train a reconstruction, a policy, or both.
+
+Example: kscout train reconstructor --data stores/knee --out runs/unet"""
+_ANALYZE = """Analyze runs and results: the paper's analyses, and your own.
+
+Example: kscout analyze curves runs/greedy --out analyses"""
+_CAMPAIGN = """Run many trainings and evaluations from one file.
+
+Example: kscout campaign run configs/campaign-small.toml"""
+_EXPORT = """Export scan tables, sequences and ONNX networks.
+
+Example: kscout export order center-out --n-cols 128 --n-initial 16 --steps 16 --out order.csv"""
 _STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "terminated"}
 
 app = typer.Typer(
@@ -69,23 +84,26 @@ def kscout(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Learn which k-space column an MRI scanner should measure next."""
+    """Learn which k-space column an MRI scanner should measure next.
+
+    Example: kscout demo
+    """
     for module in use or []:
         names.use(module)
 
 
 app.command()(demo)
 data.app.command("export")(export_images)
-app.add_typer(data.app, name="data", help="Make, import, inspect and export stores of slices.")
+app.add_typer(data.app, name="data", help=_DATA)
 train.app.command("policy")(train_policy)
 train.app.command("policies")(train_together)
 train.app.command("joint")(train_joint)
-app.add_typer(train.app, name="train", help="Train a reconstructor, a policy, or both.")
+app.add_typer(train.app, name="train", help=_TRAIN)
 app.command()(evaluate)
-app.add_typer(analyze.app, name="analyze", help="The paper's analyses, on runs and results.")
-app.add_typer(campaign_app, name="campaign", help="Many runs from one file.")
+app.add_typer(analyze.app, name="analyze", help=_ANALYZE)
+app.add_typer(campaign_app, name="campaign", help=_CAMPAIGN)
 app.command()(report)
-app.add_typer(export_app, name="export", help="Export scan tables, sequences and ONNX networks.")
+app.add_typer(export_app, name="export", help=_EXPORT)
 app.command()(serve)
 app.command()(replay)
 app.command()(zoo)

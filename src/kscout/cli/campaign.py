@@ -45,7 +45,8 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Most policies trained together in one process. [default: all seeds and gammas "
+            help="Largest number of policies trained together in one process. "
+            "[default: all seeds and gammas "
             "of a setting that fit a GPU, up to 32; 1 on a CPU, SLURM or a given scheduler]",
         ),
     ] = None,

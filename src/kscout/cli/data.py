@@ -24,8 +24,8 @@ from kscout.names import IMPORT_PRESETS, SOURCES
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store.")]
-Out = Annotated[Path, typer.Option(help="Folder of the new store.")]
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a dataset.")]
+Out = Annotated[Path, typer.Option(help="Folder of the new dataset.")]
 
 
 @app.command("import")
@@ -46,7 +46,7 @@ def import_(
 ) -> None:
     """Import images of HDF5, NIfTI, DICOM or NumPy, or k-space; an interrupted import resumes.
 
-    Example: kscout data import fastmri/knee --out knee-store --preset knee
+    Example: kscout data import fastmri/knee --out stores/fastmri --preset knee
     """
     from kscout.data.importing import import_folder
     from kscout.data.info import summarize
@@ -81,9 +81,9 @@ def make(
     as_json: AsJson = False,
     **options: Any,  # noqa: ANN401 - values of the fields
 ) -> None:
-    """Make a store of free images or k-space; an interrupted command resumes.
+    """Generate a dataset of images or k-space; an interrupted command resumes.
 
-    Example: kscout data make knee --out knee-store --volumes 40,10,10 --slices 16 --size 128
+    Example: kscout data make knee --out stores/knee --volumes 40,10,10 --slices 16 --size 128
     """
     from kscout.data.generate import make_store
     from kscout.data.info import summarize
@@ -102,9 +102,9 @@ def info(
     as_json: AsJson = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check every checksum.")] = False,
 ) -> None:
-    """Print counts, sizes, ranges, checksums and origin of a store.
+    """Print counts, sizes, ranges, checksums and origin of a dataset.
 
-    Example: kscout data info knee-store --verify
+    Example: kscout data info stores/knee --verify
     """
     from kscout.data.info import describe
     from kscout.data.store import Store
@@ -132,9 +132,9 @@ def show(
         bool, typer.Option("--coils", help="Per slice: image, k-space, coils and maps.")
     ] = False,
 ) -> None:
-    """Write a montage of a store's slices as PNG.
+    """Write a montage of the slices of a dataset as PNG.
 
-    Example: kscout data show knee-store --split test --out knees.png
+    Example: kscout data show stores/knee --split test --out knees.png
     """
     from kscout.data.montage import save_montage
     from kscout.data.store import Store

@@ -16,7 +16,7 @@ from kscout.names import POLICIES
 
 @with_fields(ExportSetting, names="format n_initial steps sample=seed split batch_size device")
 def export(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a dataset.")],
     reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
     out: Annotated[Path, typer.Option(help="Folder for the files.")],
     policy: Annotated[
@@ -29,9 +29,9 @@ def export(
     as_json: AsJson = False,
     **options: Any,  # noqa: ANN401 - values of the fields
 ) -> None:
-    """Write reconstructions of a store as fastMRI's HDF5, NIfTI or DICOM, one file per volume.
+    """Write reconstructions of a dataset as HDF5 of fastMRI, NIfTI or DICOM, one file per volume.
 
-    Example: kscout data export stores/knee --reconstructor runs/unet --policy runs/greedy-seed0
+    Example: kscout data export stores/knee --reconstructor runs/unet --policy runs/greedy
     --n-initial 16 --steps 16 --format nifti --out images
     """
     from kscout.export.volumes import export_store

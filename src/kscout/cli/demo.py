@@ -19,10 +19,13 @@ _QUICK = "Every part of the demo at the smallest sizes: no number is a result."
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the store, the runs and the page.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for datasets, runs and the page.")] = Path(
         "runs/demo"
     ),
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Random seed of everything.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**31, help="Random seed of images, initial weights and samples."),
+    ] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Run every part at sizes without meaningful results.")
     ] = False,

@@ -31,13 +31,13 @@ class EvaluateOptions(EvaluationRequest):
     """What an evaluation is asked for, and what changes no result."""
 
     batch_size: int | None = None
-    """Slices per batch; not given: chosen for the device. Does not change results."""
+    """Slices per batch; results do not depend on it. (default: chosen for the device)"""
     device: str = "auto"
     """auto, cpu or cuda."""
     masks: bool = False
-    """Also write and draw what was measured; see `analyze masks`."""
+    """Also write and plot the measured columns; see `analyze masks`."""
     examples: Annotated[int, Between(0, 9)] = 3
-    """Slices kept with images for reports (0 to 9); changes no result."""
+    """Slices stored with images for reports (0 to 9); results do not depend on it."""
 
 
 @with_fields(
@@ -57,8 +57,9 @@ def evaluate(
 ) -> None:
     """Run policies over one split with one reconstruction, and compare them.
 
-    Example: kscout evaluate --data stores/knee --reconstructor runs/unet --n-initial 8 --steps 8
-    --policy random --policy fixed --policy runs/greedy-seed0 --policy oracle --out results/knee
+    Example: kscout evaluate --data stores/knee --reconstructor runs/unet --n-initial 16 --steps 16
+    --policy random --policy fixed --policy greedy=runs/greedy --policy oracle
+    --out results/knee
     """
     from kscout.evaluation.analyses import run_analysis
     from kscout.evaluation.analyses.masks import Masks

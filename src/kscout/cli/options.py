@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING
 from functools import wraps
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from kscout.config import settings_class
 from kscout.config.options import Option, options_of
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Results = Annotated[Path, typer.Option(help="Folder for tables and figures.")]
 Overwrite = Annotated[
@@ -20,7 +21,7 @@ Overwrite = Annotated[
 ]
 
 RunFolder = Annotated[Path, typer.Option(help="Run folder; an interrupted run resumes.")]
-TrainingStore = Annotated[Path, typer.Option(help="Store with the splits train and val.")]
+TrainingStore = Annotated[Path, typer.Option(help="Dataset with the splits train and val.")]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; may be repeated.")
@@ -43,6 +44,7 @@ def with_fields(
     flags: Mapping[str, str] | None = None,
     helps: Mapping[str, str] | None = None,
     is_open: bool = False,
+    methods: Iterable[str] = (),
 ) -> Callable[[_Command], _Command]:
     """Return a decorator that adds options from the fields of a dataclass to a command.
 
@@ -57,6 +59,7 @@ def with_fields(
         flags: flags that differ from the name of the field.
         helps: help texts that replace the docstring.
         is_open: whether options have no defaults, and only given ones are passed.
+        methods: training methods; the help lists the defaults of each that differ.
     """
     known = {option.name: option for option in options_of(kind)}
     pairs = [name.partition("=") for name in names.split() or known]
@@ -67,7 +70,8 @@ def with_fields(
         option = known[field]
         is_required = not is_open and (field in required or option.default is MISSING)
         words = (helps or {}).get(name, option.help)
-        words += _default_words(option.default) if is_open and not section else ""
+        if is_open and "(default" not in words:
+            words += _default_words(_defaults(option, methods))
         form = option.written.metavar if option.written else _choices(option) if section else None
         type_: Any = str | None if form else _typed(option, is_required)
         default = None if is_open else MISSING if is_required else option.default
@@ -124,12 +128,26 @@ def _flags(name: str, option: Option, flag: str | None, is_both: bool) -> list[s
     return [flag or (f"{positive}/--no-{positive[2:]}" if is_both else positive)]
 
 
-def _default_words(default: Any) -> str:  # noqa: ANN401 - of a field
+def _defaults(option: Option, methods: Iterable[str]) -> dict[str, Any]:
+    """Return the default of a field, and by method those that differ."""
+    defaults = {"": option.default}
+    for name in methods:
+        fields = {one.name: one.default for one in options_of(settings_class(name))}
+        if fields.get(option.name, option.default) != option.default:
+            defaults[f"{name} "] = fields[option.name]
+    return defaults
+
+
+def _default_words(defaults: Mapping[str, Any]) -> str:
+    shown = [f"{name}{_text(one)}" for name, one in defaults.items() if _text(one)]
+    return f" (default: {'; '.join(shown)})" if shown else ""
+
+
+def _text(default: Any) -> str:  # noqa: ANN401 - of a field
     if default is None or default is False or default is MISSING:
         return ""
     values = default if isinstance(default, tuple) else (default,)
-    shown = ",".join(f"{one:g}" if isinstance(one, float) else str(one) for one in values)
-    return f" (default: {shown})" if shown else ""
+    return ",".join(f"{one:g}" if isinstance(one, float) else str(one) for one in values)
 
 
 def _choices(option: Option) -> str | None:

@@ -42,7 +42,7 @@ def report(
 ) -> None:
     """Write one self-contained page from results: summary, tables, figures, provenance.
 
-    Example: kscout report runs/evaluation runs/greedy -o report.html --figures figures
+    Example: kscout report results/knee runs/greedy -o report.html --figures figures
     """
     from kscout.report.build import build_report, write_report
 

@@ -27,7 +27,7 @@ _PRESETS = (
 
 @app.callback()
 def train() -> None:
-    """Train a reconstructor, a policy, or both."""
+    """Train a reconstruction, a policy, or both."""
 
 
 @app.command("reconstructor")
@@ -44,17 +44,17 @@ def reconstructor(
     settings: options.Assignments = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            help=f"One with weights: {', '.join(trainable_reconstructions())} or module:Class."
-        ),
+        typer.Option(help=f"Network: {', '.join(trainable_reconstructions())} or module:Class."),
     ] = None,
-    channels: Annotated[int | None, typer.Option(help="Finest features (paper: 16).")] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="Features of the first layer. (default: 16)")
+    ] = None,
     device: options.Device = "auto",
     tensorboard: options.Tensorboard = False,
     as_json: options.AsJson = False,
     **flags: Any,  # noqa: ANN401 - settings by dotted name
 ) -> None:
-    """Train a reconstructor on fully sampled slices under random masks.
+    """Train a reconstruction on fully sampled slices with random masks.
 
     An interrupted training resumes from its last update. Several processes:
     torchrun --nproc-per-node 2 -m kscout train reconstructor ...

@@ -8,7 +8,7 @@ import typer
 
 from kscout.cli import options
 from kscout.cli.progress import print_runs, training_progress
-from kscout.cli.train_policy import PolicyNetwork, Preset, preset_acquisition
+from kscout.cli.train_policy import OF_PRESET, PolicyNetwork, Preset, preset_acquisition
 from kscout.config import (
     AcquisitionSetting,
     JointConfig,
@@ -27,22 +27,27 @@ from kscout.names import ESTIMATORS, SAMPLERS, trainable_reconstructions
     section="training",
     names="updates=n_updates epochs=n_epochs batch_size seed metric protocol precision",
 )
-@options.with_fields(AcquisitionSetting, section="acquisition", names="n_initial steps=horizon")
+@options.with_fields(
+    AcquisitionSetting, section="acquisition", names="n_initial steps=horizon", helps=OF_PRESET
+)
 def train_joint(
     data: options.TrainingStore,
     out: options.RunFolder,
-    method: Annotated[str, typer.Option(help=f"What chooses columns: {SAMPLERS.words()}.")],
+    method: Annotated[str, typer.Option(help=f"Sampler of the columns: {SAMPLERS.words()}.")],
     reconstructor: Annotated[
         str | None,
-        typer.Option(help="Trained reconstruction to start from: run, file or zoo name."),
+        typer.Option(help="Trained reconstruction to continue from: run, file or zoo name."),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help=f"To train from nothing: {', '.join(trainable_reconstructions())} or module:Class."
+            help="New reconstruction to train instead: "
+            f"{', '.join(trainable_reconstructions())} or module:Class."
         ),
     ] = None,
-    channels: Annotated[int | None, typer.Option(help="Its finest features (16).")] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="Features of its first layer. (default: 16)")
+    ] = None,
     policy: PolicyNetwork = None,
     preset: Preset = "knee-base",
     config: options.SettingsFile = None,
@@ -53,11 +58,14 @@ def train_joint(
     as_json: options.AsJson = False,
     **flags: Any,  # noqa: ANN401 - settings by dotted name
 ) -> None:
-    """Train a reconstruction together with what chooses its columns, into one folder.
+    """Train a reconstruction together with the sampler of its columns, into one folder.
+
+    Samplers: fixed fits one order for all slices to the current network; dense trains a policy;
+    loupe and straight-through are baselines from the literature; random trains only the network.
 
     An interrupted training resumes from its last update if the same command is run again.
 
-    Example: kscout train joint --data stores/knee --out runs/joint --method dense
+    Example: kscout train joint --data stores/knee --out runs/joint --method fixed
     --reconstructor runs/unet
     """
     from kscout.data.store import Store

@@ -32,34 +32,54 @@ _POLICY_OPTIONS = (
     "epochs=n_epochs batch_size trajectories=n_trajectories seed metric protocol precision compile "
     "convolution"
 )
-Preset = Annotated[str, typer.Option(help=f"{', '.join(ACQUISITIONS)}.")]
+OF_PRESET = {
+    "n_initial": "Central columns measured at the start. (default: the preset's)",
+    "steps": "Columns acquired after the start. (default: the preset's)",
+}
+"""Help of options that a preset sets."""
+Preset = Annotated[
+    str,
+    typer.Option(
+        help="Start and steps of the paper: "
+        + ", ".join(f"{name} {one.n_initial} + {one.horizon}" for name, one in ACQUISITIONS.items())
+        + "."
+    ),
+]
 PolicyNetwork = Annotated[
     str | None,
-    typer.Option(help=f"Network to train: {_NETWORKS} or module:Class. [default: the method's]"),
+    typer.Option(help=f"Network to train: {_NETWORKS} or module:Class. (default: the method's)"),
 ]
 
 
-@options.with_fields(NonGreedyTraining, section="training", names=_POLICY_OPTIONS)
 @options.with_fields(
-    AcquisitionSetting, section="acquisition", names="n_initial steps=horizon columns_per_step"
+    NonGreedyTraining, section="training", names=_POLICY_OPTIONS, methods=ESTIMATORS
+)
+@options.with_fields(
+    AcquisitionSetting,
+    section="acquisition",
+    names="n_initial steps=horizon columns_per_step",
+    helps=OF_PRESET,
 )
 def train_policy(
     data: options.TrainingStore,
     reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
     out: options.RunFolder,
     method: Annotated[
-        str | None, typer.Option(help=f"Estimator: {ESTIMATORS.words()}. [default: greedy]")
+        str | None, typer.Option(help=f"Training method: {ESTIMATORS.words()}. (default: greedy)")
     ] = None,
     gamma: Annotated[
         list[float] | None,
         typer.Option(
-            help="Discount of ngreedy (paper: 1); several are trained together, in OUT/gamma-G."
+            help="Discount of ngreedy; several are trained together, in OUT/gamma-G. (default: 1)"
         ),
     ] = None,
     preset: Preset = _PRESET,
     initial: Annotated[
         str | None,
-        typer.Option(help="Columns to start from instead: 0,3,60-70, or a file as for evaluate."),
+        typer.Option(
+            help="Columns to start from instead of central ones: 0,3,60-70, or a file as for "
+            "evaluate."
+        ),
     ] = None,
     config: options.SettingsFile = None,
     settings: options.Assignments = None,
@@ -76,7 +96,11 @@ def train_policy(
     as_json: options.AsJson = False,
     **flags: Any,  # noqa: ANN401 - settings by dotted name
 ) -> None:
-    """Train a policy on a frozen reconstructor.
+    """Train a policy for a frozen reconstruction.
+
+    The policy (--policy) is the network that scores columns; the method (--method) is the way to
+    train it. Each method has a default network: conv, the paper's, for greedy, ngreedy and ddqn;
+    column for dense; a network of the same name for posterior, ensemble and alphazero.
 
     An interrupted training resumes from its last update if the same command is run again.
 

@@ -29,7 +29,7 @@ class JointTraining(VariedSlices):
     method: _Method = ""
     """Name of the sampler."""
     n_updates: Annotated[int, AtLeast(1)] = 6000
-    """Optimizer steps of the reconstruction in all, whatever its sampler takes besides."""
+    """Optimizer steps of the reconstruction in total, without those of the sampler."""
     batch_size: Annotated[int, AtLeast(1)] = 64
     """Slices per step of the reconstruction, each with one mask."""
     learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
@@ -49,13 +49,13 @@ class JointTraining(VariedSlices):
     refill_every: Annotated[int, AtLeast(1)] = 64
     """Steps of the reconstruction between two such refills."""
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
-    """What the sampler learns to raise, and the best epoch is best in: ssim, psnr, nmse or
+    """Metric that the sampler maximizes, and of the best epoch: ssim, psnr, nmse (its negative) or
     module:function."""
     protocol: Protocol = "blind"
-    """How images are un-normalized before they are scored, and targets normalized.
-    (default: blind)"""
+    """Statistics that normalize targets and return images to their units: of the ground truth
+    (paper) or of the measurement (blind). (default: blind)"""
     precision: Precision = "fp32"
-    """Arithmetic of the reconstruction while it learns."""
+    """Arithmetic of the training of the reconstruction."""
     sampler_precision: FrozenPrecision = "auto"
     """Arithmetic of reconstructions that a sampler looks at and tries columns on."""
     compile: bool = False

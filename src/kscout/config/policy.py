@@ -43,14 +43,15 @@ class PolicyTraining:
     """Metric of rewards and of the best epoch: ssim, psnr, nmse (its negative), or
     `module:function`, called as f(images, targets, data_range=data_range) (paper: ssim)."""
     protocol: Protocol | None = None
-    """How images are un-normalized before they are scored. (default: as the reconstruction was
-    trained, else blind)"""
+    """Statistics that return images to their units before they are scored: of the ground truth
+    (paper) or of the measurement (blind). (default: as the reconstruction was trained, else
+    blind)"""
     precision: FrozenPrecision = "auto"
-    """Arithmetic: `auto` is fp32 on a CPU; on CUDA, where the kernels exist, 16-bit
-    reconstructions, choices and gradients, with 32-bit sums and weights (paper: fp32)."""
+    """Arithmetic: `auto` is fp32 on a CPU; with CUDA kernels reconstructions, choices and gradients
+    are in 16 bit, sums and weights in 32 bit (paper: fp32)."""
     compile: bool = False
-    """Whether torch.compile builds the gradients of policies on CUDA that the fused kernels do not
-    support, such as the brain network. No effect on other policies, on a CPU or with fp32."""
+    """Use torch.compile on CUDA for policies without compiled kernels, for example that for brains;
+    no effect on other policies, on a CPU or with fp32."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
     seed: int = 0
@@ -105,7 +106,7 @@ class GradientTraining(PolicyTraining):
     """How a policy learns by an estimator that draws q columns, or q trajectories."""
 
     n_trajectories: Annotated[int, AtLeast(2)] = 8
-    """Columns drawn per state (greedy) or trajectories per slice (paper: q = 8)."""
+    """Columns sampled per state (greedy) or trajectories sampled per slice (paper: q = 8)."""
 
     @property
     def n_tried(self) -> int:

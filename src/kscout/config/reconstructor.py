@@ -31,7 +31,7 @@ class ReconstructorTraining:
     decay_factor: Annotated[float, Above(0), Between(0, 1)] = 0.1
     """Factor at each decay (paper: 0.1)."""
     accelerations: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 4.0, 4.0, 6.0, 6.0, 8.0)
-    """Columns over measured columns, one drawn per slice (paper: 4, 4, 4, 6, 6, 8)."""
+    """All columns divided by measured columns, one sampled per slice (paper: 4, 4, 4, 6, 6, 8)."""
     center_fractions: tuple[Annotated[float, Between(0, 1)], ...] = (
         0.25,
         0.167,

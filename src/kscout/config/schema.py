@@ -52,8 +52,8 @@ class AcquisitionSetting:
     initial: str | None = None
     """Columns to start from in place of central ones, `n_initial` of them, like "0,3,60-70"."""
     columns_per_step: Annotated[int | None, AtLeast(1)] = None
-    """Columns chosen before each reconstruction, of which `horizon` is a multiple; not given: 1
-    (paper: 1)."""
+    """Columns selected before each reconstruction; the number of steps is a multiple of it
+    (paper: 1). (default: 1)"""
 
     def __post_init__(self) -> None:
         check(self)
@@ -80,7 +80,7 @@ class AcquisitionSetting:
 
     @property
     def group(self) -> int:
-        """Columns chosen before each reconstruction."""
+        """Columns selected before each reconstruction."""
         return self.columns_per_step or 1
 
     @property

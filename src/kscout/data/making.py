@@ -43,9 +43,9 @@ class MakeSettings:
     totals: tuple[int, int, int] | None = None
     """Exact slices per split; the last volume of each split is shortened."""
     size: int | None = None
-    """64 to 512 pixels. (default: 128/256)"""
+    """Pixels per side, 64 to 512. (default: 128; brain 256)"""
     seed: int = 0
-    """Same seed, same images."""
+    """Random seed of the images."""
     variant: str = "realistic"
     """realistic, or structured (designed to reward adaptivity)."""
     sources: tuple[Path, ...] = ()

@@ -25,7 +25,7 @@ class OrderSetting:
     policy: str | None = None
     """Policy of the evaluation."""
     slice: Annotated[str | None, Written("VOLUME:NUMBER")] = None
-    """Slice of the evaluation."""
+    """Slice of the evaluation, VOLUME:NUMBER."""
 
     def __post_init__(self) -> None:
         check(self)

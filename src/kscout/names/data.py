@@ -9,7 +9,7 @@ from kscout.names.entries import FormatEntry, SourceEntry
 SOURCES: Mapping[str, SourceEntry] = {
     "knee": SourceEntry(
         "kscout.data.makers.knee:draw_knee_volume",
-        "procedural knees; structured ones reward adaptivity by design",
+        "procedural knees; --variant structured rewards adaptive sampling by design",
         variants=("realistic", "structured"),
         paper_slices=(6959, 1779, 1715),
         paper_slices_per_volume=18,

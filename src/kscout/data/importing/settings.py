@@ -47,7 +47,7 @@ class ImportSettings:
     """How volumes become slices of a store."""
 
     size: Annotated[int | Size | None, _SIZE] = None
-    """Pixels to keep in the middle. (default: all)"""
+    """Pixels to retain in the middle. (default: all)"""
     pad: Annotated[int | Size | None, _SIZE] = None
     """Zero-pad smaller images to this first; paper: 384 for brains."""
     resample: Annotated[tuple[float, float] | None, Written("MM|ROWxCOL", parse_spacing)] = None
@@ -97,7 +97,7 @@ class ImportSettings:
     prospective: bool = False
     """k-space: also import undersampled files, for reconstruction only."""
     skip_bad: bool = False
-    """Leave out and record unusable sources."""
+    """Omit unusable sources, and record them."""
 
     def __post_init__(self) -> None:
         for name in ("size", "pad", "crop", "resize"):

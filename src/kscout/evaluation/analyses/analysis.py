@@ -170,9 +170,9 @@ class PolicyAnalysis(Analysis[Row]):
     required = ("data", "reconstructor")
 
     data: Path | None = None
-    """Store of slices."""
+    """Dataset."""
     reconstructor: str | None = None
-    """As for `evaluate`."""
+    """Reconstruction, as for `evaluate`."""
     split: Split = "test"
     """train, val or test."""
     n_initial: int | None = None
@@ -180,10 +180,10 @@ class PolicyAnalysis(Analysis[Row]):
     steps: int | None = None
     """Columns to acquire. (default: the runs')"""
     seed: tuple[int, ...] = (0,)
-    """Of the draws."""
+    """Random seed of sampling."""
     protocol: Protocol | None = None
     """paper or blind. (default: as the reconstruction was trained, else blind)"""
     device: str = "auto"
     """auto, cpu or cuda."""
     precision: FrozenPrecision = "fp32"
-    """Of reconstructions: fp32, fp16, or auto as in `evaluate`."""
+    """Precision of reconstructions: fp32, fp16, or auto as in `evaluate`."""

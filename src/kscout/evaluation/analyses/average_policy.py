@@ -151,12 +151,12 @@ class PolicyRow:
 @final
 @dataclass(frozen=True, kw_only=True)
 class AveragePolicies(Analysis[PolicyRow]):
-    """Average policies: the share of slices that have sampled a column by each step.
+    """Average policies: the fraction of slices that have acquired a column by each step.
 
-    With --results the policies are names in that evaluation, and of several seeds the best is
-    drawn. Otherwise each policy runs once over the split, and mean probabilities are written too.
+    With --results the policies are names in that evaluation, and the best of several seeds is
+    plotted. Otherwise each policy runs once over the split, and mean probabilities are written.
 
-    Example: kscout analyze policy greedy ngreedy --results results/knee --out analyses
+    Example: kscout analyze policy greedy --results results/knee --out analyses
     """
 
     reads = "policies"
@@ -165,29 +165,29 @@ class AveragePolicies(Analysis[PolicyRow]):
     row = PolicyRow
 
     results: Path | None = None
-    """Take columns from this evaluation; runs nothing."""
+    """Read the columns from this evaluation and run nothing."""
     data: Path | None = None
-    """Store of slices."""
+    """Dataset."""
     reconstructor: str | None = None
-    """As for `evaluate`."""
+    """Reconstruction, as for `evaluate`."""
     steps: int | None = None
     """Columns to acquire. (default: the runs')"""
     split: Split | None = None
-    """train, val or test; test where not given."""
+    """train, val or test. (default: test)"""
     n_initial: int | None = None
     """Columns at the start. (default: the runs')"""
     limit: int | None = None
-    """Largest number of slices, spread over the split."""
+    """Largest number of slices, spread evenly over the split. (default: all)"""
     batch_size: Annotated[int | None, AtLeast(1)] = None
-    """Slices per batch; not given: chosen for the device."""
+    """Slices per batch. (default: chosen for the device)"""
     protocol: Protocol | None = None
     """paper or blind. (default: as the reconstruction was trained, else blind)"""
     device: str | None = None
-    """auto (where not given), cpu or cuda."""
+    """auto, cpu or cuda. (default: auto)"""
     precision: FrozenPrecision | None = None
-    """Of reconstructions: fp32 (where not given), fp16, or auto as in `evaluate`."""
+    """Precision of reconstructions: fp32, fp16, or auto as in `evaluate`. (default: fp32)"""
     seed: tuple[int, ...] = ()
-    """Of the draws; 0 where not given. With --results, which seed to show."""
+    """Random seed of sampling; with --results, the seed to show. (default: 0)"""
 
     def __post_init__(self) -> None:
         if self.results is not None:

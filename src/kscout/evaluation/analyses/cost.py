@@ -44,9 +44,9 @@ class CostRow:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cost(Analysis[CostRow]):
-    """What training cost: time, peak memory, reconstructions per second.
+    """Cost of trainings: time, peak memory, reconstructions per second.
 
-    Example: kscout analyze cost runs/greedy-seed0 runs/ngreedy-seed0 --out analyses
+    Example: kscout analyze cost runs/greedy --out analyses
     """
 
     reads = "runs"

@@ -57,7 +57,7 @@ class CurveRow:
 class Curves(Analysis[CurveRow]):
     """Learning curves: training and validation SSIM per epoch, over seeds.
 
-    Example: kscout analyze curves runs/greedy-seed* runs/ngreedy-seed* --out analyses
+    Example: kscout analyze curves runs/greedy --out analyses
     """
 
     reads = "runs"

@@ -160,10 +160,10 @@ class EntropyRow:
 class Entropy(PolicyAnalysis[EntropyRow]):
     """Marginal and conditional entropy and mutual information per step, in nats.
 
-    A policy that draws nothing, such as a dense one, has no conditional entropy: how much its
+    A deterministic policy, such as `column`, has no conditional entropy: how much its
     columns differ between slices is its mutual information.
 
-    Example: kscout analyze entropy runs/greedy-seed0 runs/greedy-seed1 --data stores/knee
+    Example: kscout analyze entropy runs/greedy --data stores/knee
     --reconstructor runs/unet --out analyses
     """
 
@@ -172,11 +172,11 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     row = EntropyRow
 
     trajectories: Annotated[int, AtLeast(1)] = 8
-    """Per slice (paper: 8)."""
+    """Sampled acquisitions per slice (paper: 8)."""
     limit: int | None = None
-    """Largest number of slices, spread over the split."""
+    """Largest number of slices, spread evenly over the split. (default: all)"""
     batch_size: Annotated[int | None, AtLeast(1)] = None
-    """Slices per batch; not given: chosen for the device."""
+    """Slices per batch. (default: chosen for the device)"""
 
     def compute(
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None

@@ -143,9 +143,9 @@ class ExampleRow:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Examples(PolicyAnalysis[ExampleRow]):
-    """Mask, reconstruction, target and absolute difference of chosen slices.
+    """Mask, reconstruction, target and absolute difference of selected slices.
 
-    Example: kscout analyze examples random runs/greedy-seed0 --slice 3 --data stores/knee
+    Example: kscout analyze examples random runs/greedy --slice 3 --data stores/knee
     --reconstructor runs/unet --out analyses
     """
 

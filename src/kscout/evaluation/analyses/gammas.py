@@ -44,9 +44,9 @@ class GammaRow:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Gammas(Analysis[GammaRow]):
-    """Final scores by gamma, with the greedy estimator beside.
+    """Final scores by gamma, next to those of the greedy estimator.
 
-    Example: kscout analyze gammas results/knee-base --out analyses
+    Example: kscout analyze gammas results/knee --out analyses
     """
 
     reads = "results"

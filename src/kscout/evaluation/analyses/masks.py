@@ -52,7 +52,7 @@ class Masks(Analysis[MaskRow]):
 
     Writes for each policy and seed masks/NAME.npz (order: slice x trajectory x column, 0 for the
     start, 1 for the first column acquired, -1 for none) and masks/NAME.txt (a line per slice), and
-    draws them. `evaluate --initial` takes both kinds of files.
+    plots them. `evaluate --initial` accepts both kinds of files.
 
     Example: kscout analyze masks results/knee --out analyses
     """

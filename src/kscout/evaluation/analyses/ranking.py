@@ -37,7 +37,7 @@ class RankingRow:
 class Ranking(Analysis[RankingRow]):
     """How SSIM and PSNR order the policies of evaluations, and where they disagree.
 
-    Example: kscout analyze ranking results/knee-base results/knee-long --out analyses
+    Example: kscout analyze ranking results/knee --out analyses
     """
 
     reads = "results"

@@ -253,23 +253,22 @@ class Reconstructions(Analysis[ReconstructionRow]):
     required = ("data",)
 
     data: Path | None = None
-    """Store of slices."""
+    """Dataset."""
     split: Split = "test"
     """train, val or test."""
     slice: tuple[str, ...] = ()
     """Position or VOLUME:NUMBER, scored and shown; repeatable. (default: all)"""
     limit: int | None = None
-    """Largest number of slices, spread over the split."""
+    """Largest number of slices, spread evenly over the split. (default: all)"""
     acceleration: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 8.0)
-    """Columns over measured columns; repeatable. Where the center fills it, as at 8 with a fraction
-    of 0.125, nothing is random."""
+    """All columns divided by measured columns; repeatable. If the center uses all of them, as at 8
+    with a fraction of 0.125, no column is random."""
     center_fraction: Annotated[float, Between(0, 1)] = 0.125
-    """Of the columns that are always measured."""
+    """Fraction of the columns that is always measured, in the center."""
     n_initial: Annotated[int | None, AtLeast(0)] = None
-    """Central columns, with --steps random ones on average over volumes, in place of acceleration
-    and fraction."""
+    """Number of central columns, instead of acceleration and fraction."""
     steps: Annotated[int | None, AtLeast(0)] = None
-    """See --n-initial."""
+    """Random columns in addition to --n-initial, on average over volumes."""
     protocol: Protocol | None = None
     """paper or blind. (default: as the reconstructions were trained, else blind)"""
     device: str = "auto"

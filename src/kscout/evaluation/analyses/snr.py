@@ -457,12 +457,12 @@ class SnrRow:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Snr(Analysis[SnrRow]):
-    """Signal-to-noise ratio of gradients at kept epochs; stop it, run it again, it goes on.
+    """Signal-to-noise ratio of gradients at the stored epochs; an interrupted analysis resumes.
 
     Of the seeds of a method, the one with the highest validation SSIM after its last epoch is
     measured; the paper takes the best on test data (arXiv 2010.16262, appendix B.6).
 
-    Example: kscout analyze snr runs/greedy-seed0 runs/ngreedy-seed0 --data stores/knee
+    Example: kscout analyze snr runs/greedy --data stores/knee
     --reconstructor runs/unet --out analyses
     """
 
@@ -475,29 +475,29 @@ class Snr(Analysis[SnrRow]):
     free = frozenset({"device", "formula"})
 
     data: Path | None = None
-    """Store of slices."""
+    """Dataset."""
     reconstructor: str | None = None
-    """As for `evaluate`."""
+    """Reconstruction, as for `evaluate`."""
     split: Split = "train"
     """The paper uses training data."""
     epoch: tuple[int, ...] = ()
-    """Checkpoints. (default: all that are kept)"""
+    """Epochs whose weights are used. (default: all that are stored)"""
     trajectories: Annotated[int, AtLeast(2)] = 16
-    """q (paper: 16)."""
+    """Samples q per state (paper: 16)."""
     batch_size: Annotated[int, AtLeast(1)] = 16
     """Slices per gradient (paper: 16)."""
     passes: Annotated[int, AtLeast(1)] = 3
     """Passes over the data (paper: 3)."""
     seed: int = 0
-    """Of order and draws."""
+    """Random seed for the order of slices and sampling."""
     protocol: Protocol | None = None
     """paper or blind. (default: as the reconstruction was trained, else blind)"""
     formula: Literal["paper", "reference"] = "paper"
-    """The one that is drawn; both are written."""
+    """Formula that is plotted; both are written."""
     limit: int | None = None
-    """Largest number of slices, spread over the split."""
+    """Largest number of slices, spread evenly over the split. (default: all)"""
     all_seeds: bool = False
-    """Measure every seed of a method, not only the best."""
+    """Measure every seed of a method instead of the best one."""
     device: str = "auto"
     """auto, cpu or cuda."""
 

@@ -207,9 +207,9 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
     rare: float = 1e-4
     """A column with less than this probability, or share of states, is unexplored."""
     limit: int | None = 64
-    """Largest number of slices, spread over the split."""
+    """Largest number of slices, spread evenly over the split. (default: all)"""
     batch_size: Annotated[int | None, AtLeast(1)] = None
-    """Slices per batch; not given: chosen for the device."""
+    """Slices per batch. (default: chosen for the device)"""
 
     def __post_init__(self) -> None:
         if not 0 < self.rare < 1:

@@ -48,7 +48,7 @@ class AcquisitionPlan:
     """How images are un-normalized before they are scored; None: as the reconstruction was trained,
     `blind` if it was not."""
     batch_size: int | None = None
-    """Slices per batch; not given: chosen for the device. Does not change results."""
+    """Slices per batch; results do not depend on it. (default: chosen for the device)"""
     initial: Starts = ()
     """Columns measured at the start in place of central ones: one entry for all, or one per slice.
     """

@@ -15,13 +15,13 @@ class EvaluationRequest:
     """Settings of an evaluation that affect its results."""
 
     data: str
-    """Store of slices."""
+    """Dataset."""
     split: str = "test"
     """train, val or test."""
     size: Annotated[int | tuple[int, int] | None, MATRIX] = None
-    """Matrix size, where a split holds several."""
+    """Matrix size, if a split contains several sizes."""
     limit: int | None = None
-    """Largest number of slices, spread over the split."""
+    """Largest number of slices, spread evenly over the split. (default: all)"""
     reconstructor: str
     precision: str = "auto"
     """auto, fp32 or fp16."""
@@ -37,7 +37,7 @@ class EvaluationRequest:
     """Columns measured in total, start included, instead of --steps: a number, or a file (.txt,
     .json, .npy) with one per slice."""
     columns_per_step: int = 1
-    """Columns chosen before each reconstruction."""
+    """Columns selected before each reconstruction."""
     stop_below: float | None = None
     """End a slice when no column has this predicted gain in SSIM (policies that predict gains)."""
     trajectories: Annotated[int, AtLeast(1)] = 8
@@ -45,7 +45,7 @@ class EvaluationRequest:
     seeds: tuple[int, ...] = (0,)
     """Random seeds for sampling; with several, policies that are not trained run once per seed."""
     argmax: bool = False
-    """Trained policies take the column with the highest score."""
+    """Trained policies acquire the column with the highest score instead of sampling."""
     protocol: Protocol | None = None
     """Statistics by which images are un-normalized before they are scored: of the ground truth
     (paper) or of the measurement (blind). (default: as the reconstruction was trained, else
