@@ -132,7 +132,8 @@ def _defaults(option: Option, methods: Iterable[str]) -> dict[str, Any]:
     """Return the default of a field, and by method those that differ."""
     defaults = {"": option.default}
     for name in methods:
-        fields = {one.name: one.default for one in options_of(settings_class(name))}
+        kind: Any = settings_class(name)
+        fields = {one.name: one.default for one in options_of(kind)}
         if fields.get(option.name, option.default) != option.default:
             defaults[f"{name} "] = fields[option.name]
     return defaults
