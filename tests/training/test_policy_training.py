@@ -51,6 +51,16 @@ def with_training(**changes: object) -> PolicyConfig:
 SMALL = with_training()
 
 
+def test_a_network_below_zero_filled_images_is_warned_of(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path / "poor.safetensors", UNet(n_channels=2, n_pools=1))
+    for network in ("zero-filled", tmp_path / "poor.safetensors"):
+        assert "worse than zero-filled" not in caplog.text
+        train_policy(SMALL, store, network, tmp_path / Path(network).stem, device="cpu")
+    assert "the reconstruction is worse than zero-filled images: SSIM" in caplog.text
+
+
 @pytest.mark.slow
 def test_same_seed_same_run_and_other_seed_another(store: Store, tmp_path: Path) -> None:
     for name, config in (("a", SMALL), ("b", SMALL), ("c", with_training(seed=4))):

@@ -1,7 +1,9 @@
 """A reconstructor learns the paper's loss, repeatably, and goes on where it stopped."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import final
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from training_stores import blob_store, check_continued, stopping_at, store_with
 
 from golden_numbers import Golden
 from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
-from kscout.core import Reconstructor, SliceBatch
+from kscout.core import Measurement, Protocol, Reconstruction, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, RunError
@@ -23,7 +25,8 @@ from kscout.training import loop, reconstructor
 from kscout.training.augmentation import coarser
 from kscout.training.convolution import BACKENDS, choose_convolution
 from kscout.training.masks import MaskDistribution
-from kscout.training.reconstructor import train_reconstructor, training_loss, validation_ssim
+from kscout.training.reconstructor import train_reconstructor, training_loss
+from kscout.training.validation import validation_ssim, zero_filled_note
 
 TRAINING = ReconstructorTraining(
     n_epochs=3,
@@ -77,6 +80,36 @@ def test_validation_scores_are_the_references(golden: Golden) -> None:
     masks = center_mask(128, 16).expand(6, -1)
     expected = golden("metrics", "ssim_recon").mean().item()
     assert validation_ssim(model, slices, masks, TRAINING) == pytest.approx(expected, abs=2e-5)
+
+
+@final
+class Learnable(Reconstructor):
+    """Zero-filled images plus a learnable offset."""
+
+    def __init__(self, offset: float) -> None:
+        super().__init__()
+        self.offset = torch.nn.Parameter(torch.tensor(offset))
+
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        ramp = self.offset * torch.arange(measured.normalized.shape[-1])
+        return Reconstruction(measured.normalized + ramp, measured.mean, measured.std)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "blind"])
+def test_only_a_network_below_zero_filled_images_is_warned_of(
+    store: Store, protocol: Protocol
+) -> None:
+    slices = store.split("val")
+    for network in (ZeroFilled(), Learnable(0.0)):
+        assert zero_filled_note(network, slices, 4, 5, protocol) is None
+    masks = torch.zeros(len(slices), slices.n_cols, dtype=torch.bool)
+    masks[:, 10:14] = True
+    for start in (4, (10, 11, 12, 13), masks):
+        note = zero_filled_note(Learnable(0.5), slices, start, 5, protocol)
+        assert note is not None
+        words = r"worse than zero-filled images: SSIM (\S+) instead of (\S+) on 5 of .* 9 columns"
+        found = re.search(words, note)
+        assert found and float(found[1]) < float(found[2])
 
 
 def test_blind_targets_are_in_the_zero_filled_images_units(generator: torch.Generator) -> None:

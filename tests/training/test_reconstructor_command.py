@@ -7,6 +7,7 @@ import pytest
 from training_stores import blob_store
 from typer.testing import CliRunner
 
+from command_line import kscout
 from kscout.cli.train import app, resolve_reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.runs import read_run
@@ -39,6 +40,7 @@ def test_the_answer_is_one_json_object_and_epochs_are_told(store: str, tmp_path:
     answer = json.loads(result.stdout)
     assert answer["epoch"] == 2 and answer["protocol"] == "blind"
     assert answer["best_val_ssim"] >= answer["val_ssim"] > 0
+    assert 1 > answer["val_ssim_zero_filled"] > answer["val_ssim"]
     lines = [line for line in result.stderr.splitlines() if line.startswith("epoch ")]
     assert [line.split()[1] for line in lines] == ["1/2", "2/2"]
     assert "loss" in lines[0] and "validation SSIM" in lines[0] and "min left" in lines[0]
@@ -46,6 +48,13 @@ def test_the_answer_is_one_json_object_and_epochs_are_told(store: str, tmp_path:
     assert run.config["reconstructor"] == {"name": "unet", "n_channels": 2, "n_pools": 2}
     assert list((out / "tensorboard").glob("events.out.*"))
     assert "finished before" not in result.stderr
+    told = CliRunner().invoke(app, [word for word in words if word != "--json"])
+    assert (
+        f"zero-filled images have SSIM {answer['val_ssim_zero_filled']:.4f}, which" in told.stdout
+    )
+    report = tmp_path / "report.html"
+    kscout("report", out, "-o", report)
+    assert "which is better than this network" in report.read_text()
     same = CliRunner().invoke(app, words, catch_exceptions=False)
     assert same.stdout == result.stdout and "finished before" in same.stderr
 

@@ -138,7 +138,7 @@ def print_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         protocol = run.config["training"]["protocol"]
         answer = {"run": str(run.path), "protocol": protocol, **run.metrics[-1], **(run.done or {})}
         notes = run.provenance.notes.items()
-        answer |= {key: value for key, value in notes if key.endswith("_at_start")}
+        answer |= {key: value for key, value in notes if key.startswith("val_")}
         if as_json:
             typer.echo(json.dumps(answer))
             continue
@@ -147,7 +147,7 @@ def print_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         console().print(
             f"{run.path}: validation {last} after epoch {answer['epoch']}, best {best} after epoch "
             f"{answer['best_epoch']} (protocol {protocol})"
-            f"{_start_text(run, answer)}",
+            f"{_start_text(run, answer)}{run.zero_filled_text}",
             soft_wrap=True,
         )
 

@@ -187,6 +187,7 @@ def _front(contents: Contents, title: str | None) -> Front:
     words = f"**{run.path.name}**, not yet compared on test data"
     if isinstance(score := last.get("val_ssim"), int | float):
         words += f", reaches validation SSIM {score:.4f} after epoch {last.get('epoch')}"
+        words += run.zero_filled_text
     return Front(title or "One training run", (f"{words}.",))
 
 

@@ -228,6 +228,16 @@ class RunRecord:
     def is_finished(self) -> bool:
         return self.done is not None
 
+    @property
+    def zero_filled_text(self) -> str:
+        """Comparison of a reconstruction's last epoch with zero-filled images; empty if unknown."""
+        plain = self.provenance.notes.get("val_ssim_zero_filled")
+        if not isinstance(plain, float) or not self.metrics:
+            return ""
+        is_worse = self.metrics[-1].get("val_ssim", plain) < plain
+        warning = ", which is better than this network: train it for longer" if is_worse else ""
+        return f"; zero-filled images have SSIM {plain:.4f}{warning}"
+
     def __repr__(self) -> str:
         last = self.metrics[-1] if self.metrics else {}
         metrics = ", ".join(f"{key} {value:.6g}" for key, value in last.items())

@@ -48,6 +48,7 @@ from kscout.training.estimators import Estimator, PolicyTrainee
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.starting import begin_from, network_of
 from kscout.training.trainee import Trainee
+from kscout.training.validation import zero_filled_note
 from kscout.weights import fingerprint
 
 _VALIDATION_BATCH = {"cpu": 16, "cuda": 256}
@@ -142,6 +143,11 @@ def _train(
     runs = [trainee.run for trainee in trainees if trainee.run is not None]
     backend = fixed_convolution(runs, training.convolution, device, trains=False)
     learned = {"train": slices, "val": held_out}[training.learns_from]
+    acquisition = trainees[0].config.acquisition
+    use = (acquisition.start, acquisition.horizon, frozen.protocol_for(training.protocol))
+    note = zero_filled_note(frozen, held_out, *use)
+    if note is not None and is_main():
+        warn([note])
     if device.type == "cpu":
         # On CUDA what is frozen has chosen its own, which torch.compile may count on.
         to_layout(frozen, backend)

@@ -25,10 +25,10 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory
 from kscout.errors import ConfigError, unknown_name
-from kscout.metrics import ssim
 from kscout.names import RECONSTRUCTORS, trainable_reconstructions
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Run, RunRecord, read_run
 from kscout.training.augmentation import check_sizes, coarser, mirrored
 from kscout.training.convolution import convolution, to_layout
@@ -52,8 +52,7 @@ from kscout.training.loop import (
 )
 from kscout.training.masks import MaskDistribution
 from kscout.training.trainee import Trainee
-
-_VALIDATION_BATCH = 64
+from kscout.training.validation import VALIDATION_BATCH, arithmetic, validation_ssim
 
 ReconstructorTrainee = Trainee[Reconstructor, ReconstructorConfig]
 
@@ -89,7 +88,7 @@ def train_reconstructor(
         note = model.target_note(store.kind.target_rule, shape[0])
         if note is not None and is_main():
             logging.getLogger(__name__).warning(note)
-        n_images = min(training.batch_size, _VALIDATION_BATCH)
+        n_images = min(training.batch_size, VALIDATION_BATCH)
         check_memory(
             n_images * model.n_bytes(*shape),
             place,
@@ -120,11 +119,14 @@ def _train(
     sizes = training.sizes or (slices.n_cols,)
     masks = [masking_of(n, training).of_volumes(held_out.volumes) for n in sizes]
 
-    def validate(course: Supervised, number: int) -> dict[str, float]:
-        model = course.evaluated(number)
+    def score(model: Reconstructor) -> float:
         scores = [validation_ssim(model, held_out, mask, training) for mask in masks]
-        return {"val_ssim": sum(scores) / len(scores)}
+        return sum(scores) / len(scores)
 
+    def validate(course: Supervised, number: int) -> dict[str, float]:
+        return {"val_ssim": score(course.evaluated(number))}
+
+    trainee.note(val_ssim_zero_filled=score(ZeroFilled()))
     with convolution(backend):
         train_epochs(
             [trainee],
@@ -240,39 +242,13 @@ def training_loss(
         start: columns that acquisitions began with, whose sensitivities they keep; without them
             the model finds its own in what is measured.
     """
-    with _arithmetic(training, mask.device):
+    with arithmetic(training, mask.device):
         measured = Measurement.of(batch.kspace, mask)
         if start is not None:
             maps = model.calibrate(Measurement.of(batch.kspace, start))
             measured = replace(measured, maps=maps)
         found = model.reconstruct(measured)
     return model.loss(found, batch)
-
-
-@torch.no_grad()
-def validation_ssim(
-    model: Reconstructor,
-    slices: SliceSet,
-    masks: Bool[Tensor, "slice col"],
-    training: ReconstructorTraining,
-) -> float:
-    """Return the mean SSIM of reconstructions under fixed masks, by the run's protocol.
-
-    Slices are made coarser where the masks have fewer columns.
-    """
-    model.eval()
-    total = torch.zeros((), device=slices.device)
-    for index in torch.arange(len(slices)).split(_VALIDATION_BATCH):
-        mine = share(index)
-        if not len(mine):
-            continue
-        batch = coarser(slices.batch(mine), masks.shape[1])
-        mask = masks[mine].to(slices.device) & batch.selectable
-        with _arithmetic(training, slices.device):
-            found = model(batch.kspace, mask)
-        image = batch.unnormalized(found, training.protocol)
-        total += ssim(image, batch.target, data_range=batch.data_range).sum()
-    return float(sum_over_processes(total)) / len(slices)
 
 
 def _check_centers(training: ReconstructorTraining, store: Store) -> None:
@@ -311,12 +287,6 @@ def check_trainable(model: Reconstructor, protocol: Protocol) -> None:
             f"{name} gives images in units that it finds itself; train it with protocol blind "
             "(--protocol blind)"
         )
-
-
-def _arithmetic(
-    training: ReconstructorTraining | JointTraining, device: torch.device
-) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16")
 
 
 def _save(run: Run | None, path: Path, model: Reconstructor, epoch: int) -> None:

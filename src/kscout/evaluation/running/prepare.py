@@ -37,6 +37,7 @@ from kscout.evaluation.running.trajectories import (
 from kscout.evaluation.summaries.summarize import choose_reference
 from kscout.metrics import PSNR_CEILING
 from kscout.policies.fixed import FixedOrder
+from kscout.training.validation import zero_filled_note
 
 Labelled = str | Path | tuple[str, Policy]
 """A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
@@ -198,6 +199,7 @@ def prepare(
         )
     notes.append(loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]))
     columns = (plan.n_initial, plan.horizon, plan.protocol, _start_of(plan), plan.columns_per_step)
+    notes.append(_zero_filled_note(frozen, slices, plan))
     use = Use(slices.shape, *columns)
     notes += network_notes(loaded, use)
     notes += policy_notes([(one.name, one.policy) for one in entries], loaded, use)
@@ -221,6 +223,14 @@ def _psnr_note(slices: SliceSet) -> str | None:
         f"PSNR is meaningless here: pixels reach {peak:.4g}, and the convention paper clamps "
         f"reconstructions to [0, {PSNR_CEILING}]; read SSIM, or import the images with --divide"
     )
+
+
+def _zero_filled_note(
+    network: Reconstructor, slices: SliceSet, plan: AcquisitionPlan
+) -> str | None:
+    horizon = min(plan.horizons or (plan.horizon,))
+    protocol = network.protocol_for(plan.protocol)
+    return zero_filled_note(network, slices, plan.start(slices), horizon, protocol)
 
 
 def loaded_network(reconstructor: Reconstructor | Path | str) -> Reconstructor:
