@@ -332,7 +332,7 @@ def test_what_cannot_be_trained_is_told(store: Store, tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"ZeroFilled has nothing to train.*; kscout has unet, "):
         attempt(Component("zero-filled"))
-    with pytest.raises(ConfigError, match="'unet' takes no 'depth'; it takes: n_channels"):
+    with pytest.raises(ConfigError, match="'unet' has no 'depth'; it accepts: n_channels"):
         attempt(Component("unet", {"depth": 3}))
     with pytest.raises(ConfigError, match=r"one of: fastmri-unet, module:Class, unet, varnet$"):
         attempt(Component("vnet"))
