@@ -1,15 +1,18 @@
 """Kill commands at random moments, run them again to the end, and compare with a run left alone.
 
 Half of the kills come at a random time of the command's duration, half at a random change that it
-makes to the disk: a file opened for writing, a rename, a folder made or a file removed. After one
-kill or two the same command runs to the end. All that it wrote must then equal, byte by byte, what
-an undisturbed run wrote, and nothing may lie beside it.
+makes to the disk: a file opened for writing, a rename, a folder made or a file removed. At a random
+time it gets SIGKILL, SIGTERM or SIGINT, without the processes that it started: these have to end
+within seconds, and those left over are counted. After one kill or two the same command runs to the
+end. All that it wrote must then equal, byte by byte, what an undisturbed run wrote, and nothing may
+lie beside it.
 
     python tests/fuzz/kill.py --n 200 --seed 0
     python tests/fuzz/kill.py --n 20 --only evaluate
 """
 
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -30,24 +33,34 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 
 from fuzz.cases import ARTIFACTS
-from fuzz.commands import EASY, ENTROPY, EVALUATE, IMPORT, MAKE, TRAIN, UNET
+from fuzz.commands import EASY, ENTROPY, EVALUATE, IMPORT, MAKE, POLICY, TRAIN, UNET
 from fuzz.forks import command, in_child, prepare, start
 from fuzz.judge import Snapshot, snapshot
 from fuzz.long_commands import JOINT
 from fuzz.volumes import stack
 
+_CAMPAIGN = ["campaign", "run", "tiny.toml", "--device", "cpu", "--workers"]
 COMMANDS: dict[str, list[str]] = {
     "data make": [*MAKE, "--volumes", "2,1,1", "--slices", "2"],
+    "data make, 2 processes": [*MAKE, "--volumes", "3,2,2", "--slices", "2", "--workers", "2"],
     "data import": IMPORT,
     "train reconstructor": [*UNET, "--epochs", "3"],
     "train policy": [*TRAIN, "--epochs", "3", "--seeds", "2"],
+    "train posterior": [
+        *(*POLICY[: POLICY.index("--set")], "--batch-size", "4", "--device", "cpu"),
+        *("--out", "trained", "--method", "posterior", "--epochs", "3"),
+        *("--set", "policy.n_channels=4", "--set", "policy.n_pools=1", "--set", "policy.n_draws=2"),
+        *("--set", "policy.n_first=1", "--set", "training.n_warm=2", "--convolution", "onednn"),
+        *("--set", "training.n_validated=2", "--set", "training.n_baseline_slices=4"),
+    ],
     "train joint": [*JOINT, "--updates", "6", "--epochs", "3"],
     "evaluate": [*EVALUATE, "--policy", "random", "--policy", "fixed", "--policy", "greedy"],
     "analyze": ENTROPY,
     "report": ["report", "results", "-o", "page.html", "--figures", "drawn"],
-    "campaign run": ["campaign", "run", "tiny.toml", "--workers", "0", "--device", "cpu"],
+    "campaign run": [*_CAMPAIGN, "0"],
+    "campaign run, 2 workers": [*_CAMPAIGN, "2"],
 }
-RARE = {"campaign run": 8}
+RARE = {"campaign run": 4, "campaign run, 2 workers": 4, "data make, 2 processes": 2}
 """Of that many turns a command takes one, killed by time alone: its work is done by processes that
 it starts, whose changes it cannot count."""
 
@@ -57,6 +70,9 @@ TIMED = {
 }
 """Keys of JSON files that tell when and how something was done: times, memory, and whether seeds
 that a kill separated went on together."""
+LEFT_S = 10.0
+"""Processes that a killed command started may live so long."""
+_PR_SET_CHILD_SUBREAPER = 36
 LEFT_OUT = re.compile(r"(^|/)(\.lock|checkpoint\.pt|log\.txt|report\.html)$")
 """Locks, checkpoints of runs that are done (they hold the times of epochs), logs, and the page of a
 campaign, which shows times; nothing else differs between two undisturbed runs."""
@@ -72,6 +88,8 @@ class Tally:
     wanted: Snapshot = field(default_factory=dict)
     n_kills: int = 0
     n_equal: int = 0
+    n_left: int = 0
+    """Processes that outlived the command that started them."""
     faults: list[str] = field(default_factory=list)
 
 
@@ -84,6 +102,8 @@ def main() -> int:
     asked = parser.parse_args()
     names = asked.only or list(COMMANDS)
     begin = time.perf_counter()
+    # Processes whose parent was killed become children of this one.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     with tempfile.TemporaryDirectory(prefix="kscout-kill-") as scratch:
         folder = Path(scratch)
         prepare(Path(shutil.copytree(ARTIFACTS, folder / "valid")), EASY)
@@ -176,10 +196,15 @@ def disturb(name: str, tally: Tally, draw: random.Random, folder: Path) -> None:
     for _ in range(draw.choice((1, 1, 2))):
         by_change = draw.random() < 0.5 and tally.n_changes > 0
         moment = draw.randrange(1, tally.n_changes + 1) if by_change else draw.random()
-        if kill(name, moment, tally.duration_s, here, folder / "log"):
+        sent = signal.SIGKILL if by_change else draw.choice(_SIGNALS)
+        is_killed = kill(name, moment, sent, tally.duration_s, here, folder / "log")
+        tally.n_left += (n_left := left_over())
+        if is_killed:
             tally.n_kills += 1
             told = f"before change {moment}" if by_change else f"after {moment:.0%} of the time"
-            moments.append(told)
+            moments.append(f"by {sent.name} {told}")
+        if n_left:
+            tally.faults.append(f"{name}: {n_left} processes outlived {sent.name}")
     ended = in_child(lambda: command(COMMANDS[name]), here, folder / "log")
     found = _last_words(ended.output) if ended.code else differing(tally.wanted, written(here))
     if found and moments:
@@ -190,17 +215,50 @@ def disturb(name: str, tally: Tally, draw: random.Random, folder: Path) -> None:
     shutil.rmtree(here)
 
 
-def kill(name: str, moment: float, duration_s: float, here: Path, log: Path) -> bool:
-    """Run a command and kill it with all that it started; say whether it was still running."""
+def kill(
+    name: str, moment: float, sent: signal.Signals, duration_s: float, here: Path, log: Path
+) -> bool:
+    """Run a command and end it by a signal; return whether it was still running."""
     if isinstance(moment, int):
         child = start(lambda: _until_change(name, moment), here, log)
     else:
-        child = start(lambda: command(COMMANDS[name]), here, log)
+        child = start(lambda: _interruptible(name), here, log)
         time.sleep(moment * duration_s)
-        _kill_all(child)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    _kill_all(child)
-    return code == -signal.SIGKILL
+        os.kill(child, sent)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (-sent, 128 + sent)
+
+
+_SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
+def _interruptible(name: str) -> int:
+    # A shell that starts this script in the background has it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return command(COMMANDS[name])
+
+
+def left_over() -> int:
+    """Wait for processes whose parent has ended; kill and count those that go on."""
+    end = time.monotonic() + LEFT_S
+    while orphans := _children():
+        if time.monotonic() > end:
+            for orphan in orphans:
+                os.kill(orphan, signal.SIGKILL)
+            return len(orphans) + left_over()
+        time.sleep(0.05)
+    return 0
+
+
+def _children() -> list[int]:
+    """Return the running child processes of this one."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                break
+        except ChildProcessError:
+            return []
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return [int(number) for number in listed.split()]
 
 
 def _until_change(name: str, number: int) -> int:
@@ -214,13 +272,6 @@ def _until_change(name: str, number: int) -> int:
 
     on_change(count)
     return command(COMMANDS[name])
-
-
-def _kill_all(child: int) -> None:
-    try:
-        os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def written(here: Path) -> Snapshot:
@@ -259,15 +310,15 @@ def _last_words(output: str) -> str:
 
 def table(tallies: dict[str, Tally]) -> str:
     """Return counts by command as a Markdown table."""
-    lines = ["| command | takes (s) | changes to the disk | kills | equal afterwards |"]
-    lines.append("|---|---:|---:|---:|---:|")
+    lines = ["| command | takes (s) | changes to the disk | kills | equal afterwards | left over |"]
+    lines.append("|---|---:|---:|---:|---:|---:|")
     for name, tally in tallies.items():
-        counts = f"{tally.n_changes} | {tally.n_kills} | {tally.n_equal}"
+        counts = f"{tally.n_changes} | {tally.n_kills} | {tally.n_equal} | {tally.n_left}"
         lines.append(f"| {name} | {tally.duration_s:.1f} | {counts} |")
-        lines += [f"| {fault} | | | | |" for fault in tally.faults]
-    n_kills = sum(tally.n_kills for tally in tallies.values())
-    n_equal = sum(tally.n_equal for tally in tallies.values())
-    lines.append(f"| all | | | {n_kills} | {n_equal} |")
+        lines += [f"| {fault} | | | | | |" for fault in tally.faults]
+    counted = ("n_kills", "n_equal", "n_left")
+    sums = [str(sum(getattr(tally, one) for tally in tallies.values())) for one in counted]
+    lines.append(f"| all | | | {' | '.join(sums)} |")
     return "\n".join(lines)
 
 
