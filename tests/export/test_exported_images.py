@@ -1,6 +1,7 @@
 """Exported reconstructions are those of sessions, and are read back from every format."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ import torch
 from typer.testing import CliRunner
 
 from coil_data import coil_kspace, coil_store, imported
+from dicom_files import write_dicom
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.cli import app
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.kinds import IMAGES, KSPACE
+from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
+from kscout.export.image_files import Volume
 from kscout.export.volumes import ExportSetting, _name, export_store
 from kscout.policies import save
 from kscout.policies.fixed import CenterOut, FixedOrder
@@ -116,6 +120,36 @@ def test_dicom_is_a_secondary_capture_that_tells_its_spacing(tmp_path: Path) -> 
     image = Store.open(tmp_path / "store").split("test").magnitudes()[0].numpy()
     shown = first.pixel_array * float(first.RescaleSlope) + float(first.RescaleIntercept)
     np.testing.assert_allclose(shown, image, atol=image.max() / 2**15)
+
+
+@pytest.mark.parametrize("source", ["nifti", "dicom"])
+def test_the_distance_of_slices_survives(source: str, tmp_path: Path) -> None:
+    stack = np.random.default_rng(0).random((3, *SIZE), dtype=np.float32) * 1000
+    (tmp_path / "in").mkdir()
+    if source == "nifti":
+        image = nibabel.Nifti1Image(stack.transpose(2, 1, 0), np.diag([1.3, 0.9, 4.5, 1]))
+        nibabel.save(image, tmp_path / "in" / "a.nii")
+    for number, pixels in enumerate(stack if source == "dicom" else []):
+        place = {"ImagePositionPatient": [0, 0, 4.5 * number], "PixelSpacing": [0.9, 1.3]}
+        place["ImageOrientationPatient"] = [1, 0, 0, 0, 1, 0]
+        write_dicom(tmp_path / "in" / f"{number}.dcm", pixels, **place)
+    import_folder(tmp_path / "in", tmp_path / "store", ImportSettings(held_out=0))
+    words = ("--reconstructor", "zero-filled", "--split", "train", "--format")
+    (file,) = run(tmp_path / "store", tmp_path / "nifti", *words, "nifti")
+    np.testing.assert_allclose(nibabel.load(file).header.get_zooms(), (1.3, 0.9, 4.5), rtol=1e-6)
+    (folder,) = run(tmp_path / "store", tmp_path / "dicom", *words, "dicom")
+    import_folder(folder, tmp_path / "again", ImportSettings(held_out=0))
+    (record,) = Store.open(tmp_path / "again").manifest.volumes
+    assert record.geometry is not None and record.geometry.slice_mm == 4.5
+
+
+def test_slices_without_a_constant_distance_have_none(tmp_path: Path) -> None:
+    record = VolumeRecord("test", "a", SIZE, (0, 1, 3), 1.0, "a", "", (0, SIZE[1]))
+    images, masks = np.ones((3, *SIZE), np.float32), np.ones((3, SIZE[1]), bool)
+    for slices, expected_mm in (((0, 1, 3), None), ((1, 3, 5), 9.0), ((7,), 4.5)):
+        geometry = Geometry(SIZE, slice_mm=4.5)
+        changed = replace(record, slices=slices, geometry=geometry)
+        assert Volume(images, masks, changed, {}).slice_mm == expected_mm
 
 
 def test_the_same_export_makes_the_same_bytes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from kscout.data.importing.resampling import Spacing, resampled_size
@@ -71,7 +72,11 @@ def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
 def _describe_geometry(store: Store) -> list[dict[str, Any]]:
     """Describe how images of files became images of the store, most frequent way first."""
     records = [record for record in store.manifest.volumes if record.geometry is not None]
-    counts = Counter((record.geometry, record.size) for record in records)
+    # Volumes that differ in nothing that is described here are counted together.
+    counts = Counter(
+        (record.geometry and replace(record.geometry, slice_mm=None), record.size)
+        for record in records
+    )
     return [
         _describe_change(count, geometry, size)
         for (geometry, size), count in counts.most_common()

@@ -41,6 +41,8 @@ class Geometry:
     """Whether columns of the store were rows of the file, along the readout."""
     is_compressed: bool | None = None
     """Whether coils were compressed; None if compression was not requested."""
+    slice_mm: float | None = None
+    """Distance of neighboring slices of the file; None if unspecified or not constant."""
 
     @property
     def is_computed(self) -> bool:

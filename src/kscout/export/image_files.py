@@ -40,6 +40,15 @@ class Volume:
         return None if geometry is None else geometry.stored_mm
 
     @property
+    def slice_mm(self) -> float | None:
+        """Distance of neighboring slices; None if unknown or not constant."""
+        geometry, steps = self.record.geometry, set(np.diff(self.record.slices).tolist())
+        known = None if geometry is None else geometry.slice_mm
+        if known is None or len(steps) > 1:
+            return None
+        return known * (steps.pop() if steps else 1)
+
+    @property
     def summary(self) -> str:
         return f"kscout: {self.about['reconstruction']}, {self.about['policy']}; research only"
 
@@ -61,7 +70,8 @@ def write_nifti(path: Path, volume: Volume) -> None:
     nibabel = _package("nibabel", path)
     rows_mm, cols_mm = volume.spacing_mm or (1.0, 1.0)
     data = np.ascontiguousarray(volume.images[:, ::-1, ::-1].transpose(2, 1, 0))
-    image = nibabel.Nifti1Image(data, np.diag([cols_mm, rows_mm, 1.0, 1.0]))
+    slice_mm = volume.slice_mm or 1.0
+    image = nibabel.Nifti1Image(data, np.diag([cols_mm, rows_mm, slice_mm, 1.0]))
     image.header.set_xyzt_units("mm")
     image.header["descrip"] = volume.summary.encode("ascii", "replace")[:79]
     with written_whole(path) as aside:
@@ -113,6 +123,8 @@ def _capture(pydicom: Any, volume: Volume, shape: tuple[int, ...]) -> Any:  # no
     data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 16, 15, 0
     if volume.spacing_mm is not None:
         data.PixelSpacing = [f"{step:.9g}" for step in volume.spacing_mm]
+    if volume.slice_mm is not None:
+        data.SpacingBetweenSlices = f"{volume.slice_mm:.9g}"
     return data
 
 

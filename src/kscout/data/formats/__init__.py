@@ -48,6 +48,8 @@ class Scan(NamedTuple):
     """Contrast as named in the file."""
     spacing_mm: tuple[float, float] | None = None
     """Distance of neighboring rows, and of neighboring columns; None if unspecified."""
+    slice_mm: float | None = None
+    """Distance of neighboring slices; None if unspecified or not constant."""
 
 
 def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module

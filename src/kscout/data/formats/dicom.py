@@ -76,6 +76,7 @@ def read_dicom_series(folder: Path) -> Scan:
         np.concatenate(frames),
         str(getattr(slices[0], "SeriesDescription", "")),
         spacings.pop() if len(spacings) == 1 else None,
+        _slice_spacing(slices),
     )
 
 
@@ -114,10 +115,23 @@ def _end_of_meta(pydicom: Any, path: Path) -> int:  # noqa: ANN401 - a module
 
 def _spacing(data: Any) -> tuple[float, float] | None:  # noqa: ANN401 - pydicom data sets are dynamic
     """Return the spacing of rows and of columns; frames of one file may share it."""
-    groups = data.get("SharedFunctionalGroupsSequence") or [data]
-    measures = groups[0].get("PixelMeasuresSequence") or [data]
-    spacing = measures[0].get("PixelSpacing")
+    spacing = _measures(data).get("PixelSpacing")
     return None if spacing is None or len(spacing) != 2 else (float(spacing[0]), float(spacing[1]))
+
+
+def _slice_spacing(slices: list[Any]) -> float | None:
+    """Return the distance of sorted slices by their positions, or as the file states it."""
+    steps = np.diff([_position(data)[0] for data in slices])
+    if len(steps) and steps.min() > 0:
+        is_constant = steps.max() < 1.01 * steps.min()
+        return float(f"{steps.mean():.6g}") if is_constant else None
+    stated = {_measures(data).get("SpacingBetweenSlices") for data in slices}
+    return float(stated.pop() or 0) or None if len(stated) == 1 else None
+
+
+def _measures(data: Any) -> Any:  # noqa: ANN401 - pydicom data sets are dynamic
+    groups = data.get("SharedFunctionalGroupsSequence") or [data]
+    return (groups[0].get("PixelMeasuresSequence") or [data])[0]
 
 
 def _position(data: Any) -> tuple[float, int]:  # noqa: ANN401 - pydicom data sets are dynamic

@@ -66,5 +66,5 @@ def read_nifti(path: Path, plane: Plane = "axial") -> Scan:
     first, second = (other for other in range(3) if other != axis)
     images = data.transpose(axis, second, first)[:, ::-1, ::-1]
     # The header stores 32 bit, so that 0.9 mm is read as 0.89999998.
-    rows_mm, cols_mm = (float(f"{steps_mm[axis]:.6g}") for axis in (second, first))
-    return Scan(images, spacing_mm=(rows_mm, cols_mm))
+    rows_mm, cols_mm, slice_mm = (float(f"{steps_mm[x]:.6g}") for x in (second, first, axis))
+    return Scan(images, spacing_mm=(rows_mm, cols_mm), slice_mm=slice_mm)

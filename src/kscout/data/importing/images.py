@@ -1,5 +1,6 @@
 """Importing images: cropping and resampling a volume before it is stored."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -61,7 +62,8 @@ def prepare_images(
     path, images = volume.path, scan.images
     numbers = kept_slices(len(images), path, settings)
     images = images[numbers.start : numbers.stop]
-    geometry = Geometry(images.shape[1:], scan.spacing_mm, scan.spacing_mm)
+    slice_mm = scan.slice_mm if scan.slice_mm and 0 < scan.slice_mm < math.inf else None
+    geometry = Geometry(images.shape[1:], scan.spacing_mm, scan.spacing_mm, slice_mm=slice_mm)
     given = (settings.size, settings.pad)
     size, pad = (None if one is None else sides(one) for one in given)
     if settings.resample:
