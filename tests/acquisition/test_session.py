@@ -215,7 +215,7 @@ def test_what_cannot_be_measured_is_refused_and_changes_nothing(
     [
         ({"n_rows": 0}, "n_rows"),
         ({"budget": 2}, "cannot hold a start of 3"),
-        ({"budget": 17}, "no column left"),
+        ({"budget": 17}, "lower the budget to 16 or less"),
         ({"initial": 0}, "cannot hold a start of 0"),
         ({"initial": (3, 3)}, "twice"),
         ({"initial": (0, 15), "selectable": tuple(range(15))}, "outside the matrix"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kscout import policies, reconstruction
+from kscout import names, policies, reconstruction
 from kscout.acquisition.state import shown_to
 from kscout.cli import app
 from kscout.core import Measurement, Observation, Reconstruction, Reconstructor
@@ -132,15 +132,21 @@ def test_a_policy_alone_is_given_what_it_sees(tmp_path: Path, unchecked: None) -
 
 
 @pytest.mark.parametrize("n_coils", [1, 3])
-@pytest.mark.parametrize("name", ["unet", "fastmri-unet", "varnet", "sense"])
+@pytest.mark.parametrize("name", ["unet", "fastmri-unet", "varnet", "sense", "unrolled"])
 def test_the_graph_computes_what_kscout_does(
-    name: str, n_coils: int, unchecked: None, generator: torch.Generator
+    name: str,
+    n_coils: int,
+    unchecked: None,
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without an exporter: real arithmetic is that of complex numbers, for any number of coils."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "outside"))
     varnet, column = complex_networks()
     unet, conv = networks()
     fastmri = FastMRIUNet(n_channels=2, n_pools=1).eval()
     made = {"unet": unet, "fastmri-unet": fastmri, "varnet": varnet, "sense": Sense()}
+    made["unrolled"] = names.RECONSTRUCTORS.resolve("unrolled:Unrolled")().eval()
     reconstructor: Reconstructor = made[name]  # type: ignore[assignment]
     pairs = torch.randn(2, n_coils, N_ROWS, N_COLS, 2, generator=generator)
     kspace, mask = torch.view_as_complex(pairs), torch.rand(2, N_COLS, generator=generator) < 0.5
@@ -167,7 +173,11 @@ def test_the_graph_computes_what_kscout_does(
 
 def test_what_has_no_words_is_refused_and_writes_nothing(tmp_path: Path, unchecked: None) -> None:
     out = tmp_path / "none.onnx"
-    with pytest.raises(ConfigError, match=r"^Odd cannot be exported"):
+    words = r"^Odd cannot be exported .*: the operator angle of complex .* .torch.view_as_real"
+    with pytest.raises(ConfigError, match=words):
+        export_onnx(out, Odd(), None, n_rows=N_ROWS, n_cols=N_COLS)
+    Odd.reconstruct = lambda _, measured: Reconstruction.of(measured.zero_filled.angle().sum(1))
+    with pytest.raises(ConfigError, match=words):
         export_onnx(out, Odd(), None, n_rows=N_ROWS, n_cols=N_COLS)
     with pytest.raises(ConfigError, match="oracle"):
         oracle = policies.build("oracle", n_cols=N_COLS, n_initial=3, horizon=4)

@@ -22,6 +22,7 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor], Any]] = {
     "multiplied": lambda x, real: torch.addcmul(x, x, real, value=-1),
     "moved": lambda x, _: x.flatten(0, 1)[:, None].unflatten(0, (2, 3))[..., [2, 0, 1]],
     "norm": lambda x, _: torch.linalg.vector_norm(x, dim=-3, keepdim=True),
+    "seen as real": lambda x, real: torch.view_as_complex(torch.view_as_real(x * real)) * real,
     "size": lambda x, _: torch.abs(x) + x.abs(),
 }
 

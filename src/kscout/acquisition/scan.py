@@ -55,8 +55,13 @@ class Scan:
                 f"a budget of {self.budget} columns cannot hold a start of {n_initial}; start from "
                 f"1..{self.budget} columns, or raise the budget"
             )
-        horizon = self.budget - n_initial
-        check_budget(self.allowed()[None], n_initial=initial, horizon=horizon)
+        allowed = self.allowed()
+        if self.budget > (n_allowed := int(allowed.sum())):
+            raise ConfigError(
+                f"a budget of {self.budget} columns is more than the {n_allowed} that can be "
+                f"measured; lower the budget to {n_allowed} or less"
+            )
+        check_budget(allowed[None], n_initial=initial, horizon=self.budget - n_initial)
 
     @property
     def start(self) -> tuple[int, ...]:

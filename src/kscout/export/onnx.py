@@ -25,7 +25,7 @@ from kscout.columns import LEAST_CENTRAL
 from kscout.compatibility import Use, check_matrix, network_notes, policy_notes, warn
 from kscout.core import Measurement, Observation, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
-from kscout.export.pairs import from_pairs, real_arithmetic
+from kscout.export.pairs import MissingOperatorError, from_pairs, real_arithmetic
 from kscout.files import written_whole
 from kscout.kernels.registry import compiled_kernels
 from kscout.physics.coils import combine, keep, rough_sensitivities
@@ -254,14 +254,25 @@ def _traced(graph: Graph, n_rows: int, n_cols: int) -> Any:  # noqa: ANN401 - a 
                 dynamic_shapes=shapes,
             )
     except Exception as error:  # the exporter wraps any exception of a network
-        reason = " ".join(str(error).split())[:200]
         parts = [type(x).__name__ for x in (graph.reconstructor, graph.policy) if x is not None]
         raise ConfigError(
-            f"{' and '.join(parts)} cannot be exported for {n_rows}x{n_cols} images ({reason}); "
-            "try another size or network"
+            f"{' and '.join(parts)} cannot be exported for {n_rows}x{n_cols} images: "
+            f"{_cause(error, is_alone=graph.reconstructor is None)}"
         ) from error
     assert program is not None
     return program.model_proto
+
+
+def _cause(error: Exception, *, is_alone: bool) -> str:
+    """Return why a network cannot be exported, and what helps."""
+    without = "use another operator" if is_alone else "use another one, or export only a policy"
+    if isinstance(error, MissingOperatorError):
+        return (
+            f"the operator {error} of complex tensors has no counterpart in ONNX; compute it from "
+            "real and imaginary parts (torch.view_as_real), or leave out the reconstruction"
+        )
+    reason = " ".join(str(error).split())[:300]
+    return f"{reason}; if this names an operator, {without}; otherwise try another size"
 
 
 def _checked(

@@ -19,6 +19,11 @@ Handler = Callable[..., Any]
 
 
 @final
+class MissingOperatorError(AttributeError, TypeError):
+    """An operator of complex tensors that `Pairs` do not have."""
+
+
+@final
 class Pairs:
     """A complex tensor as real and imaginary parts of one shape."""
 
@@ -43,8 +48,7 @@ class Pairs:
     ) -> Any:  # noqa: ANN401 - whatever the function returns
         handler = _HANDLERS.get(function)
         if handler is None:
-            name = getattr(function, "__name__", str(function))
-            raise TypeError(f"{name} of complex numbers has no words here")
+            raise MissingOperatorError(getattr(function, "__name__", str(function)))
         return handler(*given, **(named or {}))
 
     @property
@@ -58,6 +62,9 @@ class Pairs:
     def each(self, change: Callable[[Tensor], Tensor]) -> "Pairs":
         """Return what a function that moves values makes of both parts."""
         return Pairs(change(self.real), change(self.imag))
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - never returns
+        raise MissingOperatorError(name)
 
     def __len__(self) -> int:
         return len(self.real)
@@ -212,6 +219,7 @@ _HANDLERS: dict[Any, Handler] = {
     torch.linalg.vector_norm: _norm,
     torch.zeros_like: lambda x: x.each(torch.zeros_like),
     torch.abs: Pairs.abs,
+    torch.view_as_real: lambda x: torch.stack((x.real, x.imag), dim=-1),
     # A real tensor comes first, and a pair second.
     Tensor.mul: lambda x, y: y * x,
     Tensor.__mul__: lambda x, y: y * x,
@@ -220,7 +228,12 @@ _HANDLERS: dict[Any, Handler] = {
     Tensor.sub: lambda x, y: -y + x,
     Tensor.__sub__: lambda x, y: -y + x,
 }
-_OF_REAL: dict[Any, Handler] = {**_FOURIER, torch.complex: Pairs, torch.std_mean: _std_mean}
+_OF_REAL: dict[Any, Handler] = {
+    **_FOURIER,
+    torch.complex: Pairs,
+    torch.view_as_complex: from_pairs,
+    torch.std_mean: _std_mean,
+}
 """Functions that are replaced even for real arguments."""
 
 
