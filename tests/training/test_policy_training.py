@@ -1,6 +1,7 @@
 """A policy's training is repeatable, survives a kill, and is the same alone, together or shared."""
 
 import math
+import operator
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -25,7 +26,7 @@ from kscout.policies import POLICIES, load
 from kscout.reconstruction import save
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.runs import read_run
+from kscout.runs import Progress, read_run
 from kscout.training.estimators.gradient import Drawn
 from kscout.training.estimators.greedy import Greedy
 from kscout.training.policy import train_policies, train_policy
@@ -94,6 +95,32 @@ def test_a_policy_trains_under_the_protocol_of_its_reconstruction(
     assert read_weights(run.path / "weights.safetensors").extra["protocol"] == protocol
     notes = [one for one in caplog.messages if "trained for protocol paper and is used" in one]
     assert notes == [run.provenance.notes["protocol"]] if protocol == "blind" else not notes
+
+
+def test_updates_tell_their_mean_and_epochs_a_picture(store: Store, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    pictures: list[Tensor] = []
+
+    def see(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.picture is not None:
+            pictures.append(progress.picture())
+
+    train_policy(SMALL, store, "zero-filled", tmp_path / "a", device="cpu", on_step=see)
+    updates = [one for one in seen if one.epoch == 1 and not one.record]
+    (record,) = [one for one in seen if one.epoch == 1 and one.record]
+    n_slices, size = len(store.split("train")), SMALL.training.batch_size
+    sizes = [min(size, n_slices - size * step) for step in range(len(updates))]
+    means = [float(one.means["ssim"]) for one in updates]
+    expected = pytest.approx(record.record["train_ssim"])
+    assert sum(map(operator.mul, means, sizes)) / n_slices == expected
+    picture, (n_rows, n_cols) = pictures[0], store.split("val").shape[1:]
+    assert len(pictures) == 2 and picture.shape == (n_rows + 1, 3 * n_cols)
+    setting = SMALL.acquisition
+    assert picture[-1, :n_cols].sum() == setting.n_initial + setting.horizon
+    train_policy(SMALL, store, "zero-filled", tmp_path / "b", device="cpu")
+    weights = [(tmp_path / x / "weights.safetensors").read_bytes() for x in "ab"]
+    assert weights[0] == weights[1], "a picture changes nothing"
 
 
 def test_epochs_that_never_come_are_kept_of_no_new_run(store: Store, tmp_path: Path) -> None:

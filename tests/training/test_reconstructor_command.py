@@ -1,9 +1,11 @@
 """`kscout train reconstructor` resolves its settings, tells how it goes and answers in JSON."""
 
 import json
+import operator
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_stores import blob_store
 from typer.testing import CliRunner
 
@@ -12,6 +14,8 @@ from kscout.cli.train import app, resolve_reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.runs import read_run
 
+_EVENTS = ("tensorboard", "tensorboard/updates")
+BATCH = 4
 TINY = "--channels 2 --batch-size 4 --set reconstructor.n_pools=2 --convolution native".split()
 
 
@@ -46,7 +50,18 @@ def test_the_answer_is_one_json_object_and_epochs_are_told(store: str, tmp_path:
     assert "loss" in lines[0] and "validation SSIM" in lines[0] and "min left" in lines[0]
     run = read_run(out)
     assert run.config["reconstructor"] == {"name": "unet", "n_channels": 2, "n_pools": 2}
-    assert list((out / "tensorboard").glob("events.out.*"))
+    events, updates = (EventAccumulator(str(out / x)).Reload() for x in _EVENTS)
+    assert [one.step for one in events.Scalars("val_ssim")] == [1, 2]
+    losses = [one.value for one in updates.Scalars("loss")]
+    n_steps = len(losses) // 2
+    first, n_slices = run.metrics[0], run.metrics[0]["n_slices"]
+    sizes = [min(BATCH, n_slices - BATCH * step) for step in range(n_steps)]
+    mean = sum(map(operator.mul, losses[:n_steps], sizes)) / n_slices
+    assert n_steps == -(-n_slices // BATCH) and mean == pytest.approx(first["train_loss"])
+    pictures = events.Images("target, reconstruction, error and columns")
+    assert [one.step for one in pictures] == [1, 2] and pictures[0].width == 3 * 24
+    (settings,) = events.Tensors("run/text_summary")
+    assert b"n_epochs = 2" in settings.tensor_proto.string_val[0]
     assert "finished before" not in result.stderr
     told = CliRunner().invoke(app, [word for word in words if word != "--json"])
     assert (

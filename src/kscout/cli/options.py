@@ -29,7 +29,13 @@ Assignments = Annotated[
 Seeds = Annotated[
     int, typer.Option(min=1, max=1000, help="Number of seeds to train, in OUT/seed-N.")
 ]
-Tensorboard = Annotated[bool, typer.Option("--tensorboard", help="Write event files.")]
+Tensorboard = Annotated[
+    bool,
+    typer.Option(
+        "--tensorboard",
+        help="Write events: settings, the loss of updates, scores and pictures of epochs.",
+    ),
+]
 
 _Command = Callable[..., None]
 

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 
 from kscout.cli.console import console
-from kscout.errors import ConfigError
+from kscout.cli.tensorboard import Events
 from kscout.evaluation.progress import Step
 from kscout.names import metric_word
 from kscout.runs import Progress, RunRecord
@@ -79,14 +79,13 @@ def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
     place = console(stderr=True)
     show = _bar if place.is_terminal else _lines
     is_trained = False
-    with show(place) as draw, _events(tensorboard) as write:
+    with show(place) as draw, closing(Events(tensorboard)) as events:
 
         def on_step(progress: Progress) -> None:
             nonlocal is_trained
             is_trained = True
             draw(progress)
-            if progress.record:
-                write(progress.record)
+            events.write(progress)
 
         yield on_step
     if not is_trained:
@@ -262,31 +261,3 @@ def _facts(record: dict[str, Any]) -> str:
     names = {"train_loss": "loss", **names}
     scores = [f"{word} {record[key]:.4f}" for key, word in names.items() if key in record]
     return "  ".join(scores)
-
-
-@contextmanager
-def _events(folder: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
-    if folder is None:
-        yield lambda _: None
-        return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ConfigError(
-            "--tensorboard needs a package that is not installed; pip install 'kscout[tensorboard]'"
-        ) from error
-    writers: list[Any] = []
-
-    def write(record: dict[str, Any]) -> None:
-        # Opened late, because a run rejects a folder with other content.
-        if not writers:
-            writers.append(SummaryWriter(str(folder), purge_step=record["epoch"]))
-        for name, value in record.items():
-            if name != "epoch" and isinstance(value, int | float):
-                writers[0].add_scalar(name, value, record["epoch"])
-
-    try:
-        yield write
-    finally:
-        for writer in writers:
-            writer.close()

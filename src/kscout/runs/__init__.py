@@ -19,11 +19,11 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeGuard, final
+from typing import Any, SupportsFloat, TypeGuard, final
 
 from kscout.config import (
     Config,
@@ -62,6 +62,10 @@ class Progress:
     """The latest line of `metrics.jsonl`; empty inside an epoch."""
     typical_epoch: int | None = None
     """The first epoch with the duration of later ones; None if all epochs and steps are alike."""
+    means: Mapping[str, SupportsFloat] = field(default_factory=dict)
+    """Means over the batch of this step, such as its loss, which may still be on the device."""
+    picture: Callable[[], Any] | None = None
+    """After an epoch: returns gray values (row x column) of an example; nothing if not called."""
 
 
 @final

@@ -7,7 +7,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final
 
@@ -64,6 +65,8 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
         self.sums: list[dict[str, Tensor]] = [{} for _ in trainees]
         """Sums of each trainee over the steps of this epoch."""
         self.n_taken, self.is_between, self.saved_s = 0, True, time.monotonic()
+        self.means: dict[str, Tensor] = {}
+        """Means of the first trainee over the batch of the last step, to be shown."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Make the draws of an epoch, counted from 1."""
@@ -102,7 +105,7 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
                 self.take_step(epoch, step)
                 self.n_taken, self.is_between = step + 1, True
             where = (epoch, training.n_epochs, step + 1, self.n_steps)
-            on_step(Progress(*where, typical_epoch=self.typical_epoch))
+            on_step(Progress(*where, typical_epoch=self.typical_epoch, means=self.means))
             if time.monotonic() - self.saved_s > SAVE_EVERY_S:
                 self.save_part(epoch)
         return self.end_epoch(epoch)
@@ -157,6 +160,7 @@ def train_epochs(
     make_course: Callable[[Sequence[Trainee[Any, Any]]], CourseT],
     validate: Callable[[CourseT, int], Mapping[str, float]],
     *,
+    picture: Callable[[CourseT], Tensor],
     device: torch.device,
     on_step: OnStep,
 ) -> None:
@@ -169,6 +173,7 @@ def train_epochs(
         make_course: how such trainees learn together.
         validate: means over held-out slices of one trainee of a course, `val_ssim` among them; the
             first decides which epoch is best.
+        picture: what `on_step` may show of the first trainee of a course after an epoch.
         device: where they learn.
         on_step: called after each optimizer step, and with the epoch's record after each epoch.
     """
@@ -180,13 +185,19 @@ def train_epochs(
                 if course is None or [*map(id, course.trainees)] != [*map(id, active)]:
                     course = make_course(active)
                     _begin(course, validate)
-                _train_epoch(course, epoch, validate, device=device, on_step=on_step)
+                on_epoch = _shown(on_step, partial(picture, course))
+                _train_epoch(course, epoch, validate, device=device, on_step=on_epoch)
     except (KeyboardInterrupt, SystemExit):
         for trainee in trainees:
             trainee.log_position()
         raise
     for trainee in trainees:
         trainee.finish()
+
+
+def _shown(on_step: OnStep, picture: Callable[[], Tensor]) -> OnStep:
+    """Return a callback that receives a picture with the record of an epoch."""
+    return lambda told: on_step(replace(told, picture=picture) if told.record else told)
 
 
 def _alike(trainees: Sequence[Trainee[Any, Any]]) -> list[list[Trainee[Any, Any]]]:

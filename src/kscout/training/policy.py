@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
@@ -46,6 +46,7 @@ from kscout.training.distributed import (
 )
 from kscout.training.estimators import Estimator, PolicyTrainee
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
+from kscout.training.panel import final_picture
 from kscout.training.starting import begin_from, network_of
 from kscout.training.trainee import Trainee
 from kscout.training.validation import zero_filled_note
@@ -156,6 +157,7 @@ def _train(
             trainees,
             lambda active: estimator(active, learned, frozen),
             partial(_validation, held_out),
+            picture=partial(_picture, held_out),
             device=device,
             on_step=on_step,
         )
@@ -165,6 +167,12 @@ def _validation(slices: SliceSet, estimator: Estimator, number: int) -> dict[str
     estimator.evaluated(number).eval()
     policy, config = estimator.chooser(number), estimator.trainees[number].config
     return final_scores(policy, estimator.reconstructor, estimator.validated(slices), config)
+
+
+def _picture(slices: SliceSet, estimator: Estimator) -> Tensor:
+    estimator.evaluated(0).eval()
+    policy, config = estimator.chooser(0), estimator.trainees[0].config
+    return final_picture(policy, estimator.reconstructor, estimator.validated(slices), config)
 
 
 @torch.no_grad()

@@ -51,6 +51,7 @@ from kscout.training.loop import (
     train_epochs,
 )
 from kscout.training.masks import MaskDistribution
+from kscout.training.panel import panel
 from kscout.training.trainee import Trainee
 from kscout.training.validation import VALIDATION_BATCH, arithmetic, validation_ssim
 
@@ -126,12 +127,20 @@ def _train(
     def validate(course: Supervised, number: int) -> dict[str, float]:
         return {"val_ssim": score(course.evaluated(number))}
 
+    @torch.no_grad()
+    def picture(course: Supervised) -> Tensor:
+        model, mask = course.evaluated(0).eval(), masks[-1][:1].to(slices.device)
+        batch = coarser(held_out.batch(torch.tensor([0])), mask.shape[1])
+        image = batch.unnormalized(model(batch.kspace, mask & batch.selectable), training.protocol)
+        return panel(batch.target[0], image[0], mask[0])
+
     trainee.note(val_ssim_zero_filled=score(ZeroFilled()))
     with convolution(backend):
         train_epochs(
             [trainee],
             lambda trainees: Supervised(trainees, slices),
             validate,
+            picture=picture,
             device=slices.device,
             on_step=on_step,
         )
@@ -217,6 +226,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
             group["lr"] = self._rate(epoch, step)
         self.trainee.optimizer.step()
         self.add(0, loss=summed)
+        self.means = {"loss": summed / max(1, len(mine))}
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         mask, *tensors = inputs

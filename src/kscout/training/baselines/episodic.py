@@ -109,12 +109,15 @@ class Episodic(Estimator):
             new, scores, n_acquired = self.acquire(number, epoch, places, order)
             memory.add(*new)
             self.add(number, **scores, n_acquired=torch.tensor(n_acquired))
+            self.means = {}
             return
         at -= self.n_parts
         shape = (self.n_updates, training.batch_size)
         generator = keyed_generator("replay", training.seed, epoch)
         rows = torch.randint(len(memory), shape, generator=generator)[at]
-        self.add(number, loss=self.update(number, (epoch - 1) * self.n_updates + at, rows))
+        loss = self.update(number, (epoch - 1) * self.n_updates + at, rows)
+        self.add(number, loss=loss)
+        self.means = {} if number else {"loss": loss}
 
     def end_epoch(self, epoch: int) -> list[EpochResult]:
         """Return means over the slices and optimizer steps of the round."""

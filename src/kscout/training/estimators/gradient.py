@@ -31,7 +31,7 @@ from kscout.core import Policy, SliceBatch
 from kscout.names import is_outside, metric_word
 from kscout.policies.views import View
 from kscout.randomness import keyed_generator
-from kscout.training.distributed import average_gradients, share, sum_over_processes
+from kscout.training.distributed import average_gradients, n_processes, share, sum_over_processes
 from kscout.training.estimators import EpochResult, Estimator
 from kscout.training.gradients import Backward, EagerGradients, GraphedGradients
 
@@ -163,6 +163,10 @@ class GradientEstimator(Estimator, ABC):
                 group["lr"] = self.step_size(trainee.config.training, epoch, step)
             trainee.optimizer.step()
             self.add(number, score=scores[number])
+        training, n_all = self.trainees[0].config.training, len(self.slices)
+        n_slices = min(training.batch_size, n_all - step * training.batch_size)
+        score = scores[0] * n_processes() / n_slices
+        self.means = {metric_word(training.metric): score}
         self.step_taken(self.drawn, step)
 
     @final

@@ -84,9 +84,11 @@ class Joint(Course[Pair, JointConfig]):
         """Take an update of the reconstruction, and one of the sampler where it is due."""
         number = self.training.updates_of(epoch)[step]
         self._prepare(epoch, number, is_new=step == 0)
-        self.add(0, loss=self._learn(number, self.draws[step]))
+        self.means = {"loss": self._learn(number, self.draws[step])}
+        self.add(0, **self.means)
         if self.sampler.is_due(number):
             score = self._teach()
+            self.means["sampler_score"] = score
             self.add(0, score=score, n_scores=torch.ones_like(score))
 
     def end_epoch(self, epoch: int) -> list[EpochResult]:

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from kscout import policies, reconstruction
 from kscout.config import Component, JointConfig, JointTraining, ReconstructorConfig, warmed_rate
 from kscout.core import Policy, Reconstructor
@@ -22,6 +24,7 @@ from kscout.training.distributed import refuse_processes
 from kscout.training.joint.course import Joint
 from kscout.training.joint.sampler import Pair, Sampler
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
+from kscout.training.panel import final_picture
 from kscout.training.policy import check_setting, final_scores
 from kscout.training.reconstructor import check_trainable, new_model
 from kscout.training.trainee import Trainee
@@ -110,11 +113,15 @@ def _train(
         policy = course.evaluated(number).policy.eval()
         return final_scores(policy, course.current.view, held_out, config)
 
+    def picture(course: Joint) -> Tensor:
+        return final_picture(course.evaluated(0).policy, course.current.view, held_out, config)
+
     with convolution(backend):
         train_epochs(
             [trainee],
             lambda _: Joint(trainee, slices, kind),
             validate,
+            picture=picture,
             device=device,
             on_step=on_step,
         )
