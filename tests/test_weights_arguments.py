@@ -1,5 +1,6 @@
 """Arguments in a weights file are bounded, and no file that they name is opened."""
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,10 @@ def test_a_file_cannot_name_files_as_members_of_a_member(tmp_path: Path) -> None
     save_weights(path, Weights("policy", "ensemble", {"members": [member, member]}, {}))
     with pytest.raises(WeightsError, match="EnsemblePolicy cannot be a member of an ensemble"):
         kscout.policies.load(path)
+
+
+def test_weights_that_are_nan_are_rejected(tmp_path: Path) -> None:
+    state = {"logits": torch.tensor([0.0, math.nan])}
+    save_weights(tmp_path / "w.safetensors", Weights("policy", "density", {"n_cols": 2}, state))
+    with pytest.raises(WeightsError, match=r"w\.safetensors has weights that are NaN"):
+        kscout.policies.load(tmp_path / "w.safetensors")

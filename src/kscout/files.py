@@ -76,6 +76,25 @@ def check_replaceable(*paths: Path) -> None:
             raise FileExistsError(errno.EEXIST, "not a regular file", str(path))
 
 
+_PRODUCTS = {
+    "dataset": "manifest.json",
+    "run": "config.toml",
+    "campaign": "campaign.json",
+    "evaluation": "results.csv",
+}
+"""Products of commands, and the file that each folder of one contains."""
+
+
+def check_free_of(out: Path, *products: str) -> None:
+    """Raise an error for a folder that holds one of these products, which others would mix with."""
+    for product in products:
+        if (out / _PRODUCTS[product]).is_file():
+            raise RunError(
+                f"{out} is the folder of another product, a {product} ({_PRODUCTS[product]}); "
+                "name another --out"
+            )
+
+
 def _is_alive(process: str) -> bool:
     try:
         os.kill(int(process), 0)
@@ -255,7 +274,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
             return dict(np.load(file, allow_pickle=False))
         # zipfile, zlib and numpy raise arbitrary types on damaged files.
         except Exception as error:
-            raise ValueError(str(error) or type(error).__name__) from error
+            raise ValueError(reason_of(error)) from error
 
 
 def checked_array(array: Any, kinds: str, n_axes: int) -> Any:  # noqa: ANN401 - of NumPy
@@ -279,6 +298,13 @@ def checksum(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def reason_of(error: Exception) -> str:
+    """Return an exception as one line without addresses of objects."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    line = text.strip().partition("\n")[0]
+    return re.sub(r"<[\w.]+ object at 0x[0-9a-f]+>", "an expression", line)
 
 
 def read_record(path: Path, **kinds: type) -> dict[str, Any]:

@@ -159,6 +159,8 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
             f"{path} holds a {weights.kind} ({weights.component}), not a {kind}; "
             + (f"give {beside}" if is_pair else f"load it with {_LOADERS[weights.kind]}")
         )
+    if any(bool(tensor.isnan().any()) for tensor in weights.state.values()):
+        raise WeightsError(f"{path} has weights that are NaN; copy it again, or train again")
     constructor = _TABLES[kind].recall(weights.component, path)
     try:
         arguments = supported_arguments(constructor, weights.component, weights.arguments)

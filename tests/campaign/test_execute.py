@@ -275,3 +275,13 @@ def test_runs_in_lockstep_go_on_after_a_kill_as_they_would_have_alone(
         assert (node.output / "metrics.jsonl").read_text().count("\n") == 3
         digests = [(x.output / x.product).read_text() for x in (node, other)]
         assert node.key == other.key and digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("mark", ["manifest.json", "config.toml", "results.csv"])
+def test_a_folder_of_another_product_takes_no_campaign(plan_of: PlanOf, mark: str) -> None:
+    plan = plan_of("taken")
+    plan.root.mkdir(parents=True)
+    (plan.root / mark).touch()
+    with pytest.raises(RunError, match=rf"is the folder of another product, .* \({mark}\)"):
+        run_campaign(plan, serially())
+    assert [path.name for path in plan.root.iterdir()] == [mark]

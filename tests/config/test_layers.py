@@ -68,3 +68,12 @@ def test_differences_are_told_by_place_and_not_all_of_many() -> None:
 def test_a_number_that_python_does_not_read_is_a_word() -> None:
     digits = "9" * 5000
     assert assigned([f"a.b={digits}", "a.c=9"]) == {"a": {"b": digits, "c": 9}}
+
+
+def test_true_is_not_one() -> None:
+    there, here = {"n": True, "list": [1, 2]}, {"n": 1, "list": [True, 2]}
+    assert differences(there, here) == [
+        "n is True there and 1 here",
+        "list is [1, 2] there and [True, 2] here",
+    ]
+    assert differences(there, there) == differences({"n": 1}, {"n": 1.0}) == []

@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "noise alone": (
         lambda path: write(path, [line(KSPACE[0, :, :, 0], flags=NOISE)]),
-        "no line for an image",
+        "no line that makes an image",
     ),
     "column": (
         lambda path: write(path, lines(), header(encoding(center=0))),

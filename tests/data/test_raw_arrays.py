@@ -263,6 +263,9 @@ def test_bad_bart_files_are_told(tmp_path: Path) -> None:
     path.with_suffix(".hdr").write_text("# Dimensions\n99999999999 2\n")
     with pytest.raises(DataError, match=r"a\.hdr contains no dimensions"):
         imported(path)
+    path.with_suffix(".hdr").write_bytes(bytes(2**20 + 1))
+    with pytest.raises(DataError, match=r"a\.hdr has 1048577 bytes, and a header has at most"):
+        imported(path)
     path.with_suffix(".hdr").unlink()
     with pytest.raises(DataError, match=r"has no a\.hdr next to it"):
         imported(path)

@@ -81,7 +81,7 @@ def write_nifti(path: Path, image: np.ndarray, spacing: tuple[float, float], **h
     nibabel.save(file, path)
 
 
-def test_files_tell_their_spacing(tmp_path: Path) -> None:
+def test_files_tell_their_spacing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_nifti(tmp_path / "a.nii", blob(SIZE, OLD_MM), OLD_MM)
     write_nifti(tmp_path / "b.nii", blob(SIZE, OLD_MM), (900, 1300), unit="micron")
     write_dicom(tmp_path / "c" / "x.dcm", np.ones((9, 11)), PixelSpacing=[0.9, 1.3])
@@ -96,6 +96,8 @@ def test_files_tell_their_spacing(tmp_path: Path) -> None:
     spacings = [read_volume(volume).spacing_mm for volume in find_volumes(tmp_path)]
     told = [spacing and pytest.approx(spacing) for spacing in spacings]
     assert told == [OLD_MM, OLD_MM, OLD_MM, None, OLD_MM, None, None]
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "f.h5 has an ismrmrd_header that cannot be read (unclosed token" in warning
 
 
 HEADER = """<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD"><encoding>

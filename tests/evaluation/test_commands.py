@@ -282,13 +282,23 @@ def test_evaluate_replaces_other_results_only_when_told_to(store: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    "words", [("evaluate", "--policy", "random"), ("analyze", "policy", "random")]
+    ("words", "mark", "product"),
+    [
+        (("evaluate", "--policy", "random"), "manifest.json", "dataset"),
+        (("evaluate", "--policy", "random"), "config.toml", "run"),
+        (("evaluate", "--policy", "random"), "campaign.json", "campaign"),
+        (("analyze", "policy", "random"), "manifest.json", "dataset"),
+    ],
 )
-def test_a_store_is_no_place_for_results(store: Path, words: tuple[str, ...]) -> None:
-    before = sorted(store.iterdir())
-    with pytest.raises(DataError, match="is a store of slices; name another --out"):
-        _call(*words, *_on_data(store, store), "--n-initial", 4, "--steps", 2)
-    assert sorted(store.iterdir()) == before
+def test_folders_of_other_products_take_no_results(
+    store: Path, tmp_path: Path, words: tuple[str, ...], mark: str, product: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / mark).touch()
+    with pytest.raises(RunError, match=rf"another product, a {product} \({mark}\); name another"):
+        _call(*words, *_on_data(store, out), "--n-initial", 4, "--steps", 2)
+    assert [path.name for path in out.iterdir()] == [mark]
 
 
 def test_results_of_unknown_settings_are_kept(store: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from kscout.data.kinds import IMAGES, KSPACE
 from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
-from kscout.errors import ConfigError, DataError
+from kscout.errors import ConfigError, DataError, RunError
 from kscout.export.image_files import Volume
 from kscout.export.volumes import ExportSetting, _name, export_store
 from kscout.policies import save
@@ -209,7 +209,7 @@ def test_an_undersampled_store_is_reconstructed_from_what_was_measured(tmp_path:
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     coil_store(tmp_path / "s")
     setting = ExportSetting(format="nifti")
-    with pytest.raises(DataError, match="is a store"):
+    with pytest.raises(RunError, match="another product, a dataset"):
         export_store(tmp_path / "s", tmp_path / "s", setting, reconstructor="zero-filled")
     with pytest.raises(ConfigError, match="--n-initial and --steps"):
         export_store(

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -100,6 +101,13 @@ def test_a_session_gives_back_what_it_measured(tmp_path: Path) -> None:
             session.measure(columns, data)
     table = tables.order_of_session(file)
     assert table.start == (9, 7, 8) and table.acquired == (12, 1)
+    arrays = dict(np.load(file))
+    facts = json.loads(arrays["session"].tobytes())
+    for name, value in (("initial", 10**12), ("n_cols", 10**12)):
+        changed = json.dumps({**facts, "scan": {**facts["scan"], name: value}})
+        np.savez(file, **{**arrays, "session": np.frombuffer(changed.encode(), np.uint8)})
+        with pytest.raises(DataError, match="is not a session"):
+            tables.order_of_session(file)
 
 
 def test_an_evaluation_gives_one_slice_of_one_policy(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A checkpoint holds all that a training needs, and a damaged or interrupted one is told."""
 
+import math
 import os
 from pathlib import Path
 
@@ -81,6 +82,11 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(RunError, match=r"c\.pt is damaged .*delete it to train from the start"):
+        load_checkpoint(path)
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[-1] = math.nan
+    save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))
+    with pytest.raises(RunError, match=r"c\.pt has weights that are NaN; delete it to train"):
         load_checkpoint(path)
     torch.save({"model": {}}, path)
     with pytest.raises(RunError, match="no checkpoint of a training: it has no 'epoch'"):

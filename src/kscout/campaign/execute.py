@@ -13,6 +13,7 @@ from kscout.campaign.state import is_done, locked, node_state, write_index
 from kscout.campaign.task import Result, Task
 from kscout.campaign.workers import Pool, WorkerOptions, count_gpus, open_pool
 from kscout.errors import RunError
+from kscout.files import check_free_of
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SEEN_WITHIN_S = 10.0
@@ -71,6 +72,7 @@ def run_campaign(
     """Execute all unfinished runs of a plan; a failed run only stops those that depend on it."""
     if any(node_state(node) != "done" for node in plan.nodes.values()):
         plan.check_sources()
+    check_free_of(plan.root, "dataset", "run", "evaluation")
     try:
         plan.root.mkdir(parents=True, exist_ok=True)
     except OSError as error:

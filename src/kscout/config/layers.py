@@ -101,7 +101,7 @@ def nested(options: Mapping[str, Any]) -> Table:
 def differences(there: Any, here: Any, where: str = "") -> list[str]:  # noqa: ANN401 - plain values
     """Return in words, one by one, where two tables differ."""
     if not (isinstance(there, dict) and isinstance(here, dict)):
-        return [] if there == here else [f"{where} is {there!r} there and {here!r} here"]
+        return [] if _is_same(there, here) else [f"{where} is {there!r} there and {here!r} here"]
     keys = dict.fromkeys([*there, *here])
     return [
         difference
@@ -110,6 +110,13 @@ def differences(there: Any, here: Any, where: str = "") -> list[str]:  # noqa: A
             there.get(key, "not set"), here.get(key, "not set"), f"{where}.{key}".lstrip(".")
         )
     ]
+
+
+def _is_same(there: Any, here: Any) -> bool:  # noqa: ANN401 - plain values
+    """Return whether two values are equal; true is not 1, although Python says so."""
+    if isinstance(there, list) and isinstance(here, list):
+        return len(there) == len(here) and all(map(_is_same, there, here))
+    return there == here and isinstance(there, bool) is isinstance(here, bool)
 
 
 def told(found: Sequence[str], most: int = 5) -> str:

@@ -181,12 +181,6 @@ class Manifest:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def refuse_store(out: Path) -> None:
-    """Raise an error if the folder for results is a store."""
-    if (out / MANIFEST).is_file():
-        raise DataError(f"{out} is a store of slices; name another --out")
-
-
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write a manifest into the folder of a store."""
     table = to_table(manifest)

@@ -12,7 +12,6 @@ import torch
 from kscout.columns import columns_text
 from kscout.config import to_table
 from kscout.core import Reconstructor
-from kscout.data.manifest import refuse_store
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import describe_device
@@ -36,7 +35,7 @@ from kscout.evaluation.running.setting import EvaluationSetting
 from kscout.evaluation.summaries.conditions import Conditions, EvaluationRequest
 from kscout.evaluation.summaries.summarize import summarize
 from kscout.evaluation.summaries.summary import SUMMARY, Summary, read_summary, write_summary
-from kscout.files import check_replaceable, locked
+from kscout.files import check_free_of, check_replaceable, locked
 from kscout.weights import fingerprint
 
 
@@ -91,7 +90,7 @@ def evaluate(
     named = labelled(policies)
     out = None if out is None else Path(out)
     if out is not None:
-        refuse_store(out)
+        check_free_of(out, "dataset", "run", "campaign")
     with nullcontext() if out is None else locked(out):
         return _evaluate(named, data, reconstructor, setting, train, out, overwrite, on_step)
 

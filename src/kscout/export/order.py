@@ -14,7 +14,7 @@ import torch
 
 from kscout.acquisition.choose import best_columns, draws_columns
 from kscout.acquisition.session_file import read_kept
-from kscout.columns import center_columns
+from kscout.columns import MOST_COLUMNS, center_columns
 from kscout.compatibility import Use, acquisition_note, warn
 from kscout.core import Policy
 from kscout.errors import ConfigError, DataError, KScoutError
@@ -210,6 +210,8 @@ def order_of_session(path: Path, *, field_of_view_mm: float | None = None) -> Sc
     facts = read_kept(path).facts
     try:
         n_cols, initial = facts["scan"]["n_cols"], facts["scan"]["initial"]
+        if not 0 < n_cols <= MOST_COLUMNS or (isinstance(initial, int) and initial > n_cols):
+            raise ValueError(f"{n_cols} columns")
         start = set(center_columns(n_cols, initial) if isinstance(initial, int) else initial)
         order = [int(column) for column in facts["order"]]
         # A session may receive other columns before its start is complete.

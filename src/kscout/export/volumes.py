@@ -14,7 +14,7 @@ from kscout import reconstruction
 from kscout.acquisition.budget import check_budget
 from kscout.compatibility import Use, network_notes, policy_notes, warn
 from kscout.core import Policy, Reconstructor
-from kscout.data.manifest import VolumeRecord, refuse_store
+from kscout.data.manifest import VolumeRecord
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import resolve_device
@@ -29,6 +29,7 @@ from kscout.evaluation.running.trajectories import (
 from kscout.export.image_files import SUFFIXES, WRITERS, Volume
 from kscout.export.order import central_budget, policy_of
 from kscout.export.settings import ExportSetting
+from kscout.files import check_free_of
 from kscout.physics.sampling import start_mask
 from kscout.weights import fingerprint
 
@@ -55,7 +56,7 @@ def export_store(
         policy: selects the columns; without one all measured columns are used.
         on_step: called with the progress.
     """
-    refuse_store(out)
+    check_free_of(out, "dataset", "run", "campaign")
     setting = _with_budget(setting, policy)
     opened, network = Store.open(store), reconstruction.load(reconstructor)
     about = {"store": opened.name, "reconstruction": type(network).__name__}

@@ -89,4 +89,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
             f"{path} is no checkpoint of a training: it has no {wrong[0]!r}; delete it to train "
             "from the start"
         )
+    tensors = [x for x in found["model"].values() if isinstance(x, Tensor)]
+    if any(bool(x.isnan().any()) for x in tensors):
+        raise RunError(f"{path} has weights that are NaN; delete it to train from the start")
     return cast(Checkpoint, content)

@@ -9,7 +9,7 @@ import logging
 import math
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from kscout.errors import DataError, KScoutError
+from kscout.files import reason_of
 from kscout.names import FORMATS, RAW_FORMATS
 
 Stack = Float32[np.ndarray, "slice row col"]
@@ -37,7 +38,7 @@ LARGEST_DEFLATION = 1032
 """Largest compression ratio of a deflated file."""
 _LOGGERS = [logging.getLogger(name) for name in ("pydicom", "nibabel")]
 """Loggers of libraries, with those below them, that report irrelevant details of files."""
-_PIECE = 2**20
+_PIECE, _LISTED = 2**20, 10
 
 
 class Scan(NamedTuple):
@@ -83,8 +84,7 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
     except Exception as error:
         if not path.exists():
             raise DataError(printable(f"{path} does not exist; name a file that does")) from error
-        text = error.strerror if isinstance(error, OSError) else None
-        reason = (text or str(error) or type(error).__name__).strip().splitlines()[0]
+        reason = reason_of(error)
         raise DataError(
             printable(f"{path} cannot be read as {what} ({reason}); {advice}")
         ) from error
@@ -170,6 +170,13 @@ def amount(n_bytes: int) -> str:
         if n_bytes >= size:
             return f"{n_bytes / size:.3g} {unit}"
     return f"{n_bytes} bytes"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first names of a file's content, for messages."""
+    found = sorted(names)
+    more = f", ... ({len(found)} in all)" if len(found) > _LISTED else ""
+    return ", ".join(f"{name:.60}" for name in found[:_LISTED]) + more or "nothing"
 
 
 def printable(text: str) -> str:

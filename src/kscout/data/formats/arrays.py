@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import scipy.io
 
-from kscout.data.formats import check_expansion, check_memory
+from kscout.data.formats import check_expansion, check_memory, listed
 from kscout.data.formats.hdf5 import check_chunks, find_dataset
 from kscout.data.formats.numpy_array import only_member, read_header
 from kscout.data.formats.raw import RawScan, Reopened, check_axes, check_declared, named_scan
@@ -65,8 +65,9 @@ def _check_pair(path: Path, name: str, sets: list[h5py.Dataset]) -> None:
 def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
     data = find_dataset(file, path, name)
     if data is None or data.shape is None:
-        names = ", ".join(sorted(file)) or "nothing"
-        raise DataError(f"{path} has no {name} (it has: {names}); name its k-space with --key")
+        raise DataError(
+            f"{path} has no {name} (it has: {listed(file)}); name its k-space with --key"
+        )
     check_declared(path, data.shape, data.dtype)
     check_chunks(data, path)
     return data
@@ -77,7 +78,7 @@ def _read_hdf5(path: Path, key: str | None, axes: tuple[str, ...]) -> RawScan:
         keys = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
         keys = [name for name in keys if isinstance(file[name], h5py.Dataset)]
     if key is None and len(keys) != 1:
-        raise DataError(f"{path} holds {', '.join(keys) or 'nothing'}; name its k-space with --key")
+        raise DataError(f"{path} holds {listed(keys)}; name its k-space with --key")
     # MATLAB varies the first axis fastest, and HDF5 the last.
     is_matlab = path.suffix.lower() == ".mat"
     return hdf5_scan(path, key or keys[0], axes[::-1] if is_matlab else axes)
@@ -89,9 +90,7 @@ def _read_matlab(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarr
     arrays = [name for name, (_, kind) in held.items() if kind in ("single", "double")]
     name = key or (arrays[0] if len(arrays) == 1 else "")
     if name not in arrays:
-        raise DataError(
-            f"{path} holds the arrays {', '.join(arrays) or 'none'}; name its k-space with --key"
-        )
+        raise DataError(f"{path} holds the arrays {listed(arrays)}; name its k-space with --key")
     shape, _ = held[name]
     check_declared(path, shape, np.dtype(np.complex64))
     check_memory(path, int(np.prod(shape)))

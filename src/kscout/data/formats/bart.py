@@ -44,7 +44,12 @@ def read_bart(path: Path, axes: tuple[str, ...] | None = None) -> RawScan:
 
 def _dimensions(path: Path) -> tuple[int, ...]:
     header = path.with_suffix(".hdr")
-    if not header.is_file() or header.stat().st_size > _LARGEST_HEADER:
+    if header.is_file() and (n_bytes := header.stat().st_size) > _LARGEST_HEADER:
+        raise DataError(
+            f"{header} has {n_bytes} bytes, and a header has at most {_LARGEST_HEADER}; copy it "
+            "again"
+        )
+    if not header.is_file():
         raise DataError(
             f"{path} has no {header.name} next to it, which contains its size; copy both files"
         )

@@ -1,19 +1,21 @@
 """fastMRI's HDF5 volumes (arXiv:1811.08839)."""
 
+import logging
 import math
 import struct
 import zlib
-from contextlib import suppress
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 from kscout.data import formats
-from kscout.data.formats import LARGEST_DEFLATION, Scan, check_size
-from kscout.data.formats.ismrmrd_header import read_header
+from kscout.data.formats import LARGEST_DEFLATION, Scan, check_size, listed, printable
+from kscout.data.formats.ismrmrd_header import Encoding, read_header
 from kscout.errors import DataError
+from kscout.files import reason_of
 
+_LOG = logging.getLogger(__name__)
 LARGEST_HEAP = 2**26
 """Largest heap of texts, in bytes, that is checked."""
 TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
@@ -43,8 +45,9 @@ def read_hdf5(path: Path, key: str | None = None) -> Scan:
         check_chunks(data, path)
         images = data[()].astype(np.float32, copy=False)
         acquisition = text_attribute(file, "acquisition")
-        spacing_mm = _spacing(file, path) if name in TARGET_KEYS else None
-    return Scan(images, acquisition, spacing_mm)
+        encoding = encoding_of(file, path) if name in TARGET_KEYS else None
+    space = encoding and encoding.reconstructed
+    return Scan(images, acquisition, space and space.spacing_mm)
 
 
 def text_attribute(file: h5py.File, name: str) -> str:
@@ -116,19 +119,23 @@ def check_chunks(data: h5py.Dataset, path: Path) -> None:
         raise DataError(f"{path} has chunks that unpack to more than their size; save it again")
 
 
-def _spacing(file: h5py.File, path: Path) -> tuple[float, float] | None:
-    """Return the spacing of rows and columns from the file's ISMRMRD header."""
-    # Only the target is required: an unreadable header means no spacing.
-    with suppress(Exception):
-        if header := find_dataset(file, path, "ismrmrd_header"):
-            space = read_header(header[()]).encodings[0].reconstructed
-            return space and space.spacing_mm
+def encoding_of(file: h5py.File, path: Path) -> Encoding | None:
+    """Return the first encoding of a file's ISMRMRD header; None if there is none.
+
+    The header is not required: one that cannot be read is reported and ignored.
+    """
+    try:
+        if (header := find_dataset(file, path, "ismrmrd_header")) is not None:
+            return read_header(header[()]).encodings[0]
+    except Exception as error:
+        text = printable(f"{path} has an ismrmrd_header that cannot be read ({reason_of(error)})")
+        _LOG.warning("%s; spacing and oversampling are unknown", text)
     return None
 
 
 def _no_target(file: h5py.File, path: Path, key: str | None) -> str:
     wanted, keys = key or " or ".join(TARGET_KEYS), sorted(file)
-    message = f"{path} has no {wanted} (it has: {', '.join(keys) or 'nothing'}); "
+    message = f"{path} has no {wanted} (it has: {listed(keys)}); "
     # ISMRMRD stores raw data in the second.
     if key or not {"kspace", "dataset"} & set(keys):
         return message + "name the dataset of images with --key"

@@ -7,9 +7,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from kscout.data.formats import listed
 from kscout.data.formats.arrays import hdf5_scan, read_named
-from kscout.data.formats.hdf5 import TARGET_KEYS, find_dataset, text_attribute
-from kscout.data.formats.ismrmrd_header import Encoding, read_header
+from kscout.data.formats.hdf5 import TARGET_KEYS, encoding_of, find_dataset, text_attribute
 from kscout.data.formats.mrd import find_measurement, read_mrd
 from kscout.data.formats.raw import RawScan
 from kscout.errors import DataError
@@ -43,11 +43,11 @@ def read_hdf5_kspace(
             state = f"of shape {data.shape}" if data is not None else "missing"
             raise DataError(
                 f"{path} has no k-space of fastMRI ({key or _KSPACE} is {state}; the file contains "
-                f"{', '.join(sorted(file)) or 'nothing'}); name it with --key and --axes"
+                f"{listed(file)}); name it with --key and --axes"
             )
         known: dict[str, Any] = {"acquisition": text_attribute(file, "acquisition")}
         known["measured"] = _mask(file, path, data.shape[-1])
-        encoding = _encoding(file, path)
+        encoding = encoding_of(file, path)
         if encoding and encoding.encoded and encoding.encoded.matrix[0] == data.shape[-2]:
             known |= {"n_readout": encoding.n_readout, "spacing_mm": encoding.encoded.spacing_mm}
         n_axes = len(data.shape)
@@ -61,14 +61,6 @@ def holds_kspace(path: Path) -> bool:
         has_lines = "dataset" in file or find_measurement(file) is not None
         return not set(TARGET_KEYS) & set(file) and (_KSPACE in file or has_lines)
     return False
-
-
-def _encoding(file: h5py.File, path: Path) -> Encoding | None:
-    # Only the k-space is required: an unreadable header means no encoding.
-    with suppress(Exception):
-        if (dataset := find_dataset(file, path, "ismrmrd_header")) is not None:
-            return read_header(dataset[()]).encodings[0]
-    return None
 
 
 def _mask(file: h5py.File, path: Path, n_cols: int) -> np.ndarray | None:

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from kscout.data.formats import Scan, check_expansion, check_size
+from kscout.data.formats import Scan, check_expansion, check_size, listed
 from kscout.errors import DataError
 
 _HEADERS = {
@@ -85,5 +85,5 @@ def only_member(path: Path, key: str | None, members: list[str]) -> str:
     if key is None and len(keys) == 1:
         return members[0]
     if key not in keys:
-        raise DataError(f"{path} holds the arrays {', '.join(keys)}; name one of them with --key")
+        raise DataError(f"{path} holds the arrays {listed(keys)}; name one of them with --key")
     return keys[key]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from kscout.config import to_table
-from kscout.data.manifest import refuse_store
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.analyses.reconstructions import named_reconstructions, shared_protocol
@@ -17,7 +16,14 @@ from kscout.evaluation.summaries.summary import read_summary
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, under_protocol
 from kscout.figures.tables import plain_table
-from kscout.files import check_replaceable, locked, read_json, write_json, written_whole
+from kscout.files import (
+    check_free_of,
+    check_replaceable,
+    locked,
+    read_json,
+    write_json,
+    written_whole,
+)
 from kscout.names import ANALYSES
 from kscout.names.renamed import current, current_keys
 from kscout.runs import read_run
@@ -49,7 +55,7 @@ def run_analysis(
         overwrite: replace a table of other settings.
         on_step: told how far the work has come.
     """
-    refuse_store(out)
+    check_free_of(out, "dataset")
     if analysis.reads == "policies":
         # What was exchanged is told before a store or columns are asked for.
         check_kinds(given, getattr(analysis, "reconstructor", None))
