@@ -13,7 +13,7 @@ import kscout
 from kscout import policies, reconstruction
 from kscout.acquisition import Simulator
 from kscout.data import MakeSettings, make_store
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting
+from kscout.evaluation import EvaluationSetting
 
 folder = Path(tempfile.mkdtemp())
 settings = MakeSettings(kind="knee", volumes=(3, 1, 3), slices=2, size=64, workers=1)
@@ -36,7 +36,7 @@ best = gain.topk(3)
 print("best next columns:", best.indices.tolist(), "gain", [f"{g:.4f}" for g in best.values])
 
 # %% Policies over the whole test split, compared in pairs; oracles see the truth
-setting = EvaluationSetting(AcquisitionPlan(n_initial=8, horizon=6, n_trajectories=4))
+setting = EvaluationSetting(n_initial=8, steps=6, trajectories=4)
 names = ["random", "equispaced-two", "center-out", "fixed", "na-oracle", "oracle"]
 compared = kscout.evaluate(names, store, "zero-filled", setting, out=folder / "results")
 for entry in compared.summary["policies"]:

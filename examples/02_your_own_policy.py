@@ -16,7 +16,7 @@ import kscout
 from kscout import check_policy
 from kscout.core import Observation, Policy
 from kscout.data import MakeSettings, make_store
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting
+from kscout.evaluation import EvaluationSetting
 from kscout.physics import fft2c
 
 folder = Path(tempfile.mkdtemp())
@@ -43,9 +43,7 @@ check_policy(StrongestEdges(), n_rows=64, n_cols=64)
 print("contract: kept")
 
 # %% Compared with others, slice by slice, volumes as the unit
-setting = EvaluationSetting(
-    AcquisitionPlan(n_initial=8, horizon=6, n_trajectories=4), reference="random"
-)
+setting = EvaluationSetting(n_initial=8, steps=6, trajectories=4, reference="random")
 compared = kscout.evaluate(
     ["random", "center-out", ("edges", StrongestEdges()), "oracle"], store, "zero-filled", setting
 )

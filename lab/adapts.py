@@ -17,7 +17,7 @@ from results import record, result
 
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting
+from kscout.evaluation import EvaluationSetting
 from kscout.evaluation.running.prepare import prepare
 from kscout.evaluation.statistics import confidence_interval
 from kscout.figures.series import INK, SERIES
@@ -33,9 +33,16 @@ def acquired(
     names: list[str], data: Path, limit: int | None, reconstructor: str, device: str
 ) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], SliceSet]:
     """Return the acquired columns and final SSIM by policy, and the slices."""
-    plan = AcquisitionPlan(N_INITIAL, STEPS, n_trajectories=1, is_argmax=True, protocol="paper")
+    setting = EvaluationSetting(
+        n_initial=N_INITIAL,
+        steps=STEPS,
+        trajectories=1,
+        argmax=True,
+        protocol="paper",
+        device=device,
+    )
     slices = Store.open(data).split("test").sample(limit)
-    ready = prepare(names, slices, reconstructor, EvaluationSetting(plan, device=device))
+    ready = prepare(names, slices, reconstructor, setting)
     acquisitions = {}
     for name in names:
         (one,) = ready.by_name[name]

@@ -45,15 +45,17 @@ def policy_rows(
 ) -> list[Row]:
     """Compare a policy with the fixed order at one size."""
     n_cols = slices.n_cols
-    plan = AcquisitionPlan(
-        n_initial=n_cols // 8, horizon=n_cols // 8, n_trajectories=1, protocol="paper"
+    start, steps = n_cols // 8, n_cols // 8
+    plan = AcquisitionPlan(n_initial=start, horizon=steps, n_trajectories=1, protocol="paper")
+    setting = EvaluationSetting(
+        **{"n_initial": start, "steps": steps, "trajectories": 1, "protocol": "paper"},
+        **{"reference": "fixed", "device": str(device), "examples": 0},
     )
-    setting = EvaluationSetting(plan, reference="fixed", device=str(device), n_examples=0)
     model = reconstruction.load(network).to(device)
     sizes = {"n_rows": slices.shape[1], "n_cols": n_cols}
     frozen = model.frozen(precision=setting.precision, device=str(device), **sizes)
     train = coarser_slices(store.split("train").sample(n_train), n_cols).to(device)
-    order = fitted_order(train, frozen, plan, n_slices_per_step=setting.n_fixed_slices)
+    order = fitted_order(train, frozen, plan, n_slices_per_step=setting.fixed_slices)
     fixed = ("fixed", FixedOrder(n_cols=n_cols, order=order))
     found = evaluate([f"{policy}={policy}", fixed], slices, model, setting).found
     (compared,) = found.comparisons

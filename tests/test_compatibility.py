@@ -9,8 +9,8 @@ from kscout import policies, reconstruction
 from kscout.compatibility import Use, check_matrix, network_notes, policy_notes
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.compare import evaluate
+from kscout.evaluation.request import EvaluationSetting
 
 PAPER: dict[str, Any] = {"protocol": "paper"}
 
@@ -25,7 +25,7 @@ def small() -> SliceSet:
 def test_a_reconstruction_for_another_matrix_size_is_noted(
     small: SliceSet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setting = EvaluationSetting(AcquisitionPlan(4, 1, n_trajectories=1, protocol="paper"))
+    setting = EvaluationSetting(n_initial=4, steps=1, trajectories=1, protocol="paper")
     found = evaluate(["random"], small, "knee-unet", setting)
     (note,) = caplog.messages
     assert (
@@ -128,7 +128,7 @@ def test_a_policy_as_in_its_training_is_not_noted() -> None:
 
 
 def test_an_error_names_policies_that_fit_the_images(small: SliceSet) -> None:
-    setting = EvaluationSetting(AcquisitionPlan(4, 1, n_trajectories=1, protocol="paper"))
+    setting = EvaluationSetting(n_initial=4, steps=1, trajectories=1, protocol="paper")
     words = (
         r"policy 'knee-base-greedy' was made for 128 rows, the slices have 64; use "
         r"knee-sizes-column \(with knee-sizes-unet\) of the zoo, or import the images at its size"

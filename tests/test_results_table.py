@@ -9,7 +9,7 @@ import tables
 
 from kscout.data.generate import make_store
 from kscout.data.making import MakeSettings
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation import EvaluationSetting, evaluate
 
 ROWS = results.read_results()
 
@@ -48,8 +48,10 @@ def test_bundled_weights_reproduce_rows(network: str, tmp_path: Path) -> None:
     make_store(tmp_path, MakeSettings(kind="knee", volumes=(0, 0, 3), slices=1, size=128))
     rows = results.select(ROWS, experiment="recomputed", reconstruction=network)
     names = [row.method for row in rows]
-    plan = AcquisitionPlan(16, 16, n_trajectories=1, is_argmax=True, protocol="paper")
-    found = evaluate(names, tmp_path, network, EvaluationSetting(plan, device="cpu")).found
+    setting = EvaluationSetting(
+        n_initial=16, steps=16, trajectories=1, argmax=True, protocol="paper", device="cpu"
+    )
+    found = evaluate(names, tmp_path, network, setting).found
     computed = {one.policy: one.ssim for one in found.policies}
     assert len(rows) == 2
     assert computed == pytest.approx({row.method: float(row.value) for row in rows}, abs=2e-4)

@@ -19,7 +19,8 @@ from kscout.core import Observation
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
-from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.compare import evaluate
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import Sizes, resolve
 from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.names.renamed import RENAMED
@@ -155,13 +156,13 @@ def test_the_entries_work_together_on_one_slice(family: str) -> None:
     rows, cols = torch.arange(128.0)[:, None], torch.arange(128.0)
     images = torch.stack([torch.exp(-((rows - 60) ** 2 + (cols - at) ** 2) / 900) for at in (50,)])
     slices = SliceSet.from_images(images, ["one"], name="blob", split="test")
-    plan = AcquisitionPlan(n_initial=16, horizon=2, is_argmax=True)
+    setting = EvaluationSetting(n_initial=16, steps=2, argmax=True, device="cpu")
     # Those that try hundreds of columns are asked for one of them below.
     slow = ("-posterior", "-ensemble")
     all_of_it = [name for name in zoo_names("policy") if name.split("-")[0] == family]
     names = [name for name in all_of_it if not name.endswith(slow)]
     network = NETWORKS[family]
-    found = evaluate(names, slices, network, EvaluationSetting(plan=plan, device="cpu"))
+    found = evaluate(names, slices, network, setting)
     assert [entry["policy"] for entry in found.summary["policies"]] == names
     assert found.summary["reconstructor"] == network
 
@@ -238,8 +239,7 @@ def test_an_ensemble_accepts_only_the_members_that_it_was_fitted_with(tmp_path: 
 def test_a_pair_runs_together_and_knows_each_other(pair: str) -> None:
     knee = draw_knee_volume(seed=2, volume=4, n_slices=1, size=128)
     slices = SliceSet.from_images(torch.from_numpy(knee.stored), ["v"], name="one", split="test")
-    plan = AcquisitionPlan(n_initial=8, horizon=2, is_argmax=True)
-    setting = EvaluationSetting(plan=plan, device="cpu")
+    setting = EvaluationSetting(n_initial=8, steps=2, argmax=True, device="cpu")
     names = [f"{pair}-column"]
     notes = {
         network: evaluate(names, slices, network, setting).summary["note"] or ""

@@ -2,7 +2,7 @@
 
     import kscout
     from kscout.data import MakeSettings
-    from kscout.evaluation import AcquisitionPlan, EvaluationSetting
+    from kscout.evaluation import EvaluationSetting
     from kscout.training import AcquisitionSetting, GreedyTraining, PolicyConfig
 
     images = MakeSettings(kind="knee", volumes=(16, 4, 8), slices=2, size=64)
@@ -10,7 +10,7 @@
     acquisition, training = AcquisitionSetting(4, 6), GreedyTraining(n_epochs=2, batch_size=8)
     config = PolicyConfig(acquisition=acquisition, training=training)
     kscout.train_policy(config, store, "zero-filled", "runs/policy")
-    setting = EvaluationSetting(AcquisitionPlan(n_initial=4, horizon=6))
+    setting = EvaluationSetting(n_initial=4, steps=6)
     kscout.evaluate(["random", "fixed", "runs/policy"], store, "zero-filled", setting)
 
 Public names are those in `dir(kscout)` and in the `__all__` of its packages. They load on first

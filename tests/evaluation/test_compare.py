@@ -15,22 +15,22 @@ from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
-from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.compare import evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.results import read_scores
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.prepare import prepare
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 
-PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=3, batch_size=3)
+SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=3, batch_size=3)
 BASELINES = ("random", "variable-density", "equispaced-one", "equispaced-two", "center-out")
 ALL = (*BASELINES, "fixed", "na-oracle", "oracle", "spectral-oracle", "conv")
 
 
-def _setting(plan: AcquisitionPlan = PLAN, **changes: Any) -> EvaluationSetting:
-    return EvaluationSetting(plan=plan, n_fixed_slices=4, **changes)
+def _setting(setting: EvaluationSetting = SETTING, **changes: Any) -> EvaluationSetting:
+    return replace(setting, fixed_slices=4, **changes)
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_oracle_is_best_at_its_first_step_and_scores_match_the_table(
 def test_batch_size_changes_nothing(test_slices: SliceSet, tmp_path: Path) -> None:
     texts = []
     for batch_size in (1, 3, 7):
-        setting = _setting(replace(PLAN, batch_size=batch_size))
+        setting = _setting(replace(SETTING, batch_size=batch_size))
         out = tmp_path / str(batch_size)
         evaluate(("random", "conv", "oracle"), test_slices, ZeroFilled(), setting, out=out)
         texts.append(_columns_taken(out))
@@ -184,7 +184,7 @@ def test_fixed_without_training_slices_is_refused_before_anything_runs(
 @pytest.mark.parametrize(
     ("names", "changes", "message"),
     [
-        (("random",), {"plan": replace(PLAN, horizon=11)}, "lower the number of steps to 10"),
+        (("random",), {"setting": replace(SETTING, steps=11)}, "lower the number of steps to 10"),
         ((), {}, "no policy"),
         (("nonsense",), {}, "unknown policy 'nonsense'.*center-out"),
         (("random",), {"reference": "fixed"}, "unknown reference"),
@@ -226,8 +226,8 @@ def _golden_job(golden: Any) -> tuple[SliceSet, UNet]:
 
 def _check_golden(golden: Any, names: dict[str, str], n_steps: int, out: Path) -> None:
     slices, unet = _golden_job(golden)
-    plan = AcquisitionPlan(n_initial=8, horizon=n_steps)
-    found = evaluate(list(names), slices, unet, _setting(plan), out=out)
+    setting = EvaluationSetting(n_initial=8, steps=n_steps)
+    found = evaluate(list(names), slices, unet, _setting(setting), out=out)
     taken = _columns_taken(out)
     for entry, (ours, theirs) in zip(found.scores, names.items(), strict=True):
         expected = golden("baselines_r64", f"r64/{theirs}/ssim_per_slice")[:, : n_steps + 1]

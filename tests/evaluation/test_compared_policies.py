@@ -13,12 +13,12 @@ from kscout.core import Observation, Policy, Protocol
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
-from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.compare import evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.run_names import run_label
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import Sizes, resolve
 from kscout.evaluation.running.prepare import prepare
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies import save
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
@@ -28,11 +28,11 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import fingerprint, save_component
 
-PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=3, batch_size=3)
+SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=3, batch_size=3)
 
 
-def _setting(plan: AcquisitionPlan = PLAN, **changes: Any) -> EvaluationSetting:
-    return EvaluationSetting(plan=plan, n_fixed_slices=4, **changes)
+def _setting(setting: EvaluationSetting = SETTING, **changes: Any) -> EvaluationSetting:
+    return replace(setting, fixed_slices=4, **changes)
 
 
 def _save(path: Path, policy: Policy, extra: dict[str, Any] | None = None) -> Path:
@@ -128,7 +128,7 @@ def test_weights_whose_training_is_told_wrongly_are_refused(
 
 def test_argmax_is_for_learned_policies(test_slices: SliceSet, tmp_path: Path) -> None:
     path = _run_folder(tmp_path / "greedy", 0)
-    setting = _setting(replace(PLAN, is_argmax=True))
+    setting = _setting(replace(SETTING, argmax=True))
     found = evaluate((path, "random"), test_slices, ZeroFilled(), setting)
     assert [entry.n_trajectories for entry in found.scores] == [1, 3]
 
@@ -137,7 +137,7 @@ def test_random_columns_are_random_from_a_file_and_as_an_object(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
     file = _save(tmp_path / "drawn.safetensors", Random())
-    setting = _setting(replace(PLAN, is_argmax=True))
+    setting = _setting(replace(SETTING, argmax=True))
     found = evaluate(["random", file, ("mine", Random())], test_slices, ZeroFilled(), setting)
     assert [entry.n_trajectories for entry in found.scores] == [3, 3, 3]
     named, *others = found.scores
@@ -184,7 +184,7 @@ def test_a_reconstructor_of_the_other_protocol_is_warned_of(
     test_slices: SliceSet, caplog: pytest.LogCaptureFixture
 ) -> None:
     unet = UNet(n_channels=2, n_pools=1, protocol="blind")
-    paper = _setting(plan=replace(PLAN, protocol="paper"))
+    paper = _setting(replace(SETTING, protocol="paper"))
     found = evaluate(("random",), test_slices, unet, paper)
     assert "trained for protocol blind" in caplog.text
     assert "trained for protocol blind" in found.summary["note"]
@@ -197,7 +197,7 @@ def test_scores_follow_the_protocol_of_the_reconstruction(
 ) -> None:
     unet = UNet(n_channels=2, n_pools=1, protocol=protocol)
     found = evaluate(("random",), test_slices, unet, _setting(), out=tmp_path)
-    asked = _setting(plan=replace(PLAN, protocol=protocol))
+    asked = _setting(replace(SETTING, protocol=protocol))
     again = evaluate(("random",), test_slices, unet, asked, out=tmp_path)
     assert again.summary == found.summary
     note = "the reconstruction is worse than zero-filled images: SSIM"

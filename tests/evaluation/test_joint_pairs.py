@@ -1,7 +1,6 @@
 """A network and a policy that learned together: how evaluations and analyses run the pair."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ from kscout import policies, reconstruction
 from kscout.compatibility import Use, network_notes
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
-from kscout.evaluation.running.setting import setting_of, told_by_runs
-from kscout.evaluation.summaries.conditions import EvaluationRequest
+from kscout.evaluation.request import EvaluationSetting
+from kscout.evaluation.running.setting import completed, trained_budget
 from kscout.names import ANALYSES
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import WEIGHTS_NAME, fingerprint, policy_beside
 
 TOLD = {"method": "dense", "seed": 0, "protocol": "blind", "n_initial": 3, "horizon": 2}
@@ -83,18 +83,17 @@ def test_a_network_tells_start_and_budget_where_no_policy_does(
     store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, told: dict[str, Any]
 ) -> None:
     pair = str(save_pair(tmp_path / "pair", **told))
-    request = EvaluationRequest(data=str(store), reconstructor=pair, policies=("random",))
-    setting = setting_of(request, batch_size=None, device="cpu")
-    assert setting.plan.horizon == 2
-    assert (setting.plan.n_initial or setting.initial) == told.get("initial", 3)
+    setting = completed(EvaluationSetting(), ["random"], pair, ZeroFilled())
+    assert setting.steps == 2
+    assert (setting.n_initial or setting.initial) == told.get("initial", 3)
     (note,) = caplog.messages
-    assert f"those are taken that {pair} learned for together with a policy, 3" in note
-    with pytest.raises(ConfigError, match="no run tells how many columns"):
-        setting_of(replace(request, reconstructor="heads-unet"), batch_size=None, device="cpu")
+    assert f"those of the joint training of {pair} are used, 3" in note
+    with pytest.raises(ConfigError, match="no run has the numbers of columns"):
+        completed(EvaluationSetting(), ["random"], "heads-unet", ZeroFilled())
 
 
 def test_a_pair_of_the_zoo_tells_start_and_budget() -> None:
-    assert told_by_runs(["random"], "joint-knee-long-unet") == (4, 28, None, 1)
+    assert trained_budget(["random"], "joint-knee-long-unet") == (4, 28, None, 1)
 
 
 def test_a_network_that_learned_from_another_start_is_noted(tmp_path: Path) -> None:

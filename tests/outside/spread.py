@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kscout.evaluation import PolicyAnalysis, SliceSetting
+from kscout.evaluation import PolicyAnalysis
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Spread(PolicyAnalysis[Row]):
 
         from kscout.evaluation import open_policies
 
-        ready, rows = open_policies(given, SliceSetting.of(self)), []
+        ready, rows = open_policies(given, self), []
         for one in ready.entries:
             columns = torch.cat([done.columns for _, done in ready.trajectories(one)])
             distance = (columns.float() - ready.slices.n_cols // 2).abs() / self.scale

@@ -13,8 +13,7 @@ from kscout.contracts import check_reconstructor
 from kscout.core import Measurement, SliceBatch
 from kscout.data import StoreWriter
 from kscout.data.kinds import KSPACE
-from kscout.evaluation.compare import EvaluationSetting
-from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.request import EvaluationSetting
 from kscout.physics.fourier import fft2c
 from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import center_mask
@@ -102,8 +101,9 @@ def test_a_store_of_coils_is_trained_on_and_evaluated(
     losses = [record["train_loss"] for record in run.metrics]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     assert isinstance(load(run.path), Unrolled)
-    plan = AcquisitionPlan(N_INITIAL, 3, n_trajectories=2, protocol="blind")
-    setting = EvaluationSetting(plan, split="val", device="cpu")
+    setting = EvaluationSetting(
+        n_initial=N_INITIAL, steps=3, trajectories=2, protocol="blind", split="val", device="cpu"
+    )
     found = kscout.evaluate(["random", "fixed", "oracle"], store, run.path, setting)
     means = {row["policy"]: row["final"]["ssim"]["mean"] for row in found.summary["policies"]}
     assert means["oracle"] >= means["random"]

@@ -18,9 +18,8 @@ from kscout.core import Measurement
 from kscout.data.kinds import TARGETS
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.prepare import prepare
-from kscout.evaluation.running.setting import EvaluationSetting
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.physics import center_mask, coils, fft2c, ifft2c
 from kscout.physics.normalization import denormalize, magnitude
 from kscout.reconstruction import load, save, varnet
@@ -147,8 +146,9 @@ def test_targets_of_another_rule_than_its_output_are_told(n_coils: int) -> None:
     kspace = fft2c(torch.rand(2, n_coils, 16, 18, dtype=torch.complex64))
     plain = SliceSet.from_kspace(kspace, ["a", "a"])
     weighted = replace(plain, contents=replace(plain.contents, kind=TARGETS["weighted"]))
-    plan = AcquisitionPlan(n_initial=8, horizon=1, n_trajectories=1, protocol="blind")
-    setting = EvaluationSetting(plan=plan, device="cpu")
+    setting = EvaluationSetting(
+        n_initial=8, steps=1, trajectories=1, protocol="blind", device="cpu"
+    )
     told = [
         any("--set reconstructor.output=weighted" in note for note in found.notes)
         for output in ("rss", "weighted")

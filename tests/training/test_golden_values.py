@@ -14,7 +14,7 @@ from training_stores import CONV, small_config, weights
 
 from kscout import policies
 from kscout.data.store import Store
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction import save
 from kscout.reconstruction.unet import UNet
@@ -93,7 +93,7 @@ def test_a_short_joint_training_gives_the_stored_values(
 def test_an_evaluation_gives_the_stored_values(store: Store, unet: Path, tmp_path: Path) -> None:
     policies.save(tmp_path / "order.safetensors", FixedOrder(n_cols=16, order=[4, 10, 12, 3, 5]))
     names = ["random", "equispaced-one", "oracle", f"order={tmp_path / 'order.safetensors'}"]
-    plan = AcquisitionPlan(2, 3)
-    found = evaluate(names, store, unet, EvaluationSetting(plan, split="val"))
+    setting = EvaluationSetting(n_initial=2, steps=3, split="val")
+    found = evaluate(names, store, unet, setting)
     last = {scores.policy: scores.metric("ssim")[:, -1].mean() for scores in found.scores}
     assert last == pytest.approx(EVALUATED, rel=1e-4)

@@ -1,7 +1,6 @@
 """Training where a step takes several columns: gradients, runs, and estimators that cannot."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
 from typing import final
@@ -20,11 +19,12 @@ from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
-from kscout.evaluation.running.setting import setting_of
-from kscout.evaluation.summaries.conditions import EvaluationRequest
+from kscout.evaluation.request import EvaluationSetting
+from kscout.evaluation.running.setting import completed
 from kscout.names import ESTIMATORS
 from kscout.policies.views import Recomputed
 from kscout.reconstruction import RECONSTRUCTORS
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.greedy import greedy_gradients
 from kscout.training.estimators.non_greedy import non_greedy_gradients
 from kscout.training.policy import train_policy
@@ -172,16 +172,13 @@ def test_a_run_learns_groups_and_tells_of_them(
 ) -> None:
     run = train("groups", method, horizon=4, columns_per_step=2)
     assert read_weights(run / "weights.safetensors").extra["columns_per_step"] == 2
-    asked = EvaluationRequest(
-        data=str(store.path), reconstructor="", policies=("random", f"x={run}")
-    )
-    for request, expected in (
-        (asked, (2, 4, 2)),
-        (replace(asked, steps=3), (2, 3, 1)),
-        (replace(asked, n_initial=3, columns_per_step=4), (3, 4, 4)),
+    for setting, expected in (
+        (EvaluationSetting(), (2, 4, 2)),
+        (EvaluationSetting(steps=3), (2, 3, 1)),
+        (EvaluationSetting(n_initial=3, columns_per_step=4), (3, 4, 4)),
     ):
-        plan = setting_of(request, batch_size=None, device="cpu").plan
-        assert (plan.n_initial, plan.horizon, plan.columns_per_step) == expected
+        found = completed(setting, ["random", f"x={run}"], None, ZeroFilled())
+        assert (found.n_initial, found.steps, found.columns_per_step) == expected
 
 
 def test_one_column_per_step_is_the_training_without_groups(train: Callable[..., Path]) -> None:

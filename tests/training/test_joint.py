@@ -17,7 +17,7 @@ from kscout.config import JointConfig, LearnedSampling
 from kscout.core import Policy, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError, WeightsError
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.analyses.snr import measure_run
 from kscout.layers.unet import UNetNetwork
 from kscout.names import POLICIES, RECONSTRUCTORS, SAMPLERS
@@ -92,7 +92,7 @@ def test_one_folder_holds_both_and_evaluates(
     path = runs[method]
     assert isinstance(reconstruction.load(path), UNet)
     assert POLICIES.name_of(type(policies.load(path))) == SAMPLERS[method].policy
-    setting = EvaluationSetting(AcquisitionPlan(2, 3, batch_size=5), split="val", device="cpu")
+    setting = EvaluationSetting(n_initial=2, steps=3, batch_size=5, split="val", device="cpu")
     found = evaluate([str(path)], store, path, setting).found
     # A policy that met another network than its own would be told.
     assert not caplog.records

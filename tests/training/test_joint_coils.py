@@ -12,7 +12,7 @@ from kscout import policies, reconstruction
 from kscout.core import Measurement, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.names import SAMPLERS
 from kscout.reconstruction.varnet import VarNet
 from kscout.runs import read_run
@@ -56,7 +56,7 @@ def test_a_sampler_and_an_unrolled_network_learn_from_coils(
     path = trained[method][0]
     assert isinstance(reconstruction.load(path), VarNet)
     assert read_run(path).metrics[-1]["n_sampler_updates"] > 0
-    setting = EvaluationSetting(AcquisitionPlan(2, 3, n_trajectories=1, protocol="blind"))
+    setting = EvaluationSetting(n_initial=2, steps=3, trajectories=1, protocol="blind")
     chosen = [("joint", policies.load(path / "weights-policy.safetensors")), "random"]
     found = evaluate(chosen, store, path, setting).found
     assert {one.policy for one in found.policies} == {"joint", "random"}

@@ -20,8 +20,8 @@ from kscout.config import (
 from kscout.core import Protocol
 from kscout.data import contents
 from kscout.data.store import Store
-from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.compare import evaluate
+from kscout.evaluation.request import EvaluationSetting
 from kscout.training.policy import train_policy
 from kscout.training.reconstructor import train_reconstructor
 
@@ -45,8 +45,9 @@ def results(store: Store, folder: Path) -> dict[str, Any]:
     )
     unet = train_reconstructor(of_unet, store, folder / "unet", device="cpu")
     policy = train_policy(of_policy, store, unet.path, folder / "policy", device="cpu")
-    plan = AcquisitionPlan(n_initial=4, horizon=2, n_trajectories=2, protocol=protocol)
-    setting = EvaluationSetting(plan=plan, split="val", limit=4, device="cpu")
+    setting = EvaluationSetting(
+        n_initial=4, steps=2, trajectories=2, protocol=protocol, split="val", limit=4, device="cpu"
+    )
     names = [*EVALUATED, str(policy.path)]
     evaluate(names, store, unet.path, setting, out=folder / "evaluation")
     weights = "weights.safetensors"

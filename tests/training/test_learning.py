@@ -17,7 +17,7 @@ from kscout.config import AcquisitionSetting, Component, PolicyConfig, settings_
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.names import ESTIMATORS
 from kscout.policies import save
 from kscout.training.policy import train_policy
@@ -69,8 +69,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def final_ssim(policy: str | Path, store: Store) -> float:
-    plan = AcquisitionPlan(BUDGET.n_initial, BUDGET.horizon, n_trajectories=2)
-    setting = EvaluationSetting(plan=plan, device="cpu")
+    setting = EvaluationSetting(
+        n_initial=BUDGET.n_initial, steps=BUDGET.horizon, trajectories=2, device="cpu"
+    )
     (found,) = evaluate([policy], store, "zero-filled", setting).found.policies
     return found.final["ssim"].mean
 

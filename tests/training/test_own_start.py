@@ -16,7 +16,7 @@ from kscout.config import PolicyConfig, read, training_of
 from kscout.core import Measurement
 from kscout.data.store import Store
 from kscout.errors import ConfigError
-from kscout.evaluation.analyses import SliceSetting
+from kscout.evaluation.analyses.entropy import Entropy
 from kscout.evaluation.running.prepare import open_policies
 from kscout.names import ESTIMATORS
 from kscout.reconstruction.zero_filled import WeightedZeroFilled
@@ -72,20 +72,18 @@ def test_central_columns_as_a_list_train_the_same_weights(
     assert "initial" not in found["usual"].extra and found["other"].extra["initial"] == "0,8"
     ready = open_policies(
         [str(tmp_path / "other")],
-        SliceSetting(data=store.path, reconstructor="zero-filled", split="val", device="cpu"),
+        Entropy(data=store.path, reconstructor="zero-filled", split="val", device="cpu"),
     )
     assert (ready.plan.initial, ready.plan.horizon, ready.notes) == (((0, 8),), 2, [])
     central = open_policies(
         [str(tmp_path / "other")],
-        SliceSetting(
+        Entropy(
             data=store.path, reconstructor="zero-filled", split="val", device="cpu", n_initial=2
         ),
     )
     assert central.plan.initial == ()
-    assert central.notes == [
-        "policy 'other' was trained for 2 (0,8) + 2 columns under protocol paper and runs here "
-        "with 2 + 2 under paper"
-    ]
+    (note,) = central.notes
+    assert "for 2 (0,8) + 2 columns under protocol blind and runs here with 2 + 2 under" in note
 
 
 def test_both_files_of_a_joint_training_tell_its_start(store: Store, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """`kscout evaluate`: policies over one split and one reconstruction, compared."""
 
 import json
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, final
+from dataclasses import dataclass
+from typing import Any, final
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -11,10 +11,9 @@ from rich.table import Table
 from kscout.cli.console import answer_console
 from kscout.cli.options import AsJson, Overwrite, Results, with_fields
 from kscout.cli.progress import evaluation_progress
-from kscout.config.bounds import Between
 from kscout.config.options import with_options
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.statistics import NO_INTERVALS
-from kscout.evaluation.summaries.conditions import EvaluationRequest
 from kscout.evaluation.summaries.summary import Comparison, PolicySummary, Summary
 from kscout.files import finite
 from kscout.names import POLICIES, untrained_reconstructions
@@ -27,21 +26,16 @@ RECONSTRUCTION_WORDS = (
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(EvaluationRequest):
-    """What an evaluation is asked for, and what changes no result."""
+class EvaluateOptions(EvaluationSetting):
+    """The settings of an evaluation, and what it draws."""
 
-    batch_size: int | None = None
-    """Slices per batch; results do not depend on it. (default: chosen for the device)"""
-    device: str = "auto"
-    """auto, cpu or cuda."""
     masks: bool = False
     """Also write and plot the measured columns; see `analyze masks`."""
-    examples: Annotated[int, Between(0, 9)] = 3
-    """Slices stored with images for reports (0 to 9); results do not depend on it."""
 
 
 @with_fields(
     EvaluateOptions,
+    required=("data", "reconstructor", "policies"),
     flags={"policies": "--policy", "seeds": "--seed"},
     helps={
         "reconstructor": RECONSTRUCTION_WORDS,
@@ -64,14 +58,11 @@ def evaluate(
     from kscout.evaluation.analyses import run_analysis
     from kscout.evaluation.analyses.masks import Masks
     from kscout.evaluation.compare import evaluate as run_evaluation
-    from kscout.evaluation.running.setting import setting_of
 
     asked = with_options(EvaluateOptions, options)
-    setting = setting_of(asked, batch_size=asked.batch_size, device=asked.device)
-    setting = replace(setting, n_examples=asked.examples)
     with evaluation_progress() as on_step:
         found = run_evaluation(
-            *(asked.policies, asked.data, asked.reconstructor, setting),
+            *(asked.policies, asked.data, asked.reconstructor, asked),
             out=out,
             overwrite=overwrite,
             on_step=on_step,

@@ -4,6 +4,7 @@
 |---|---|
 | `compare` | `evaluate`: policies compared on a split |
 | `interactive` | one slice, step by step, by policies and by a person |
+| `request` | the settings of an evaluation |
 | `statistics` | intervals and paired tests, by volume |
 | `running/` | policies on a split: opened, prepared, run, stored |
 | `records/` | files: `results.csv`, acquisitions, names of runs |
@@ -20,7 +21,6 @@ from kscout.exports import on_first_use
 if TYPE_CHECKING:
     from kscout.evaluation.analyses import Analysis as Analysis
     from kscout.evaluation.analyses import PolicyAnalysis as PolicyAnalysis
-    from kscout.evaluation.analyses import SliceSetting as SliceSetting
     from kscout.evaluation.analyses import run_analysis as run_analysis
     from kscout.evaluation.analyses.entropy import entropies as entropies
     from kscout.evaluation.analyses.reconstructions import (
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from kscout.evaluation.progress import Step as Step
     from kscout.evaluation.records.results import Scores as Scores
     from kscout.evaluation.records.results import read_scores as read_scores
+    from kscout.evaluation.request import EvaluationSetting as EvaluationSetting
     from kscout.evaluation.running.prepare import Prepared as Prepared
     from kscout.evaluation.running.prepare import open_policies as open_policies
-    from kscout.evaluation.running.setting import EvaluationSetting as EvaluationSetting
     from kscout.evaluation.running.trajectories import AcquisitionPlan as AcquisitionPlan
     from kscout.evaluation.statistics import confidence_interval as confidence_interval
     from kscout.evaluation.summaries.summary import Summary as Summary
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "kscout.evaluation.running.trajectories": "AcquisitionPlan",
-    "kscout.evaluation.analyses": "Analysis PolicyAnalysis SliceSetting run_analysis",
+    "kscout.evaluation.analyses": "Analysis PolicyAnalysis run_analysis",
     "kscout.evaluation.compare": "Evaluation evaluate",
-    "kscout.evaluation.running.setting": "EvaluationSetting",
+    "kscout.evaluation.request": "EvaluationSetting",
     "kscout.evaluation.running.prepare": "Prepared open_policies",
     "kscout.evaluation.records.results": "Scores read_scores",
     "kscout.evaluation.progress": "Step",

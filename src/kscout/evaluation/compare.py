@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
@@ -19,20 +19,23 @@ from kscout.errors import ConfigError, DataError
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.results import METRICS, RESULTS, ResultsWriter, Scores
 from kscout.evaluation.records.saved_settings import check_same
+from kscout.evaluation.request import EvaluationRequest, EvaluationSetting
 from kscout.evaluation.running.entries import EvaluationEntry
 from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
 from kscout.evaluation.running.fixed_orders import ORDERS
+from kscout.evaluation.running.kinds import check_kinds
 from kscout.evaluation.running.prepare import (
     Labelled,
     Prepared,
     Wanted,
     labelled,
     loaded_network,
+    paths_of,
     prepare,
 )
 from kscout.evaluation.running.recording import record_examples
-from kscout.evaluation.running.setting import EvaluationSetting
-from kscout.evaluation.summaries.conditions import Conditions, EvaluationRequest
+from kscout.evaluation.running.setting import completed
+from kscout.evaluation.summaries.conditions import Conditions
 from kscout.evaluation.summaries.summarize import summarize
 from kscout.evaluation.summaries.summary import SUMMARY, Summary, read_summary, write_summary
 from kscout.files import check_free_of, check_replaceable, locked
@@ -88,6 +91,7 @@ def evaluate(
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
     named = labelled(policies)
+    check_kinds(named, reconstructor)
     out = None if out is None else Path(out)
     if out is not None:
         check_free_of(out, "dataset", "run", "campaign")
@@ -106,15 +110,16 @@ def _evaluate(
     on_step: OnStep | None,
 ) -> Evaluation:
     network = loaded_network(reconstructor)
-    setting = setting.under_protocol_of(network)
-    request = request_of(policies, data, reconstructor, setting)
+    source = None if isinstance(reconstructor, Reconstructor) else str(reconstructor)
+    setting = completed(setting, paths_of(policies), source, network)
+    request = _request(policies, data, reconstructor, setting)
     if out is not None:
         check_replaceable(out / RESULTS, out / SUMMARY)
         if not overwrite:
             _check_same_request(out, request)
     cache = None if out is None else out / ORDERS
     ready = prepare(*(policies, data, network, setting), train=train, cache=cache, on_step=on_step)
-    ready.tell_notes()
+    ready.warn_of_notes()
     conditions = _conditions(ready, request)
     finished = None
     if out is not None:
@@ -131,41 +136,25 @@ def _evaluate(
         # The summary goes first and comes back last: it never speaks of other results.
         (out / SUMMARY).unlink(missing_ok=True)
         finished.join(out / RESULTS, entries)
-        record_examples(out, ready, summary, scores, setting.n_examples)
+        record_examples(out, ready, summary, scores, setting.examples)
         write_summary(out, summary)
         finished.forget()
     return Evaluation(summary, scores)
 
 
-def request_of(
+def _request(
     policies: Sequence[Labelled],
     data: SliceSet | Store | Path | str,
     reconstructor: Reconstructor | Path | str,
     setting: EvaluationSetting,
 ) -> EvaluationRequest:
-    """Return what an evaluation is asked for, less what changes no result."""
-    plan, is_model = setting.plan, isinstance(reconstructor, Reconstructor)
-    return EvaluationRequest(
-        data=str(data) if isinstance(data, str | Path) else data.name,
-        split=setting.split,
-        size=setting.size,
-        limit=setting.limit,
-        reconstructor=type(reconstructor).__name__ if is_model else str(reconstructor),
-        precision=setting.precision,
-        policies=tuple(str(one[0] if isinstance(one, tuple) else one) for one in policies),
-        n_initial=plan.n_initial if setting.initial is None else None,
-        initial=None if setting.initial is None else str(setting.initial),
-        steps=plan.horizon if setting.budget is None else None,
-        budget=None if setting.budget is None else str(setting.budget),
-        columns_per_step=plan.columns_per_step,
-        stop_below=plan.stop_below,
-        trajectories=plan.n_trajectories,
-        seeds=setting.draw_seeds,
-        argmax=plan.is_argmax,
-        protocol=plan.protocol,
-        reference=setting.reference,
-        fixed_slices=setting.n_fixed_slices,
-    )
+    """Return the settings that affect results, with the names of all objects."""
+    values = {item.name: getattr(setting, item.name) for item in fields(EvaluationRequest)}
+    is_model = isinstance(reconstructor, Reconstructor)
+    values["data"] = str(data) if isinstance(data, str | Path) else data.name
+    values["reconstructor"] = type(reconstructor).__name__ if is_model else str(reconstructor)
+    values["policies"] = tuple(str(x[0] if isinstance(x, tuple) else x) for x in policies)
+    return EvaluationRequest(**values)
 
 
 def _check_same_request(out: Path, here: EvaluationRequest) -> None:
@@ -270,4 +259,4 @@ def _score(
     return Scores(name, seed, slices.volumes, slices.slices, values, n_trajectories, n_acquired)
 
 
-__all__ = ["Evaluation", "EvaluationSetting", "Wanted", "evaluate", "request_of"]
+__all__ = ["Evaluation", "EvaluationSetting", "Wanted", "evaluate"]

@@ -19,7 +19,7 @@ from kscout.compatibility import Use, acquisition_note, warn
 from kscout.core import Policy
 from kscout.errors import ConfigError, DataError, KScoutError
 from kscout.evaluation.records.orders import read_orders
-from kscout.evaluation.running.setting import told_by_runs
+from kscout.evaluation.running.setting import trained_budget
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_text
 from kscout.policies import build, load
@@ -151,7 +151,7 @@ def sizes_of(
 
 def central_budget(given: str) -> tuple[int, int]:
     """Return the number of central columns at the start, and of steps, of a policy's training."""
-    n_initial, steps, initial, _ = told_by_runs([given])
+    n_initial, steps, initial, _ = trained_budget([given])
     if initial is not None:
         raise ConfigError(
             f"{given} starts from columns {initial}, and exports start from central ones; give "

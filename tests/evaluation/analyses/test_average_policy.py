@@ -13,7 +13,8 @@ from kscout.evaluation.analyses.average_policy import (
     best_seeds,
     sampled_by_step,
 )
-from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.compare import evaluate
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.physics.sampling import center_mask
 from kscout.policies.fixed import CenterOut
@@ -52,7 +53,7 @@ def test_deterministic_policy_has_no_probabilities(test_slices: SliceSet) -> Non
 
 
 def test_table_gives_the_same_as_the_run(test_slices: SliceSet, tmp_path: Path) -> None:
-    setting = EvaluationSetting(plan=PLAN, seeds=(4, 9))
+    setting = EvaluationSetting(n_initial=3, steps=4, trajectories=1, seeds=(4, 9))
     summary = evaluate(("random",), test_slices, ZeroFilled(), setting, out=tmp_path).found
     plan = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1, seed=9)
     expected = average_policy(Random(), test_slices, ZeroFilled(), plan)
@@ -71,7 +72,7 @@ def test_table_gives_the_same_as_the_run(test_slices: SliceSet, tmp_path: Path) 
 def test_several_policies_are_averaged_each_with_its_best_seed(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
-    setting = EvaluationSetting(plan=PLAN, seeds=(4, 9))
+    setting = EvaluationSetting(n_initial=3, steps=4, trajectories=1, seeds=(4, 9))
     names = ["random", "center-out"]
     summary = evaluate(names, test_slices, ZeroFilled(), setting, out=tmp_path).found
     found = average_policies_of_results(tmp_path, names[::-1], summary)

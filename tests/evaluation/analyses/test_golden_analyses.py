@@ -12,7 +12,7 @@ import torch
 
 from kscout.config import to_table
 from kscout.config.options import with_options
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate, run_analysis
+from kscout.evaluation import EvaluationSetting, evaluate, run_analysis
 from kscout.names import ANALYSES
 from kscout.policies.conv import ConvPolicy
 from kscout.weights import save_component
@@ -95,7 +95,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def results(run: Path, store: Path, out: Path) -> Path:
-    setting = EvaluationSetting(AcquisitionPlan(3, 3, n_trajectories=2), device="cpu")
+    setting = EvaluationSetting(n_initial=3, steps=3, trajectories=2, device="cpu")
     evaluate(["random", str(run)], store, "zero-filled", setting, out=out)
     return out
 

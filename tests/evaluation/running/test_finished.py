@@ -1,6 +1,7 @@
 """An evaluation that was stopped goes on after its last finished policy."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ import torch
 
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
-from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.compare import evaluate
 from kscout.evaluation.progress import Step
-from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.request import EvaluationSetting
 from kscout.reconstruction.zero_filled import ZeroFilled
 
-PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=2, batch_size=3)
+SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=2, batch_size=3)
 POLICIES = ["random", "center-out", "fixed", "conv"]
 
 
@@ -24,7 +25,7 @@ def run(
     train: SliceSet,
     *,
     stop_at: str | None = None,
-    plan: AcquisitionPlan = PLAN,
+    setting: EvaluationSetting = SETTING,
     policies: Any = POLICIES,
 ) -> list[str]:
     """Evaluate; return the policies that were run, one name per batch."""
@@ -37,7 +38,7 @@ def run(
             if name == stop_at:
                 raise KeyboardInterrupt
 
-    setting = EvaluationSetting(plan, seeds=(5,), n_fixed_slices=4)
+    setting = replace(setting, seeds=(5,), fixed_slices=4)
     evaluate(policies, slices, ZeroFilled(), setting, train=train, out=out, on_step=on_step)
     return said
 
@@ -79,10 +80,8 @@ def test_other_settings_take_nothing_from_what_was_stopped(
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, test_slices, train_slices, stop_at="fixed")
-    other = AcquisitionPlan(
-        n_initial=3, horizon=4, n_trajectories=2, batch_size=3, protocol="paper"
-    )
-    assert {"random", "center-out"} <= set(run(tmp_path, test_slices, train_slices, plan=other))
+    other = EvaluationSetting(n_initial=3, steps=4, trajectories=2, batch_size=3, protocol="paper")
+    assert {"random", "center-out"} <= set(run(tmp_path, test_slices, train_slices, setting=other))
 
 
 class Counting(Policy):

@@ -18,14 +18,14 @@ from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.compare import Evaluation, EvaluationSetting, evaluate
+from kscout.evaluation.compare import Evaluation, evaluate
 from kscout.evaluation.records.orders import NEVER, Orders, read_orders
 from kscout.evaluation.records.results import read_scores
-from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.reconstruction.zero_filled import ZeroFilled
 
-PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=2, batch_size=3)
+SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=2, batch_size=3)
 EVERY = (
     *("random", "variable-density", "equispaced-one", "equispaced-two", "center-out", "fixed"),
     *("na-oracle", "oracle", "spectral-oracle", "conv"),
@@ -34,11 +34,13 @@ N_SLICES, N_COLS = 7, 13
 
 
 def run(
-    policies: tuple[str, ...], slices: SliceSet, plan: AcquisitionPlan = PLAN, **more: Any
+    policies: tuple[str, ...], slices: SliceSet, setting: EvaluationSetting = SETTING, **more: Any
 ) -> Evaluation:
     keys = ("train", "out")
     files = {key: more.pop(key) for key in keys if key in more}
-    setting = EvaluationSetting(plan=plan, n_fixed_slices=4, **more)
+    counts = {"initial": "n_initial", "budget": "steps"}
+    unset = {counts[key]: None for key in more if key in counts}
+    setting = replace(setting, fixed_slices=4, **unset, **more)
     return evaluate(policies, slices, ZeroFilled(), setting, **files)
 
 
@@ -128,8 +130,8 @@ def test_budgets_per_slice_count_the_start(test_slices: SliceSet, tmp_path: Path
 def test_tables_hold_all_columns_of_a_step(
     test_slices: SliceSet, tmp_path: Path, columns_per_step: int
 ) -> None:
-    plan = replace(PLAN, horizon=5, columns_per_step=columns_per_step)
-    found = run(("random", "center-out", "oracle"), test_slices, plan, out=tmp_path)
+    setting = replace(SETTING, steps=5, columns_per_step=columns_per_step)
+    found = run(("random", "center-out", "oracle"), test_slices, setting, out=tmp_path)
     rows = list(csv.DictReader((tmp_path / "results.csv").open(newline="")))
     n_steps = -(-5 // columns_per_step)
     for row in rows:
@@ -148,9 +150,9 @@ def test_tables_hold_all_columns_of_a_step(
 def test_a_stopping_rule_trades_columns_for_quality(test_slices: SliceSet, tmp_path: Path) -> None:
     costs, scores = [], []
     for threshold in (-1.0, 0.01, 0.03, 1.0):
-        plan = replace(PLAN, horizon=8, stop_below=threshold, protocol="paper")
+        setting = replace(SETTING, steps=8, stop_below=threshold, protocol="paper")
         out = tmp_path / str(threshold)
-        found = run(("oracle",), test_slices, plan, out=out)
+        found = run(("oracle",), test_slices, setting, out=out)
         (entry,) = found.found.policies
         assert entry.n_acquired is not None
         costs.append(entry.n_acquired)
@@ -164,7 +166,7 @@ def test_a_stopping_rule_trades_columns_for_quality(test_slices: SliceSet, tmp_p
     text = " ".join(console.export_text().split())
     assert "stopped below 1" in text and "oracle * 0.00 0.8453" in text
     with pytest.raises(ConfigError, match="predicts no gain in SSIM to stop below"):
-        run(("oracle", "random"), test_slices, replace(PLAN, stop_below=0.01))
+        run(("oracle", "random"), test_slices, replace(SETTING, stop_below=0.01))
 
 
 @pytest.fixture
@@ -197,7 +199,7 @@ def test_the_command_writes_masks_that_it_reads_as_starts(store: Path, tmp_path:
         (again,) = read_orders(tmp_path / f"then{number}", read_summary(tmp_path / f"then{number}"))
         assert ((again.order == 0) == (order != NEVER)).all()
         assert ((again.order > 0).sum(axis=-1) == 2).all()
-    with pytest.raises(ConfigError, match=r"no run tells how many columns .*give --n-initial and"):
+    with pytest.raises(ConfigError, match=r"no run has the numbers of .*give --n-initial and"):
         call("wrong", "--steps", 3)
     with pytest.raises(ConfigError, match="either --n-initial or --initial"):
         call("wrong", "--initial", 3, "--n-initial", 2, "--steps", 3)
@@ -225,13 +227,12 @@ def test_damaged_results_hold_no_masks(test_slices: SliceSet, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_resumed_evaluation_counts_columns_too(test_slices: SliceSet, tmp_path: Path) -> None:
-    plan = replace(PLAN, horizon=8, stop_below=0.005)
+    setting = replace(SETTING, steps=8, stop_below=0.005)
 
     def stop(step: Any) -> None:
         if step.what.startswith("oracle") is False:
             raise KeyboardInterrupt
 
-    setting = EvaluationSetting(plan=plan)
     wanted = ("oracle", ("mine", _Gainful()))
     with pytest.raises(KeyboardInterrupt):
         evaluate(wanted, test_slices, ZeroFilled(), setting, out=tmp_path / "a", on_step=stop)

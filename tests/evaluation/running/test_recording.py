@@ -1,5 +1,6 @@
 """An evaluation keeps a few slices with images, of what it scored, for every report on it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,16 +8,16 @@ import pytest
 import torch
 
 from kscout.data.slices import SliceSet
-from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.compare import evaluate
 from kscout.evaluation.records.acquisitions import Acquisition, load_acquisition
 from kscout.evaluation.records.results import read_rows, read_scores
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.recording import typical_place
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.metrics import ssim
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.report.build import build_report, write_report
 
-PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=3, batch_size=3)
+SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=3, batch_size=3)
 NAMES = ("random", "center-out", "fixed", "oracle")
 
 
@@ -24,7 +25,7 @@ NAMES = ("random", "center-out", "fixed", "oracle")
 def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     out = tmp_path_factory.mktemp("evaluation")
     test, train = (request.getfixturevalue(f"{name}_slices") for name in ("test", "train"))
-    setting = EvaluationSetting(PLAN, seeds=(4, 5), n_fixed_slices=4)
+    setting = replace(SETTING, seeds=(4, 5), fixed_slices=4)
     evaluate(NAMES, test, ZeroFilled(), setting, train=train, out=out)
     return out
 
@@ -98,8 +99,9 @@ def test_a_report_shows_them_without_any_analysis(folder: Path, tmp_path: Path) 
 def test_steps_of_several_columns_and_starts_of_ones_own_are_kept(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
-    plan = AcquisitionPlan(n_initial=0, horizon=5, n_trajectories=2, columns_per_step=2)
-    setting = EvaluationSetting(plan, initial="0,3,6", n_examples=1)
+    setting = EvaluationSetting(
+        steps=5, trajectories=2, columns_per_step=2, initial="0,3,6", examples=1
+    )
     evaluate(("random", "oracle"), test_slices, ZeroFilled(), setting, out=tmp_path)
     kept = load_acquisition(tmp_path / "acquisition-1.npz")
     assert kept.start_columns == (0, 3, 6) and kept.steps == (0, 2, 4, 5)
@@ -116,8 +118,8 @@ def test_steps_of_several_columns_and_starts_of_ones_own_are_kept(
 
 
 def test_a_policy_that_stops_keeps_its_last_image(test_slices: SliceSet, tmp_path: Path) -> None:
-    plan = AcquisitionPlan(n_initial=3, horizon=4, stop_below=0.01)
-    evaluate(("oracle",), test_slices, ZeroFilled(), EvaluationSetting(plan), out=tmp_path)
+    setting = EvaluationSetting(n_initial=3, steps=4, stop_below=0.01)
+    evaluate(("oracle",), test_slices, ZeroFilled(), setting, out=tmp_path)
     kept = [load_acquisition(path) for path in sorted(tmp_path.glob("acquisition-*.npz"))]
     assert all(len(one.policies[0].columns) <= 4 for one in kept)
     rows = [row for row in read_rows(tmp_path) if row.step == "4"]
@@ -131,6 +133,6 @@ def test_none_are_kept_where_none_are_wanted(
     folder: Path, test_slices: SliceSet, tmp_path: Path
 ) -> None:
     for n_examples in (2, 0):
-        setting = EvaluationSetting(PLAN, n_examples=n_examples)
+        setting = replace(SETTING, examples=n_examples)
         evaluate(("random",), test_slices, ZeroFilled(), setting, out=tmp_path)
         assert len(list(tmp_path.glob("acquisition*"))) == n_examples

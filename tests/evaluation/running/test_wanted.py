@@ -10,15 +10,15 @@ from kscout.compatibility import Use, acquisition_note
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.compare import Evaluation, EvaluationSetting, evaluate
+from kscout.evaluation.compare import Evaluation, evaluate
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import Sizes, budgets_of, resolve
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import save_component
 from kscout.zoo import zoo_names
 
-SETTING = EvaluationSetting(AcquisitionPlan(n_initial=3, horizon=2, n_trajectories=1))
+SETTING = EvaluationSetting(n_initial=3, steps=2, trajectories=1)
 OTHER = {"long": (4, 28), "8x": (8, 8), "sizes": (40, 40)}
 """Start and steps of the zoo's policies that are not trained for 16 + 16."""
 

@@ -12,7 +12,7 @@ from kscout.config import PolicyConfig
 from kscout.core import Measurement, Observation, Reconstruction
 from kscout.data.store import Store
 from kscout.errors import ConfigError
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.entropy import Entropy
 from kscout.evaluation.summaries.paper_numbers import SSIM
@@ -186,7 +186,7 @@ def test_its_runs_are_evaluated_and_analyzed_like_others(
     one_round: OneRound, store: Store, tmp_path: Path
 ) -> None:
     path = one_round.path
-    setting = EvaluationSetting(AcquisitionPlan(2, 3, n_trajectories=2), split="val", n_examples=0)
+    setting = EvaluationSetting(n_initial=2, steps=3, trajectories=2, split="val", examples=0)
     found = evaluate([f"mine={path}"], store, "zero-filled", setting).found
     # By its training, not by its name: the paper's row stands beside ours.
     assert found.policies[0].paper_method == "alphazero" in SSIM["knee-base"]

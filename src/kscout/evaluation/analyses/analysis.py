@@ -2,12 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 
 from kscout.config import FrozenPrecision, read, to_table
-from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.summaries.summary import EvaluationFolder
 from kscout.figures.blocks import Block
@@ -130,36 +129,6 @@ class Analysis(ABC, Generic[Row]):
     def parse(cls, document: Any) -> list[Row]:  # noqa: ANN401 - any JSON value
         """Return the rows that a JSON file holds."""
         return [read(cls.row, line) for line in document]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class SliceSetting:
-    """Slices, and how policies acquire them; the budget is the runs' own where not given."""
-
-    data: Path
-    reconstructor: str
-    split: Split = "test"
-    n_initial: int | None = None
-    steps: int | None = None
-    trajectories: int = 1
-    seed: tuple[int, ...] = (0,)
-    protocol: Protocol | None = None
-    """That of the reconstruction if None."""
-    batch_size: int | None = None
-    limit: int | None = None
-    """Use this many slices only, spread evenly over the split."""
-    device: str = "auto"
-    precision: FrozenPrecision = "fp32"
-
-    @classmethod
-    def of(cls, options: Analysis[Any]) -> "SliceSetting":
-        """Take what the options of an analysis give; the rest keeps its default."""
-        values = {item.name: getattr(options, item.name, None) for item in fields(cls)}
-        given = {name: value for name, value in values.items() if value not in (None, ())}
-        if "data" not in given or "reconstructor" not in given:
-            raise ConfigError("policies are run on slices; give --data and --reconstructor")
-        return cls(**given)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,7 @@ from jaxtyping import Bool, Float, Float32, Int, Int16
 from kscout.config import FrozenPrecision
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.analyses.analysis import (
-    Analysis,
-    Material,
-    Page,
-    SliceSetting,
-    Split,
-    grouped,
-)
+from kscout.evaluation.analyses.analysis import Analysis, Material, Page, Split, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.orders import read_orders
 from kscout.evaluation.records.results import RESULTS, read_scores
@@ -222,7 +215,7 @@ class AveragePolicies(Analysis[PolicyRow]):
         return average_policies_of_results(self.results, names, summary, seed=seed)
 
     def _of_slices(self, given: Sequence[str]) -> dict[str, AveragePolicy]:
-        ready = open_policies(given, SliceSetting.of(self))
+        ready = open_policies(given, self)
         return {
             name if len(entries) == 1 else f"{name}, seed {entry.seed}": average_policy(
                 entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)

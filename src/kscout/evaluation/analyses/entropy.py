@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError
-from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting, grouped
+from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.paper_numbers import gamma_of
@@ -182,7 +182,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[EntropyRow]:
         """Run the policies; seeds of one method share a row."""
-        ready, rows = open_policies(given, SliceSetting.of(self)), []
+        ready, rows = open_policies(given, self), []
         for name, entries in ready.by_name.items():
             by_seed = [
                 policy_entropies(

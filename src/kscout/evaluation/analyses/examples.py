@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from kscout.errors import DataError
-from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting
+from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis
 from kscout.evaluation.progress import OnStep
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
@@ -161,7 +161,7 @@ class Examples(PolicyAnalysis[ExampleRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ExampleRow]:
         """Run each policy once over the slices, and keep the images in `examples.npz`."""
-        ready = open_policies(given, SliceSetting.of(self))
+        ready = open_policies(given, self)
         chosen = choose_slices(ready.slices, self.slice or ("0",))
         found = reconstruction_examples(ready.entries, chosen, ready.reconstructor, ready.plan)
         save_examples(out / EXAMPLES, found)

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError
-from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting
+from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis
 from kscout.evaluation.progress import OnStep
 from kscout.exports import lazily
 from kscout.figures.blocks import Block
@@ -219,7 +219,7 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[UnexploredRow]:
         """Count for each policy over all its seeds; the largest shares come first."""
-        ready = open_policies(given, SliceSetting.of(self))
+        ready = open_policies(given, self)
         tallies = {
             name: [
                 tally_policy(

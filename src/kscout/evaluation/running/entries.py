@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard, final
+from typing import Any, NamedTuple, TypeGuard, final
 
 from kscout import policies
 from kscout.acquisition.choose import draws_columns
@@ -141,9 +141,14 @@ def _built(name: str, sizes: Sizes, seed: int) -> Policy:
     return make_policy(Component(name), seed=seed, **asdict(sizes))
 
 
-Budget = tuple[int, int, str | None, int]
-"""Number of columns at the start, the horizon, the columns of the start where they are not central,
-and the number of columns per step."""
+class Budget(NamedTuple):
+    """The acquisition that a policy or a reconstruction was trained for."""
+
+    n_initial: int
+    horizon: int
+    initial: str | None
+    """Columns of the start; None for central ones."""
+    columns_per_step: int
 
 
 def budgets_of(wanted: Sequence[str]) -> set[Budget]:
@@ -163,8 +168,8 @@ def budgets_of(wanted: Sequence[str]) -> set[Budget]:
 
 
 def _budget(told: Mapping[str, Any]) -> Budget:
-    initial, group = told.get("initial"), told.get("columns_per_step") or 1
-    return told["n_initial"], told["horizon"], initial, group
+    group = told.get("columns_per_step") or 1
+    return Budget(told["n_initial"], told["horizon"], told.get("initial"), group)
 
 
 def _fitted_for(path: Path) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
-from kscout.evaluation.analyses.analysis import SliceSetting
 from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import (
     EvaluationEntry,
     Sizes,
@@ -26,12 +26,12 @@ from kscout.evaluation.running.entries import (
     store_note,
 )
 from kscout.evaluation.running.fixed_orders import fitted_order
-from kscout.evaluation.running.setting import EvaluationSetting, setting_of_analysis
+from kscout.evaluation.running.setting import completed
 from kscout.evaluation.running.trajectories import (
     AcquisitionPlan,
     check_fits,
     check_start,
-    own_plan,
+    plan_of,
     trajectories,
 )
 from kscout.evaluation.summaries.summarize import choose_reference
@@ -43,6 +43,11 @@ Labelled = str | Path | tuple[str, Policy]
 """A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
 Wanted = Labelled | Policy
 """The same, or a policy that is called by its class."""
+_OPTIONS = (
+    "data reconstructor split n_initial steps trajectories protocol batch_size limit device "
+    "precision"
+)
+"""Options of analyses that are also settings of an evaluation."""
 
 
 def labelled(wanted: Sequence[Wanted]) -> list[Labelled]:
@@ -59,6 +64,11 @@ def labelled(wanted: Sequence[Wanted]) -> list[Labelled]:
             )
         found.append(pair)
     return found
+
+
+def paths_of(wanted: Sequence[Labelled]) -> list[str]:
+    """Return the names and paths among policies."""
+    return [str(policy) for policy in wanted if isinstance(policy, str | Path)]
 
 
 def _is_pair(value: object) -> TypeGuard[tuple[str, Policy]]:
@@ -106,7 +116,7 @@ class Prepared:
                 n_slices = len(self.slices)
                 on_step(Step(f"{one.name}, seed {one.seed}", n_slices, n_slices))
 
-    def tell_notes(self) -> None:
+    def warn_of_notes(self) -> None:
         """Warn of these conditions."""
         warn(self.notes)
 
@@ -129,17 +139,31 @@ class Prepared:
         )
 
 
-def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
-    """Open what an analysis runs; where no budget is given, it is that of the runs.
+def open_policies(wanted: Sequence[str], options: object) -> Prepared:
+    """Open policies, slices and reconstruction of an analysis.
 
-    As before an evaluation, it is said where policies or the reconstruction were trained otherwise.
+    Args:
+        wanted: names and paths of the policies.
+        options: the analysis. Its fields replace the defaults: one trajectory per slice, 32-bit
+            arithmetic, and the start and the budget of the policies' trainings.
     """
     if not wanted:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
-    how = setting_of_analysis(wanted, setting)
-    ready = prepare(wanted, setting.data, setting.reconstructor, how)
-    ready.tell_notes()
-    return replace(ready, entries=[ready.fit(one) for one in ready.entries])
+    values = {name: getattr(options, name, None) for name in _OPTIONS.split()}
+    values["seeds"] = getattr(options, "seed", None)
+    given = {name: value for name, value in values.items() if value not in (None, ())}
+    if "data" not in given or "reconstructor" not in given:
+        raise ConfigError("policies are run on slices; give --data and --reconstructor")
+    given["data"] = str(given["data"])
+    setting = EvaluationSetting(**{"trajectories": 1, "precision": "fp32", **given})
+    network = loaded_network(setting.reconstructor)
+    # An analysis acquires one column per step.
+    setting = replace(
+        completed(setting, wanted, setting.reconstructor, network), columns_per_step=1
+    )
+    ready = prepare(wanted, setting.data, network, setting)
+    ready.warn_of_notes()
+    return replace(ready, entries=[ready.fit(entry) for entry in ready.entries])
 
 
 def prepare(
@@ -159,18 +183,15 @@ def prepare(
     device = str(resolve_device(setting.device))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
     loaded = loaded_network(reconstructor)
-    setting = setting.under_protocol_of(loaded)
+    setting = completed(setting, paths_of(wanted), None, loaded)
     whole = _slices(source, setting)
-    whole.check_protocol(loaded.protocol_for(setting.plan.protocol))
+    whole.check_protocol(loaded.protocol_for(setting.protocol))
     slices = whole.sample(setting.limit).to(device)
-    plan = own_plan(
-        *(setting.plan, slices), n_whole=len(whole), initial=setting.initial, budget=setting.budget
-    )
-    setting = replace(setting, plan=plan)
+    plan = plan_of(setting, slices, n_whole=len(whole))
     _, n_rows, n_cols = slices.shape
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
     # All that can be refused is refused before the first order is fitted.
-    entries, reference = _drafts(wanted, slices, sizes, setting, loaded)
+    entries, reference = _drafts(wanted, slices, sizes, plan, setting, loaded)
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
     is_fitting = any(one.fits is not None and not one.is_oracle for one in entries)
     fitted_on = _train_source(source, setting, train) if is_fitting else None
@@ -183,8 +204,8 @@ def prepare(
         order = fitted_order(
             slices if one.is_oracle else _train_slices(source, setting, train).to(device),
             frozen,
-            replace(plan, seed=setting.draw_seeds[0]),
-            n_slices_per_step=None if one.is_oracle else setting.n_fixed_slices,
+            plan,
+            n_slices_per_step=None if one.is_oracle else setting.fixed_slices,
             cache=cache,
             on_step=_telling(one.name, on_step),
         )
@@ -250,14 +271,14 @@ def _drafts(
     wanted: Sequence[Labelled],
     slices: SliceSet,
     sizes: Sizes,
+    plan: AcquisitionPlan,
     setting: EvaluationSetting,
     network: Reconstructor,
 ) -> tuple[list[EvaluationEntry], str]:
     """Return the policies before orders are fitted, and the name of the reference."""
-    plan = setting.plan
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
     slices.check_start(plan.start(slices))
-    drafts = [resolve(one, sizes, seeds=setting.draw_seeds) for one in wanted]
+    drafts = [resolve(one, sizes, seeds=setting.seeds) for one in wanted]
     every = [one for draft in drafts for one in draft]
     for one in every:
         if len(plan.initial) > 1 and one.fits is not None and not one.is_oracle:

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import final
 
 import torch
@@ -22,6 +21,7 @@ from kscout.core import Measurement, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
+from kscout.evaluation.request import EvaluationSetting
 from kscout.names import check_protocol
 from kscout.physics.coils import n_central
 from kscout.physics.sampling import Initial, start_mask
@@ -92,35 +92,30 @@ class AcquisitionPlan:
         return torch.tensor(self.horizons, device=slices.device) if self.horizons else self.horizon
 
 
-def own_plan(
-    plan: AcquisitionPlan,
-    slices: SliceSet,
-    *,
-    n_whole: int,
-    initial: str | Path | None,
-    budget: int | str | Path | None,
-) -> AcquisitionPlan:
-    """Return the plan with starts and budgets of a user's own.
-
-    Args:
-        plan: how slices are acquired otherwise.
-        slices: to be acquired.
-        n_whole: slices of the split, of which these may be some.
-        initial: see `kscout.acquisition.starts.read_starts`; None for central columns.
-        budget: see `read_budgets`; None where the plan has a horizon.
-    """
+def plan_of(setting: EvaluationSetting, slices: SliceSet, *, n_whole: int) -> AcquisitionPlan:
+    """Return the plan for slices; `n_whole` is the size of their split."""
+    plan = AcquisitionPlan(
+        n_initial=setting.n_initial or 0,
+        horizon=setting.steps or 0,
+        n_trajectories=setting.trajectories,
+        seed=setting.seeds[0],
+        is_argmax=setting.argmax,
+        protocol=setting.protocol,
+        batch_size=setting.batch_size,
+        columns_per_step=setting.columns_per_step,
+        stop_below=setting.stop_below,
+    )
     positions = slices.position.tolist()
     n_whole = max(n_whole, max(positions, default=-1) + 1)
-    starts: Starts = ()
-    if initial is not None:
-        starts = read_starts(initial, n_cols=slices.n_cols)
+    if setting.initial is not None:
+        starts = read_starts(setting.initial, n_cols=slices.n_cols)
         if len(starts) > 1:
             starts = tuple(for_slices(starts, positions, n_whole, "starts"))
         plan = replace(plan, initial=starts, n_initial=min(len(start) for start in starts))
-    if budget is None:
+    if setting.budget is None:
         return plan
-    budgets = for_slices(read_budgets(budget), positions, n_whole, "budgets")
-    n_starts = [len(start) for start in starts] or [plan.n_initial]
+    budgets = for_slices(read_budgets(setting.budget), positions, n_whole, "budgets")
+    n_starts = [len(start) for start in plan.initial] or [plan.n_initial]
     horizons = [m - n for m, n in zip(budgets, itertools.cycle(n_starts), strict=False)]
     if max(budgets) > slices.n_cols:
         raise ConfigError(

@@ -1,59 +1,10 @@
-"""What an evaluation was asked for, under what its policies ran, and whether that was the same."""
+"""The metadata of an evaluation, and the check that several can be compared."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-from kscout.config.bounds import AtLeast
-from kscout.config.written import MATRIX
 from kscout.errors import DataError
-from kscout.names import Protocol
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationRequest:
-    """Settings of an evaluation that affect its results."""
-
-    data: str
-    """Dataset."""
-    split: str = "test"
-    """train, val or test."""
-    size: Annotated[int | tuple[int, int] | None, MATRIX] = None
-    """Matrix size, if a split contains several sizes."""
-    limit: int | None = None
-    """Largest number of slices, spread evenly over the split. (default: all)"""
-    reconstructor: str
-    precision: str = "auto"
-    """auto, fp32 or fp16."""
-    policies: tuple[str, ...]
-    n_initial: int | None = None
-    """Central columns measured at the start. (default: the runs')"""
-    initial: str | None = None
-    """Columns to start from instead: a list like 0,3,60-70, or a file (.txt, .json, .npy, .npz)
-    with one list or mask for all slices or one for each."""
-    steps: int | None = None
-    """Columns to acquire. (default: the runs')"""
-    budget: str | None = None
-    """Columns measured in total, start included, instead of --steps: a number, or a file (.txt,
-    .json, .npy) with one per slice."""
-    columns_per_step: int = 1
-    """Columns selected before each reconstruction."""
-    stop_below: float | None = None
-    """End a slice when no column has this predicted gain in SSIM (policies that predict gains)."""
-    trajectories: Annotated[int, AtLeast(1)] = 8
-    """Sampled acquisitions per slice (paper: 8)."""
-    seeds: tuple[int, ...] = (0,)
-    """Random seeds for sampling; with several, policies that are not trained run once per seed."""
-    argmax: bool = False
-    """Trained policies acquire the column with the highest score instead of sampling."""
-    protocol: Protocol | None = None
-    """Statistics by which images are un-normalized before they are scored: of the ground truth
-    (paper) or of the measurement (blind). (default: as the reconstruction was trained, else
-    blind)"""
-    reference: str | None = None
-    """Compare with this policy. (default: fixed or another fixed order, else random)"""
-    fixed_slices: Annotated[int, AtLeast(1)] = 256
-    """Training slices per column when `fixed` is fitted."""
+from kscout.evaluation.request import EvaluationRequest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,84 @@
+"""The settings of an evaluation, from the command line, Python and analyses to `summary.json`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from kscout.config.bounds import AtLeast, Between
+from kscout.config.records import check
+from kscout.config.written import MATRIX
+from kscout.errors import ConfigError
+from kscout.names import Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest:
+    """Settings of an evaluation that affect its results; `summary.json` contains them."""
+
+    data: str = ""
+    """Dataset."""
+    split: str = "test"
+    """train, val or test."""
+    size: Annotated[int | tuple[int, int] | None, MATRIX] = None
+    """Matrix size, if a split contains several sizes."""
+    limit: int | None = None
+    """Largest number of slices, spread evenly over the split. (default: all)"""
+    reconstructor: str = ""
+    precision: str = "auto"
+    """auto, fp32 or fp16."""
+    policies: tuple[str, ...] = ()
+    n_initial: int | None = None
+    """Central columns measured at the start. (default: the runs')"""
+    initial: str | None = None
+    """Columns to start from instead: a list like 0,3,60-70, or a file (.txt, .json, .npy, .npz)
+    with one list or mask for all slices or one for each."""
+    steps: int | None = None
+    """Columns to acquire. (default: the runs')"""
+    budget: str | None = None
+    """Columns measured in total, start included, instead of --steps: a number, or a file (.txt,
+    .json, .npy) with one per slice."""
+    columns_per_step: int = 1
+    """Columns selected before each reconstruction."""
+    stop_below: float | None = None
+    """End a slice when no column has this predicted gain in SSIM (policies that predict gains)."""
+    trajectories: Annotated[int, AtLeast(1)] = 8
+    """Sampled acquisitions per slice (paper: 8)."""
+    seeds: tuple[int, ...] = (0,)
+    """Random seeds for sampling; with several, policies that are not trained run once per seed."""
+    argmax: bool = False
+    """Trained policies acquire the column with the highest score instead of sampling."""
+    protocol: Protocol | None = None
+    """Statistics by which images are un-normalized before they are scored: of the ground truth
+    (paper) or of the measurement (blind). (default: as the reconstruction was trained, else
+    blind)"""
+    reference: str | None = None
+    """Compare with this policy. (default: fixed or another fixed order, else random)"""
+    fixed_slices: Annotated[int, AtLeast(1)] = 256
+    """Training slices per column when `fixed` is fitted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSetting(EvaluationRequest):
+    """What is evaluated and how; defaults are the paper's.
+
+    In Python the policies, data and reconstructor are arguments of `evaluate`.
+    """
+
+    batch_size: int | None = None
+    """Slices per batch; results do not depend on it. (default: chosen for the device)"""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    examples: Annotated[int, Between(0, 9)] = 3
+    """Slices stored with images for reports (0 to 9); results do not depend on it."""
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "budget"):
+            if isinstance(value := getattr(self, name), int | Path):
+                object.__setattr__(self, name, str(value))
+        check(self)
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"seeds {list(self.seeds)} name one twice; give each once")
+        for one, other in (("n_initial", "initial"), ("steps", "budget")):
+            if None not in (getattr(self, one), getattr(self, other)):
+                flags = f"--{one.replace('_', '-')} or --{other}"
+                raise ConfigError(f"an evaluation takes either {flags}; give one of them")
