@@ -42,6 +42,7 @@ def _steps(label: str, name: str) -> PolicySteps:
         n_initial=N_INITIAL,
         horizon=HORIZON,
         uniforms=uniforms if name == "random" else None,
+        is_argmax=True,
         keep_images=True,
     )
     assert done.images is not None

@@ -106,7 +106,7 @@ def test_draws_stay_inside_the_matrix_of_the_own_slice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "unasked", "asked"),
+    ("policy", "is_best", "as_trained"),
     [
         (Random(), True, True),
         (VariableDensity(n_cols=N_COLS), True, True),
@@ -117,7 +117,7 @@ def test_draws_stay_inside_the_matrix_of_the_own_slice() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Policy) else str(value),
 )
 def test_random_columns_are_random_whatever_is_asked_of_trained_policies(
-    policy: Policy, unasked: bool, asked: bool
+    policy: Policy, is_best: bool, as_trained: bool
 ) -> None:
-    assert draws_columns(policy, is_asked=False) is unasked
-    assert draws_columns(policy, is_asked=True) is asked
+    assert draws_columns(policy, is_argmax=True) is is_best
+    assert draws_columns(policy, is_argmax=False) is as_trained

@@ -174,11 +174,24 @@ def test_scores_that_allow_no_choice_are_told(
     policy = Broken(low=low, high=high, until=2)
     if not is_drawn and not math.isnan(low):
         # The best of equals, however low, is still a choice.
-        assert run(slices, policy, [0]).columns.tolist() == [[[0, 1, 2, 3, 4, 5]]]
+        found = run(slices, policy, [0], is_argmax=True)
+        assert found.columns.tolist() == [[[0, 1, 2, 3, 4, 5]]]
         return
     uniforms = draws() if is_drawn else None
     with pytest.raises(ConfigError, match="Broken left no column to choose: its scores are NaN"):
         run(slices, policy, list(range(N_SLICES)), uniforms=uniforms)
+
+
+def test_a_policy_samples_by_default_if_it_was_trained_with_sampled_columns(
+    slices: SliceSet,
+) -> None:
+    policy, rows = conv_policy(), [2, 0]
+    uniforms = action_uniforms(3, 1, HORIZON, 0)[rows]
+    sampled = run(slices, policy, rows, uniforms=uniforms).columns
+    best = run(slices, policy, rows, is_argmax=True).columns
+    assert torch.equal(run(slices, policy, rows).columns, sampled)
+    policy.is_stochastic = False
+    assert torch.equal(run(slices, policy, rows).columns, best) and not torch.equal(best, sampled)
 
 
 def test_infinite_scores_leave_a_choice_while_finite_ones_are_left(slices: SliceSet) -> None:

@@ -42,20 +42,21 @@ from tiny_sessions import (
 
 
 @pytest.mark.parametrize(
-    ("name", "protocol", "seed"),
+    ("name", "protocol", "seed", "argmax"),
     [
-        *((name, "paper", None) for name in POLICIES),
-        *((name, "blind", 5) for name in ("conv", "column", "fixed", "random")),
+        *((name, "paper", None, False) for name in POLICIES),
+        *((name, "blind", 5, False) for name in ("conv", "column", "fixed", "random")),
+        *((name, "blind", None, True) for name in ("conv", "column")),
     ],
 )
 def test_a_session_takes_the_columns_of_the_simulator_bit_for_bit(
-    batch: SliceBatch, name: str, protocol: str, seed: int | None
+    batch: SliceBatch, name: str, protocol: str, seed: int | None, argmax: bool
 ) -> None:
     policy, reconstructor = make_policy(name), unet(protocol)
-    is_best = seed is None and name != "random"
-    uniforms = None if is_best else action_uniforms(1, 1, HORIZON, seed or 0)
-    found = simulated(batch, reconstructor, policy, uniforms=uniforms)
-    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, budget=9, initial=N_INITIAL, seed=seed)
+    uniforms = None if seed is None else action_uniforms(1, 1, HORIZON, seed)
+    found = simulated(batch, reconstructor, policy, uniforms=uniforms, is_argmax=argmax)
+    budget = {"budget": 9, "initial": N_INITIAL}
+    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, **budget, seed=seed, argmax=argmax)
     with Advisor(reconstructor, policy) as advisor:
         session = Session(advisor, scan)
         assert len(scanned(session, batch)) == HORIZON
@@ -97,6 +98,7 @@ def test_coils_and_their_sensitivities_are_those_of_the_simulator() -> None:
     unit = unit_of_kspace(keep(batch.kspace[0], center_mask(n_cols, 11)))
     batch = replace(batch, kspace=batch.kspace / unit)
     policy, reconstructor = column_policy().eval(), Sense(n_iterations=3)
+    policy.is_stochastic = False
     found = simulated(batch, reconstructor, policy, n_initial=11, horizon=3)
     with Advisor(reconstructor, policy) as advisor:
         session = Session(advisor, scan)

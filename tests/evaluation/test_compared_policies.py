@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from kscout.cli.evaluate import summary_table
 from kscout.compatibility import Use, acquisition_note
 from kscout.core import Observation, Policy, Protocol
 from kscout.data.slices import SliceSet
@@ -19,6 +20,7 @@ from kscout.evaluation.records.run_names import run_label
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import Sizes, resolve
 from kscout.evaluation.running.prepare import prepare
+from kscout.evaluation.summaries.summary import policy_table
 from kscout.policies import save
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
@@ -131,6 +133,27 @@ def test_argmax_is_for_learned_policies(test_slices: SliceSet, tmp_path: Path) -
     setting = _setting(replace(SETTING, argmax=True))
     found = evaluate((path, "random"), test_slices, ZeroFilled(), setting)
     assert [entry.n_trajectories for entry in found.scores] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("is_argmax", "columns", "words"),
+    [
+        (False, "sampled", "sampled columns (3 trajectories per slice)"),
+        (True, "best", "highest-scoring columns"),
+    ],
+)
+def test_tables_and_summaries_state_how_trained_policies_chose_columns(
+    test_slices: SliceSet, tmp_path: Path, is_argmax: bool, columns: str, words: str
+) -> None:
+    path = _run_folder(tmp_path / "greedy", 0)
+    setting = _setting(replace(SETTING, argmax=is_argmax))
+    found = evaluate((path, "random"), test_slices, ZeroFilled(), setting)
+    assert [one["columns"] for one in found.summary["policies"]] == [columns, None]
+    assert policy_table(found.found).title == f"Scores after 4 acquired columns; {words}"
+    assert str(summary_table(found.found).title).endswith(f"\n{words}")
+    both = replace(found.found.policies[0], policy="dense", columns="best")
+    mixed = replace(found.found, policies=(*found.found.policies, both)).choice
+    assert is_argmax or mixed == f"{words} for greedy; highest-scoring columns for dense"
 
 
 def test_random_columns_are_random_from_a_file_and_as_an_object(

@@ -207,12 +207,13 @@ def test_sessions_take_what_the_service_was_started_with_unless_they_say_otherwi
     tmp_path: Path,
 ) -> None:
     save(tmp_path / "order.safetensors", FixedOrder(n_cols=16, order=[3, 15]))
-    usual = Usual(5, 2.0, fallback_maker(str(tmp_path / "order.safetensors")))
+    usual = Usual(5, True, 2.0, fallback_maker(str(tmp_path / "order.safetensors")))
     make = advisor_maker(ZeroFilled(), policy_maker("random"), device=torch.device("cpu"))
     desk = Desk(make, limits=Limits(), usual=usual)
     scan = Scan(n_rows=5, n_cols=16, budget=7, initial=3)
-    own = replace(scan, seed=0, deadline_s=1.0, fallback=(9,))
+    own = replace(scan, seed=0, argmax=True, deadline_s=1.0, fallback=(9,))
     left_open, said = (desk.find(desk.open(one)).session.scan for one in (scan, own))
+    assert left_open.argmax
     assert (left_open.seed, left_open.deadline_s, left_open.fallback[:4]) == (5, 2.0, (3, 15, 8, 7))
     assert said == own
     with pytest.raises(ConfigError, match="orders 16 columns, the scan has 12"):

@@ -137,18 +137,22 @@ def check_chosen(is_any_blocked: Bool[Tensor, ""], whose: str) -> None:
         )
 
 
-def draws_columns(policy: Policy, *, is_asked: bool) -> bool:
-    """Say whether columns are drawn by the scores of a policy; else its best are taken.
+def has_weights(policy: Policy) -> bool:
+    """Return whether a policy was trained, or can be."""
+    return any(True for _ in policy.parameters())
 
-    Random columns are random whatever is asked of trained policies: a stochastic policy without
-    weights always draws.
+
+def draws_columns(policy: Policy, *, is_argmax: bool) -> bool:
+    """Return whether columns are sampled from the scores of a policy; else its best are taken.
+
+    A policy samples if it was trained with sampled columns. A stochastic policy without weights,
+    such as `random`, always samples.
 
     Args:
-        policy: itself, no view of it, which may keep weights elsewhere.
-        is_asked: whether a stochastic policy that has weights draws.
+        policy: itself, no view of it, which may store weights elsewhere.
+        is_argmax: take the best columns of all policies with weights.
     """
-    has_weights = any(True for _ in policy.parameters())
-    return policy.is_stochastic and (is_asked or not has_weights)
+    return policy.is_stochastic and not (is_argmax and has_weights(policy))
 
 
 def choose_columns(

@@ -68,6 +68,7 @@ def rollout(
     stop_below: float | None = None,
     most: int | None = None,
     uniforms: Float[Tensor, "batch trajectory column"] | None = None,
+    is_argmax: bool = False,
     replay: Int[Tensor, "batch trajectory column"] | None = None,
     keep_probabilities: bool = False,
     keep_images: bool = False,
@@ -85,8 +86,9 @@ def rollout(
             policies that have `gain_units`.
         most: the horizon of the longest acquisition, where other batches hold it: all get as many
             moments.
-        uniforms: decide the draws of a stochastic policy; None takes the best column. A
-            deterministic policy ignores them: all its trajectories are the same.
+        uniforms: decide the draws of a policy that was trained with sampled columns; by default
+            those of one trajectory with seed 0. Other policies ignore them.
+        is_argmax: without `uniforms`, take the best columns of every policy.
         replay: columns to acquire whatever the policy says.
         keep_probabilities: also return the policy's distribution at every step.
         keep_images: also return every reconstruction.
@@ -96,6 +98,11 @@ def rollout(
     check_budget(simulator.batch.selectable, n_initial=n_initial, horizon=horizon)
     if replay is not None:
         _check_replay(simulator, replay, n_initial=n_initial)
+    if uniforms is None and replay is None and policy.is_stochastic and not is_argmax:
+        most_columns = int(torch.as_tensor(horizon).max()) if most is None else most
+        index = simulator.batch.index
+        every = action_uniforms(int(index.max()) + 1, 1, most_columns, 0)
+        uniforms = every[index.cpu()].to(simulator.batch.kspace.device)
     given = replay if replay is not None else uniforms
     n_trajectories = 1 if given is None else given.shape[1]
     paths = _Paths(simulator, pace, n_initial, n_trajectories)

@@ -36,8 +36,9 @@ class Scan:
     columns_per_step: Annotated[int, AtLeast(1)] = 1
     """Columns asked for at once, as for an echo train: the best, or draws without replacement."""
     seed: int | None = None
-    """Draw columns by a stochastic policy's probabilities, keyed by this; None takes the best, and
-    of a policy without weights, such as `random`, draws by 0."""
+    """Random seed of a policy that samples columns, as in training; 0 by default."""
+    argmax: bool = False
+    """Take the columns with the highest score of every policy that was trained."""
     deadline_s: Annotated[float, Above(0)] | None = None
     """Seconds after which the fallback answers in the policy's place."""
     fallback: tuple[int, ...] = ()

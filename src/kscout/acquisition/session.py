@@ -80,7 +80,7 @@ class Session:
         self._asked: Future[Answer] | None = None
         self._is_allowed: list[bool] = scan.allowed().tolist()
         horizon = scan.budget - len(scan.start)
-        is_drawn = draws_columns(advisor.policy, is_asked=scan.seed is not None)
+        is_drawn = draws_columns(advisor.policy, is_argmax=scan.argmax)
         self._uniforms = action_uniforms(1, 1, horizon, scan.seed or 0)[0] if is_drawn else None
 
     @property
@@ -344,7 +344,10 @@ class Session:
                 "given; continue it with its own"
             )
         try:
-            session = cls(advisor, read(Scan, kept.facts["scan"]), file=path)
+            scan = kept.facts["scan"]
+            # In version 0.2 only a seed let trained policies sample.
+            scan = {"argmax": scan.get("seed") is None, **scan}
+            session = cls(advisor, read(Scan, scan), file=path)
             session._restore(kept)
         except (KScoutError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
             raise damaged(path, error) from error

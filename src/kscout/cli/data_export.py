@@ -14,7 +14,9 @@ from kscout.export.settings import ExportSetting
 from kscout.names import POLICIES
 
 
-@with_fields(ExportSetting, names="format n_initial steps sample=seed split batch_size device")
+@with_fields(
+    ExportSetting, names="format n_initial steps argmax sample=seed split batch_size device"
+)
 def export(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a dataset.")],
     reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],

@@ -83,6 +83,7 @@ def summary_table(summary: Summary) -> Table:
         f"{summary.store} {summary.split}: {summary.scored_on}\n{summary.n_initial} + "
         f"{summary.steps} of {summary.n_cols} columns{_pace(summary)}, protocol {summary.protocol}"
     )
+    title += f"\n{summary.choice}" if summary.choice else ""
     table = Table(
         title=title,
         title_justify="left",

@@ -45,11 +45,12 @@ def serve(
     idle_s: Annotated[
         float, typer.Option(min=1, help="Seconds after which an idle session is closed.")
     ] = 3600,
+    argmax: Annotated[
+        bool, typer.Option("--argmax", help="Trained policies take the highest-scoring columns.")
+    ] = False,
     sample: Annotated[
         int | None,
-        typer.Option(
-            metavar="SEED", help="Sample columns from the policy's probabilities with this seed."
-        ),
+        typer.Option(metavar="SEED", help="Seed of policies that sample, as in training."),
     ] = None,
     deadline_s: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds after which --fallback decides.")
@@ -80,7 +81,7 @@ def serve(
             device=device,
             keep=keep,
             limits=Limits(n_sessions=most_sessions, idle_s=idle_s),
-            usual=Usual(sample, deadline_s, fallback_maker(fallback)),
+            usual=Usual(sample, argmax, deadline_s, fallback_maker(fallback)),
             allowed_hosts=allow_host or (),
             token=token,
             behind_proxy=behind_proxy,

@@ -131,6 +131,7 @@ def _evaluate(
         oracles={one.name for one in entries if one.is_oracle},
         reference=ready.reference,
         trainings={one.name: one.training for one in reversed(entries)},
+        choices={one.name: one.choice(is_argmax=setting.plan.is_argmax) for one in entries},
     )
     if out is not None and finished is not None:
         # The summary goes first and comes back last: it never speaks of other results.

@@ -78,7 +78,7 @@ class InteractiveAcquisition:
 
     @torch.no_grad()
     def run(self, entry: EvaluationEntry) -> PolicySteps:
-        """Let a policy acquire; weights that were loaded take the best columns, others draw."""
+        """Let a policy acquire, with sampled columns if it was trained with these."""
         simulator, policy = self.simulator, self._ready(entry)
         state = simulator.start(self.n_initial)
         states, columns, ratings = [state], list[int](), list[UInt8[np.ndarray, " col"]]()
@@ -155,7 +155,7 @@ class InteractiveAcquisition:
         seen = self.simulator.observe(policy, state, n_left=self.horizon - step)
         scores, blocked = policy(seen), self.simulator.blocked(state)
         draws = action_uniforms(1, 1, self.horizon, entry.draw_seed)[0, :, step]
-        own = draws.to(scores.device) if entry.draws(is_argmax=True) else None
+        own = draws.to(scores.device) if entry.draws(is_argmax=False) else None
         chosen = choose_columns(policy, scores, blocked, own)
         check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
         return chosen, _rated(scores[0].float(), blocked[0], policy.is_stochastic)

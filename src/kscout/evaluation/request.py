@@ -42,7 +42,7 @@ class EvaluationRequest:
     stop_below: float | None = None
     """End a slice when no column has this predicted gain in SSIM (policies that predict gains)."""
     trajectories: Annotated[int, AtLeast(1)] = 8
-    """Sampled acquisitions per slice (paper: 8)."""
+    """Acquisitions per slice of policies that sample columns, as in training (paper: 8)."""
     seeds: tuple[int, ...] = (0,)
     """Random seeds for sampling; with several, policies that are not trained run once per seed."""
     argmax: bool = False

@@ -163,7 +163,7 @@ def central_budget(given: str) -> tuple[int, int]:
 def ranking_of(given: str, **sizes: int) -> Ranking:
     """Return a policy with a fixed order; raise an error for others."""
     policy = policy_of(given, **sizes)
-    if isinstance(policy, Ranking) and not draws_columns(policy, is_asked=False):
+    if isinstance(policy, Ranking) and not draws_columns(policy, is_argmax=True):
         return policy
     raise ConfigError(
         f"{given} ({type(policy).__name__}) selects columns adaptively or at random, "

@@ -81,7 +81,9 @@ class ExportSetting:
     steps: int | None = None
     """Columns to acquire. (default: as in training)"""
     seed: int | None = None
-    """Sample columns with this seed; by default a trained policy's best."""
+    """Seed of a policy that samples columns, as in training. (default: 0)"""
+    argmax: bool = False
+    """Trained policies take the highest-scoring columns."""
     batch_size: Annotated[int | None, AtLeast(1)] = None
     """Slices per batch."""
     device: str = "auto"

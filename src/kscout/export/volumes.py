@@ -179,7 +179,7 @@ def _plan(setting: ExportSetting) -> AcquisitionPlan:
         horizon=setting.steps or 0,
         n_trajectories=1,
         seed=setting.seed or 0,
-        is_argmax=setting.seed is None,
+        is_argmax=setting.argmax,
         protocol="blind",
         batch_size=setting.batch_size,
     )

@@ -47,6 +47,7 @@ class NewSession(_Strict):
     budget: int
     n_initial: int
     seed: int | None = None
+    argmax: bool = False
     columns_per_step: int = 1
     deadline_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
     fallback: list[int] = Field(default=[], max_length=4096)

@@ -63,7 +63,7 @@ class Usual:
     """What holds for sessions that do not say otherwise."""
 
     seed: int | None = None
-    """Draws columns where it is given; `Scan` says how."""
+    argmax: bool = False
     deadline_s: float | None = None
     fallback: Callable[[Scan], tuple[int, ...]] = lambda _: ()
 
@@ -72,6 +72,7 @@ class Usual:
         return replace(
             scan,
             seed=self.seed if scan.seed is None else scan.seed,
+            argmax=scan.argmax or self.argmax,
             deadline_s=self.deadline_s if scan.deadline_s is None else scan.deadline_s,
             fallback=scan.fallback or self.fallback(scan),
         )

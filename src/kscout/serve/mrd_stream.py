@@ -45,6 +45,7 @@ class StreamConfig:
     n_initial: int | None = None
     """An eighth of the columns where it is not told."""
     seed: int | None = None
+    argmax: bool = False
     columns_per_step: int = 1
     deadline_s: float | None = None
     fallback: tuple[int, ...] = ()
@@ -57,7 +58,8 @@ class StreamConfig:
         """Return what is acquired of every slice, of one coil as long as none is known."""
         assert encoding.encoded is not None
         n_cols, n_rows = encoding.encoded.matrix[1], encoding.n_readout
-        asked = {name: getattr(self, name) for name in ("seed", "columns_per_step", "deadline_s")}
+        names = ("seed", "argmax", "columns_per_step", "deadline_s")
+        asked = {name: getattr(self, name) for name in names}
         scan = Scan(
             n_rows=n_rows or 0,
             n_cols=n_cols,

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, final
 
 from kscout import policies
-from kscout.acquisition.choose import draws_columns
+from kscout.acquisition.choose import draws_columns, has_weights
 from kscout.assemble import make_policy
 from kscout.config import Component, PolicyConfig, of_today
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
-from kscout.evaluation.summaries.summary import Training
+from kscout.evaluation.summaries.summary import Choice, Training
 from kscout.names import POLICIES, check_label
 from kscout.names.renamed import check_current
 from kscout.runs import CONFIG, read_run
@@ -60,8 +60,14 @@ class EvaluationEntry:
         return Training(found["method"], found.get("gamma")) if "method" in found else None
 
     def draws(self, *, is_argmax: bool) -> bool:
-        """Say whether it draws columns; `--argmax` is for policies that were loaded or given."""
-        return draws_columns(self.policy, is_asked=not (is_argmax and self.is_learned))
+        """Return whether it samples; `--argmax` applies to policies that were loaded or given."""
+        return draws_columns(self.policy, is_argmax=is_argmax and self.is_learned)
+
+    def choice(self, *, is_argmax: bool) -> Choice | None:
+        """Return how it chooses columns; None if it has no weights, so that it cannot differ."""
+        if not has_weights(self.policy):
+            return None
+        return "sampled" if self.draws(is_argmax=is_argmax) else "best"
 
 
 @final

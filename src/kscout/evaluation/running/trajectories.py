@@ -149,7 +149,7 @@ def trajectories(
     check_fits(policy, slices, plan)
     device = slices.device
     reconstructor = reconstructor.to(device).eval()
-    is_drawn = draws_columns(policy, is_asked=not plan.is_argmax)
+    is_drawn = draws_columns(policy, is_argmax=plan.is_argmax)
     policy = in_precision(policy.to(device).eval(), reconstructor.precision)
     # One draw for the whole split, looked up by position: batches and subsets change nothing.
     n_positions = int(slices.position.max()) + 1
@@ -174,6 +174,7 @@ def trajectories(
                 stop_below=plan.stop_below,
                 most=plan.horizon if plan.horizons else None,
                 uniforms=None if uniforms is None else uniforms[batch.index],
+                is_argmax=not is_drawn,
                 keep_probabilities=keep_probabilities,
                 keep_images=keep_images,
             ),

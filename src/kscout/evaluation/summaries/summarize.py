@@ -18,6 +18,7 @@ from kscout.evaluation.statistics import (
 )
 from kscout.evaluation.summaries.conditions import Conditions
 from kscout.evaluation.summaries.summary import (
+    Choice,
     Comparison,
     Difference,
     Headroom,
@@ -45,6 +46,7 @@ def summarize(
     oracles: Collection[str] = ORACLES,
     reference: str | None = None,
     trainings: Mapping[str, Training | None] | None = None,
+    choices: Mapping[str, Choice | None] | None = None,
 ) -> Summary:
     """Return means, intervals and paired comparisons of all policies.
 
@@ -55,6 +57,7 @@ def summarize(
         reference: the policy that others are compared with; by default the first of fixed,
             random, center-out, variable-density and equispaced-two that is there.
         trainings: what policies were trained with, by name.
+        choices: how policies with weights chose columns, by name.
     """
     _check_same_slices(scores)
     by_policy: dict[str, list[Scores]] = {}
@@ -82,6 +85,7 @@ def summarize(
                 is_oracle=name in oracles,
                 gap=gap_closed(means[name], *bounds),
                 training=(trainings or {}).get(name),
+                choice=(choices or {}).get(name),
             )
             for name, entries in by_policy.items()
         ),
@@ -159,6 +163,7 @@ def _policy(
     is_oracle: bool,
     gap: float | None,
     training: Training | None,
+    choice: Choice | None,
 ) -> PolicySummary:
     n_moments = pooled.shape[1]
     counts = [entry.n_acquired for entry in entries if entry.n_acquired is not None]
@@ -189,6 +194,7 @@ def _policy(
         gap_closed=gap,
         training=training,
         n_acquired=float(np.mean(counts)) if counts else None,
+        columns=choice,
     )
 
 

@@ -6,7 +6,7 @@ as the unit and the scores averaged over seeds. `summarize` computes them.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Literal, final
 
 from kscout.config import load, save
 from kscout.errors import DataError
@@ -31,6 +31,8 @@ with lazily():
 
 SUMMARY = "summary.json"
 Interval = tuple[float, float]
+Choice = Literal["sampled", "best"]
+"""Columns sampled from the scores, or those with the highest score."""
 
 
 @final
@@ -89,6 +91,8 @@ class PolicySummary:
     """None for a policy that was not trained, or whose training is not known."""
     n_acquired: float | None = None
     """Mean number of columns acquired after the start; None where not counted."""
+    columns: Choice | None = None
+    """How columns were chosen; None for a policy without weights, and in files of version 0.2."""
 
     @property
     def ssim(self) -> float:
@@ -180,6 +184,20 @@ class Summary(Conditions):
         return " of ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in counts.items())
 
     @property
+    def choice(self) -> str:
+        """How policies with weights chose columns, in words; empty if there are none."""
+        words = {"sampled": "sampled columns", "best": "highest-scoring columns"}
+        names: dict[str, list[str]] = {}
+        for one in self.policies:
+            if one.columns is not None:
+                n = one.n_trajectories
+                count = f" ({n} trajectories per slice)" if one.columns == "sampled" else ""
+                names.setdefault(words[one.columns] + count, []).append(one.policy)
+        if len(names) < 2:
+            return "".join(names)
+        return "; ".join(f"{word} for {', '.join(own)}" for word, own in names.items())
+
+    @property
     def moments(self) -> tuple[int, ...]:
         """Columns acquired at the start and after each step, by slices that have not ended."""
         n_steps = -(-self.steps // self.columns_per_step)
@@ -267,6 +285,7 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     rows = tuple(replace(row, cells=tuple(row.cells[i] for i in told)) for row in rows)
     most = "at most " if summary.is_uneven else ""
     title = f"Scores after {most}{summary.steps} acquired columns"
+    title += f"; {summary.choice}" if summary.choice else ""
     return Table(title, columns, rows, _note(summary), name)
 
 

@@ -144,7 +144,8 @@ class Posterior(WarmedEstimator):
         for batch in self.slices.batches(_N_AT_ONCE[self.device.type]):
             how = {"protocol": training.protocol, "metric": training.metric}
             simulator = Simulator(batch, self.reconstructor, **how)  # type: ignore[arg-type]
-            done = rollout(policy, simulator, n_initial=setting.start, horizon=setting.horizon)
+            budget = {"n_initial": setting.start, "horizon": setting.horizon}
+            done = rollout(policy, simulator, **budget, is_argmax=True)  # type: ignore[arg-type]
             found.append(done.columns[:, 0].cpu())
         return torch.cat(found)
 
