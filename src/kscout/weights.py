@@ -48,10 +48,8 @@ def policy_beside(path: Path) -> Path:
 
 
 def policy_file(path: Path) -> Path:
-    """Return the file of a policy's weights: of a run folder that in it, else the file itself."""
-    if not path.is_dir():
-        return path
-    alone = path / WEIGHTS_NAME
+    """Return the file of a policy's weights, of a run folder or of a file of a joint training."""
+    alone = path / WEIGHTS_NAME if path.is_dir() else path
     return policy_beside(alone) if policy_beside(alone).is_file() else alone
 
 

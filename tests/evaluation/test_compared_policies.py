@@ -110,7 +110,7 @@ def test_a_weights_file_tells_how_it_was_trained(test_slices: SliceSet, tmp_path
     found = evaluate((path, "random"), test_slices, ZeroFilled(), _setting())
     entry = found.summary["policies"][0]
     assert (entry["policy"], entry["seeds"]) == ("mine", [7])
-    assert entry["training"] == {"method": "ngreedy", "gamma": 0.5}
+    assert entry["training"] == {"method": "ngreedy", "gamma": 0.5, "epochs": []}
 
 
 def _tiny() -> ConvPolicy:
@@ -154,6 +154,26 @@ def test_tables_and_summaries_state_how_trained_policies_chose_columns(
     both = replace(found.found.policies[0], policy="dense", columns="best")
     mixed = replace(found.found, policies=(*found.found.policies, both)).choice
     assert is_argmax or mixed == f"{words} for greedy; highest-scoring columns for dense"
+
+
+def test_an_evaluation_names_the_epochs_and_takes_the_best_one_of_a_run(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        path = _run_folder(tmp_path / f"greedy-s{seed}", seed, method='"greedy"')
+        policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
+        for name, epoch in (("weights", 9), ("best", 3 + seed)):
+            _save(path / f"{name}.safetensors", policy, {"epoch": epoch})
+    runs = [str(tmp_path / f"greedy-s{seed}") for seed in (0, 1)]
+    best = [f"{run}@best" for run in runs]
+    labeled = f"mine={best[0]}"
+    found = evaluate([*runs, *best, labeled], test_slices, ZeroFilled(), _setting()).found
+    epochs = {x.policy: x.training.epochs for x in found.policies if x.training}
+    assert epochs == {"greedy": (9, 9), "greedy/best": (3, 4), "mine": (3,)}
+    caption = str(summary_table(found).caption)
+    assert "epochs: " in caption and "greedy/best 3, 4" in caption
+    with pytest.raises(ConfigError, match="unknown policy"):
+        evaluate(["nothing@best"], test_slices, ZeroFilled(), _setting())
 
 
 def test_random_columns_are_random_from_a_file_and_as_an_object(

@@ -110,6 +110,9 @@ def summary_table(summary: Summary) -> Table:
         notes.append(NO_INTERVALS)
     has_oracles = any(entry.is_oracle for entry in ranked)
     marks = ["* oracle: looks at the truth, no scanner can"] if has_oracles else []
+    epochs = {one.policy: one.training.epochs for one in ranked if one.training}
+    words = [f"{name} {', '.join(map(str, own))}" for name, own in epochs.items() if own]
+    marks += [f"epochs: {'; '.join(words)}"] if words else []
     table.caption = "\n".join([*marks, *notes]) or None
     table.caption_justify = "left"
     return table

@@ -20,7 +20,7 @@ from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.results import METRICS, RESULTS, ResultsWriter, Scores
 from kscout.evaluation.records.saved_settings import check_same
 from kscout.evaluation.request import EvaluationRequest, EvaluationSetting
-from kscout.evaluation.running.entries import EvaluationEntry
+from kscout.evaluation.running.entries import EvaluationEntry, trainings_of
 from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
 from kscout.evaluation.running.fixed_orders import ORDERS
 from kscout.evaluation.running.kinds import check_kinds
@@ -130,8 +130,8 @@ def _evaluate(
         conditions,
         oracles={one.name for one in entries if one.is_oracle},
         reference=ready.reference,
-        trainings={one.name: one.training for one in reversed(entries)},
-        choices={one.name: one.choice(is_argmax=setting.plan.is_argmax) for one in entries},
+        trainings=trainings_of(entries),
+        choices={one.name: one.choice(is_argmax=setting.argmax) for one in entries},
     )
     if out is not None and finished is not None:
         # The summary goes first and comes back last: it never speaks of other results.

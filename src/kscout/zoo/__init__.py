@@ -95,12 +95,15 @@ def as_shipped(fingerprint: str) -> str:
 
 
 def zoo_path(source: str | Path) -> Path | None:
-    """Return the weights that a zoo name stands for, None for anything else.
+    """Return the weights of a zoo name, or of the best epoch of a run (`RUN@best`); else None.
 
     A file or folder of that name in the working directory goes first, and a `Path` is always one.
     """
     if not isinstance(source, str) or Path(source).exists():
         return None
+    run = Path(source.removesuffix("@best"))
+    if source.endswith("@best") and run.is_dir():
+        return run / "best.safetensors"
     _check_current(source)
     return zoo_file(source) if source in ZOO else None
 

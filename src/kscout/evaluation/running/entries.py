@@ -55,9 +55,10 @@ class EvaluationEntry:
 
     @property
     def training(self) -> Training | None:
-        """Method and gamma that it was trained with, where its run tells."""
-        found = (self.config or {}).get("training", {})
-        return Training(found["method"], found.get("gamma")) if "method" in found else None
+        """Method, gamma and epoch of its training, if its run states them."""
+        found, epoch = (self.config or {}).get("training", {}), self.policy.recorded.get("epoch")
+        epochs = (epoch,) if isinstance(epoch, int) else ()
+        return Training(found["method"], found.get("gamma"), epochs) if "method" in found else None
 
     def draws(self, *, is_argmax: bool) -> bool:
         """Return whether it samples; `--argmax` applies to policies that were loaded or given."""
@@ -68,6 +69,17 @@ class EvaluationEntry:
         if not has_weights(self.policy):
             return None
         return "sampled" if self.draws(is_argmax=is_argmax) else "best"
+
+
+def trainings_of(entries: Sequence[EvaluationEntry]) -> dict[str, Training | None]:
+    """Return the training of each method by name, with the epochs of all its seeds."""
+    found: dict[str, Training | None] = {}
+    for one in entries:
+        known, own = found.get(one.name), one.training
+        if known is not None and own is not None:
+            own = replace(known, epochs=known.epochs + own.epochs)
+        found[one.name] = own or known
+    return found
 
 
 @final

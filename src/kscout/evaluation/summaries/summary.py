@@ -64,6 +64,8 @@ class Training:
 
     method: str
     gamma: float | None = None
+    epochs: tuple[int, ...] = ()
+    """Of the evaluated weights, one per seed; empty if a file does not state it."""
 
     @property
     def label(self) -> str:
