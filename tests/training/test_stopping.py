@@ -14,7 +14,7 @@ from training_stores import CONV, check_continued, small_config, stopping_at, we
 from kscout.config import PolicyConfig
 from kscout.data.store import Store
 from kscout.errors import RunError
-from kscout.runs import Progress
+from kscout.runs import Progress, read_run
 from kscout.training import loop
 from kscout.training.checkpointing import load_checkpoint, save_checkpoint
 from kscout.training.loop import deferred_signals
@@ -38,11 +38,20 @@ def expected(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def check_resumed(
-    store: Store, out: Path, expected: dict[str, torch.Tensor], *, epoch: int, step: int
+    store: Store,
+    out: Path,
+    expected: dict[str, torch.Tensor],
+    *,
+    epoch: int,
+    step: int,
+    is_done: bool = False,
 ) -> None:
     taken: list[Progress] = []
     train(store, out, taken.append)
-    check_continued(taken[0], epoch, step)
+    if is_done:
+        assert (taken[0].epoch, taken[0].step) == (epoch + 1, 1)
+    else:
+        check_continued(taken[0], epoch, step)
     found = weights(out)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -143,6 +152,23 @@ def test_policies_in_lockstep_that_were_saved_at_different_steps_catch_up(
     train(store, tmp_path / "c", config=configs[1])
     alone = weights(tmp_path / "c")
     assert all(torch.equal(weights(outs[1])[name], alone[name]) for name in alone)
+
+
+def test_a_finished_training_continues_for_more_epochs(
+    store: Store, expected: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    short = replace(CONFIG, training=replace(CONFIG.training, n_epochs=1))
+    train(store, tmp_path, config=short)
+    check_resumed(store, tmp_path, expected, epoch=1, step=3, is_done=True)
+    run = read_run(tmp_path)
+    assert run.config["training"]["n_epochs"] == 2
+    assert run.provenance.notes["earlier_n_epochs"] == [1]
+    with pytest.raises(RunError, match="n_epochs is 2 there and 1 here"):
+        train(store, tmp_path, config=short)
+    other = replace(CONFIG, training=replace(CONFIG.training, n_epochs=3, seed=4))
+    with pytest.raises(RunError, match=r"training\.seed is 3 there and 4 here"):
+        train(store, tmp_path, config=other)
+    assert read_run(tmp_path).is_finished
 
 
 def test_a_checkpoint_of_other_steps_is_rejected(store: Store, tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ class Run:
 
         Args:
             path: the run folder.
-            config: resolved settings; a folder with other settings raises an error.
+            config: resolved settings; a folder with other settings raises an error, except for a
+                smaller number of epochs.
             inputs: fingerprints of the run's inputs by name (store, reconstructor); a folder
                 with other inputs raises an error.
             device: description of the device, e.g. `cpu` or the name of a GPU.
@@ -121,6 +122,7 @@ class Run:
                 provenance = _read_provenance(path)
                 _check_same_inputs(path, provenance, inputs)
                 warn_of_other_bits(path, provenance, device)
+                provenance = _extended(path, provenance, config)
             else:
                 provenance = describe(config, inputs, device, command or sys.argv)
                 save(path / PROVENANCE, provenance)
@@ -325,11 +327,35 @@ def _check_same_config(path: Path, config: Config) -> None:
                 there[name] = supported(found, here[name], found.get("name", name))
     except ConfigError as error:
         raise ConfigError(f"{path / CONFIG}: {error}") from error
-    if found := differences(_completed(there, config), here):
+    there = _completed(there, config)
+    if _fewer_epochs(there, here) is not None:
+        there["training"]["n_epochs"] = here["training"]["n_epochs"]
+    if found := differences(there, here):
         raise RunError(
             f"{path} belongs to a run with other settings: {told(found)}; "
             "name another --out, or use its settings"
         )
+
+
+def _fewer_epochs(there: Record, here: Record) -> int | None:
+    """Return the number of epochs of saved settings if it is smaller than here."""
+    before, n_epochs = (x.get("training", {}).get("n_epochs") for x in (there, here))
+    is_fewer = isinstance(before, int) and isinstance(n_epochs, int) and before < n_epochs
+    return before if is_fewer else None
+
+
+def _extended(path: Path, provenance: Provenance, config: Config) -> Provenance:
+    """Let a run train for more epochs than it was started with, and record the earlier number."""
+    there = _completed(read_file(path / CONFIG, error=RunError), config)
+    before = _fewer_epochs(there, tomllib.loads(to_toml(config)))
+    if before is None:
+        return provenance
+    earlier = [*provenance.notes.get("earlier_n_epochs", []), before]
+    provenance = replace(provenance, notes={**provenance.notes, "earlier_n_epochs": earlier})
+    (path / DONE).unlink(missing_ok=True)
+    save(path / PROVENANCE, provenance)
+    write_text(path / CONFIG, to_toml(config))
+    return provenance
 
 
 def _completed(kept: Record, config: Config) -> Record:
