@@ -53,7 +53,7 @@ COMMANDS: dict[str, list[str]] = {
         *("--set", "policy.n_first=1", "--set", "training.n_warm=2", "--convolution", "onednn"),
         *("--set", "training.n_validated=2", "--set", "training.n_baseline_slices=4"),
     ],
-    "train joint": [*JOINT, "--updates", "6", "--epochs", "3"],
+    "train joint": [*JOINT, "--updates", "6", "--checkpoints", "3"],
     "evaluate": [*EVALUATE, "--policy", "random", "--policy", "fixed", "--policy", "greedy"],
     "analyze": ENTROPY,
     "report": ["report", "results", "-o", "page.html", "--figures", "drawn"],

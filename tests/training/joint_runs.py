@@ -36,7 +36,7 @@ def joint_config(
         "policy": COLUMN if SAMPLERS[method].policy == "column" else {},
         "acquisition": {"n_initial": 2, "horizon": horizon},
         "training": {
-            **{"n_updates": 6, "n_epochs": 3, "batch_size": 4, "n_warm": 1, "n_pool": 7},
+            **{"n_updates": 6, "n_checkpoints": 3, "batch_size": 4, "n_warm": 1, "n_pool": 7},
             **{"random_share": 0.3, "n_refill": 4, "refill_every": 2, "seed": 3},
             **{"convolution": "native", "keep_epochs": (2,)},
             **OWN[method],

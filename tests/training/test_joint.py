@@ -16,7 +16,7 @@ from kscout.cli import app
 from kscout.config import JointConfig, LearnedSampling
 from kscout.core import Policy, SliceBatch
 from kscout.data.store import Store
-from kscout.errors import ConfigError, RunError, WeightsError
+from kscout.errors import ConfigError, RunError
 from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.analyses.snr import measure_run
 from kscout.layers.unet import UNetNetwork
@@ -31,7 +31,7 @@ from kscout.training.joint.course import Current
 from kscout.training.joint.sampler import acquire
 from kscout.training.joint.train import train_joint
 from kscout.training.reconstructor import training_loss
-from kscout.weights import read_weights
+from kscout.weights import fingerprint, read_weights
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +98,10 @@ def test_one_folder_holds_both_and_evaluates(
     assert not caplog.records
     assert found.policies[0].training is not None
     assert found.policies[0].training.method == method
-    with pytest.raises(WeightsError, match=r"not a policy; give .*best-policy.safetensors"):
-        policies.load(path / "best.safetensors")
+    best = fingerprint(policies.load(path / "best-policy.safetensors"))
+    assert fingerprint(policies.load(f"{path}@best")) == best
+    wanted = fingerprint(reconstruction.load(path / "best.safetensors"))
+    assert fingerprint(reconstruction.load(f"{path}@best")) == wanted
 
 
 def test_gradient_noise_is_not_that_of_a_pair(
@@ -271,7 +273,7 @@ def test_every_learnable_reconstruction_learns_from_nothing_and_goes_on_from_the
     name: str, protocol: str, store: Store, tmp_path: Path
 ) -> None:
     model = {**LEARNABLE[name], "name": name}
-    short = {"protocol": protocol, "n_updates": 2, "n_epochs": 1, "keep_epochs": ()}
+    short = {"protocol": protocol, "n_updates": 2, "n_checkpoints": 1, "keep_epochs": ()}
     config = joint_config("random", model=model, **short)
     first = train_joint(config, store, tmp_path / "first", device="cpu").path
     second = train_joint(config, store, tmp_path / "second", start=first, device="cpu").path
@@ -285,7 +287,18 @@ def test_the_command_trains_seeds_each_into_its_folder(store: Store, tmp_path: P
     words = [
         *("train", "joint", "--data", str(store.path), "--out", str(tmp_path / "run")),
         *("--method", "random", "--model", "unet", "--channels", "2", "--n-initial", "2"),
-        *("--steps", "3", "--updates", "2", "--epochs", "1", "--batch-size", "3", "--seeds", "2"),
+        *(
+            "--steps",
+            "3",
+            "--updates",
+            "2",
+            "--checkpoints",
+            "1",
+            "--batch-size",
+            "3",
+            "--seeds",
+            "2",
+        ),
         *("--set", f"reconstructor.n_pools={UNET['n_pools']}", "--device", "cpu", "--json"),
     ]
     done = CliRunner().invoke(app, words)

@@ -41,7 +41,7 @@ def trained(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
                 return calibrate(model, measured)
 
             patch.setattr(VarNet, "calibrate", noting)
-            short = {"n_updates": 4, "n_epochs": 1, "keep_epochs": ()}
+            short = {"n_updates": 4, "n_checkpoints": 1, "keep_epochs": ()}
             config = joint_config(method, model=VARNET, protocol="blind", **short)
             train_joint(config, store, root / method, device="cpu")
             found[method] = root / method, counts

@@ -27,7 +27,7 @@ def command(store: Path, out: Path) -> list[str]:
     }
     return [
         *("joint", "--data", str(store), "--out", str(out), "--method", "dense"),
-        *("--n-initial", "2", "--steps", "3", "--updates", "16", "--epochs", "8"),
+        *("--n-initial", "2", "--steps", "3", "--updates", "16", "--checkpoints", "8"),
         *("--batch-size", "4", "--device", "cpu", "--policy", "conv"),
         *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
     ]

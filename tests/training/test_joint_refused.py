@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from joint_runs import joint_config
+from typer.testing import CliRunner
 
 from kscout import reconstruction
 from kscout.cli import app
 from kscout.cli.train_joint import resolve_joint
-from kscout.config import Component, JointConfig
+from kscout.config import Component, JointConfig, of_today
 from kscout.core import Policy
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -169,9 +170,9 @@ def bad(method: str = "random", **changes: Any) -> JointConfig:
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: bad(n_updates=2), "2 updates cannot be divided into 3 epochs"),
+        (lambda: bad(n_updates=2), "2 updates cannot be divided into 3 parts"),
         (lambda: bad(temperature=1.0), "temperature"),
-        (lambda: bad(n_epochs=0), "n_epochs is 0"),
+        (lambda: bad(n_checkpoints=0), "n_checkpoints is 0"),
         (
             lambda: bad(keep_epochs=(2, 4, 99)),
             "keep_epochs names 4, 99, and training.n_epochs is 3; name epochs from 1 to 3",
@@ -208,3 +209,20 @@ def test_what_cannot_be_trained_is_told_and_leaves_nothing(
     with pytest.raises(KScoutError, match=complaint):
         train_joint(make(), store, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_updates_follow_from_the_data_unless_they_are_given() -> None:
+    training = JointConfig.of("fixed").training
+    found = [training.for_slices(n).n_updates for n in (40, 640, 7000)]
+    assert found == [600, 1000, 6000] and training.n_checkpoints == training.n_epochs
+    assert replace(training, n_updates=70).for_slices(40).n_updates == 70
+
+
+def test_the_number_of_checkpoints_has_another_name_than_in_0_2() -> None:
+    words = ["train", "joint", "--data", "d", "--out", "o", "--method", "fixed", "--epochs", "3"]
+    with pytest.raises(ConfigError, match="'joint --epochs' is called 'joint --checkpoints'"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    table = {"kind": "joint", "training": {"method": "fixed", "n_epochs": 4, "n_prior_slices": 2}}
+    assert of_today(table)["training"] == {
+        **{"method": "fixed", "n_checkpoints": 4, "n_baseline_slices": 2}
+    }

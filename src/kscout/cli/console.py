@@ -24,7 +24,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            check_current("option", str(getattr(error, "option_name", "")))
+            name, where = getattr(error, "option_name", ""), getattr(error, "ctx", None)
+            check_current("option", str(name))
+            check_current("option", f"{getattr(where, 'info_name', '')} {name}")
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own

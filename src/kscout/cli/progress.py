@@ -145,10 +145,17 @@ def print_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         best = _score_text(run, answer, "best_val_").removeprefix("SSIM ")
         console().print(
             f"{run.path}: validation {last} after epoch {answer['epoch']}, best {best} after epoch "
-            f"{answer['best_epoch']} (protocol {protocol})"
+            f"{answer['best_epoch']} (protocol {protocol}){_evaluated(run, answer)}"
             f"{_start_text(run, answer)}{run.zero_filled_text}",
             soft_wrap=True,
         )
+
+
+def _evaluated(run: RunRecord, answer: dict[str, Any]) -> str:
+    """Return which epoch other commands use, if it is not the best one."""
+    if answer["epoch"] == answer["best_epoch"] or run.config["training"].get("patience"):
+        return ""
+    return f"; {run.path} stands for the last epoch, {run.path}@best for the best"
 
 
 def _metric_of(run: RunRecord) -> str:
@@ -214,6 +221,7 @@ class TrainingLines:
         self.place, self.every_s, self.clock = place, every_s, clock
         self.told_s, self.epoch, self.first_step, self.first_s = clock(), 0, 0, 0.0
         self.epoch_s: float | None = None
+        self.is_new = True
         """Seconds of the last complete epoch with the duration of later ones."""
 
     def show(self, progress: Progress) -> None:
@@ -226,9 +234,16 @@ class TrainingLines:
         if progress.epoch != self.epoch or progress.step <= self.first_step:
             self.epoch, self.first_step, self.first_s = progress.epoch, progress.step, now
         n_counted = progress.step - self.first_step
-        is_due = now - self.told_s >= self.every_s and progress.step < progress.n_steps
-        if n_counted and is_due:
-            left = self._left(progress, (now - self.first_s) / n_counted)
+        if not n_counted or progress.step == progress.n_steps:
+            return
+        each_s = (now - self.first_s) / n_counted
+        # The estimate comes first if a training takes more than a minute.
+        is_first, self.is_new = (
+            self.is_new and each_s * progress.n_steps * progress.n_epochs > 60,
+            False,
+        )
+        if is_first or now - self.told_s >= self.every_s:
+            left = self._left(progress, each_s)
             epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"
             line = f"{epoch}: {progress.step} of {progress.n_steps}{left}"
             self.place.print(line, soft_wrap=True)
@@ -239,9 +254,10 @@ class TrainingLines:
         n_left, n_after = progress.n_steps - progress.step, progress.n_epochs - progress.epoch
         if progress.typical_epoch is None:
             return f", {each_s * (n_left + n_after * progress.n_steps) / 60:.1f} min left"
-        # Some updates take much longer than others, so a few of them predict nothing.
+        # Some updates take much longer than others, so a few of them predict a lower bound only.
         if progress.epoch < progress.typical_epoch or progress.step * 8 < progress.n_steps:
-            return ""
+            least_min = each_s * (n_left + n_after * progress.n_steps) / 60
+            return f", at least {least_min:.1f} min left"
         if n_after and self.epoch_s is None:
             return f", {each_s * n_left / 60:.1f} min left of this epoch"
         return f", {(each_s * n_left + n_after * (self.epoch_s or 0)) / 60:.1f} min left"

@@ -25,7 +25,7 @@ from kscout.names import ESTIMATORS, SAMPLERS, trainable_reconstructions
 @options.with_fields(
     JointTraining,
     section="training",
-    names="updates=n_updates epochs=n_epochs batch_size seed metric protocol precision",
+    names="updates=n_updates checkpoints=n_checkpoints batch_size seed metric protocol precision",
 )
 @options.with_fields(
     AcquisitionSetting, section="acquisition", names="n_initial steps=horizon", helps=OF_PRESET

@@ -4,8 +4,8 @@
 reconstruction learns is common to all, so that samplers are compared at equal updates.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, final
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Self, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.methods import check_method
@@ -28,16 +28,17 @@ class JointTraining(VariedSlices):
 
     method: _Method = ""
     """Name of the sampler."""
-    n_updates: Annotated[int, AtLeast(1)] = 6000
-    """Optimizer steps of the reconstruction in total, without those of the sampler."""
+    n_updates: Annotated[int, AtLeast(0)] = 0
+    """Optimizer steps of the reconstruction in total, without those of the sampler. (default: 100
+    passes over the slices, but 600 to 6000 steps)"""
     batch_size: Annotated[int, AtLeast(1)] = 64
     """Slices per step of the reconstruction, each with one mask."""
     learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
     """Adam's largest step size: it rises to it over `n_warm` steps, then falls to zero."""
     n_warm: Annotated[int, AtLeast(0)] = 100
     """Steps over which the step sizes rise, of the reconstruction and of the sampler."""
-    n_epochs: Annotated[int, AtLeast(1)] = 10
-    """Equal parts of the training; each ends with a validation and a checkpoint."""
+    n_checkpoints: Annotated[int, AtLeast(1)] = 10
+    """Equal parts of the training, which outputs call epochs; each ends with a validation."""
     random_share: Annotated[float, Between(0, 1)] = 0.1
     """Share of the updates, at the beginning, that learn from random columns: the sampler is not
     asked before, so that it never learns for a network that knows nothing."""
@@ -73,16 +74,27 @@ class JointTraining(VariedSlices):
     def __post_init__(self) -> None:
         check(self)
         check_method(type(self), self.method, SAMPLERS)
-        if self.n_epochs > self.n_updates:
+        if 0 < self.n_updates < self.n_checkpoints:
             raise ConfigError(
-                f"{self.n_updates} updates cannot be divided into {self.n_epochs} epochs; "
-                "lower training.n_epochs or raise training.n_updates"
+                f"{self.n_updates} updates cannot be divided into {self.n_checkpoints} parts; "
+                "lower training.n_checkpoints or raise training.n_updates"
             )
-        if self.n_random == self.n_updates and not isinstance(self, RandomSampling):
+        if self.n_random == self.n_updates > 0 and not isinstance(self, RandomSampling):
             raise ConfigError(
                 f"the sampler {self.method} would never be asked: all {self.n_updates} updates are "
                 "of random columns; lower training.random_share, or use --method random"
             )
+
+    @property
+    def n_epochs(self) -> int:
+        """Parts of the training."""
+        return self.n_checkpoints
+
+    def for_slices(self, n_slices: int) -> Self:
+        """Return the settings with a number of updates, by default that for a dataset."""
+        if self.n_updates:
+            return self
+        return replace(self, n_updates=min(6000, max(600, -(-100 * n_slices // self.batch_size))))
 
     @property
     def n_random(self) -> int:
@@ -135,7 +147,7 @@ class LearnedSampling(JointTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.n_sampler_updates:
+        if self.n_updates and not self.n_sampler_updates:
             raise ConfigError(
                 f"the sampler {self.method} would never learn: it takes a step every "
                 f"{self.sampler_every} of the last {self.n_updates - self.n_random} updates; lower "

@@ -146,11 +146,11 @@ def of_0_2(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _renamed(table: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
     """Return the settings of a run with all names changed."""
-    found = dict(table)
+    found, is_joint = dict(table), table.get("kind") == "joint"
     for title, (key, kind) in _NAMES.items():
         section = table.get(title)
         if isinstance(section, dict):
-            kind = "sampler" if title == "training" and table.get("kind") == "joint" else kind
+            kind = "sampler" if title == "training" and is_joint else kind
             name = section.get(key)
             where = title if title == "training" else current(kind, str(name))
             names: dict[str, Any] = {} if name is None else {key: rename(kind, str(name))}
@@ -161,9 +161,12 @@ def _renamed(table: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
                 ]
             if "follows" in section:
                 names["follows"] = rename("zoo entry", str(section["follows"]))
-            found[title] = {
-                rename("setting", f"{where}.{x}").rpartition(".")[2]: y for x, y in section.items()
-            } | names
+            for part in (where, "joint") if title == "training" and is_joint else (where,):
+                section = {
+                    rename("setting", f"{part}.{x}").rpartition(".")[2]: y
+                    for x, y in section.items()
+                }
+            found[title] = section | names
     return found
 
 

@@ -26,13 +26,14 @@ RENAMED: dict[str, dict[str, str]] = {
     "setting": {
         "training.n_memory": "training.buffer_size",
         "training.n_prior_slices": "training.n_baseline_slices",
+        "joint.n_epochs": "joint.n_checkpoints",
         "unexplored.overlooked": "unexplored.unexplored",
     },
-    "option": {},
+    "option": {"joint --epochs": "joint --checkpoints"},
 }
 """By kind: the old name and the new one. Settings are dotted: `training.key`, and for arguments of
 components and columns of analyses `name.key`, with the new name in both. Options begin with two
-hyphens."""
+hyphens, some after the name of their command."""
 CLASSES: dict[str, str] = {"PosteriorPolicy": "ImaginePolicy", "EnsemblePolicy": "WeighedPolicy"}
 """Classes of components, by today's name: their names in version 0.2. Fingerprints count
 the class, and those in files of 0.2 must not change."""

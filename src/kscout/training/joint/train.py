@@ -61,6 +61,7 @@ def train_joint(
         _check_whole(kind)
     model, config = _reconstructor(config, start)
     slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
+    config = replace(config, training=config.training.for_slices(len(slices)))
     _check(config, kind, model, (slices, held_out))
     inputs = {"store": store.fingerprint}
     if start is not None:
