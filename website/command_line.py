@@ -13,14 +13,13 @@ from kscout.report.commands import as_shell
 
 _HEAD = """# Command line
 
-Written from the commands, as `--help` shows them. `--json`, where a command has it, prints one JSON
-object for scripts. A mistake ends with one sentence that says what was found, what was expected and
-what to change.
+This page is generated from the commands, as `--help` shows them. `--json` prints one JSON object for
+scripts. An error message states what was found, what was expected and what to change.
 """
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Yield every command with all its words, groups before what they hold."""
+    """Yield every command with all its words, groups before their commands."""
     yield from _walk("kscout", typer.main.get_command(app))
 
 
@@ -36,7 +35,7 @@ def code(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a sentence that Markdown shows as it stands, what it quotes as code."""
+    """Return a sentence escaped for Markdown, with quoted parts as code."""
     parts = re.split(r"`([^`]*)`", re.sub(r"\s+", " ", text))
     parts[::2] = [
         re.sub(r"([\\*_|\[\]])", r"\\\1", html.escape(part, quote=False)) for part in parts[::2]
@@ -46,7 +45,7 @@ def prose(text: str) -> str:
 
 
 def options_of(words: str, command: Any) -> list[tuple[str, str]]:  # noqa: ANN401
-    """Return how each option and argument is written, and what it means."""
+    """Return the form and the meaning of each option and argument."""
     context = command.make_context(words, [], resilient_parsing=True)
     records = [(item, item.get_help_record(context)) for item in command.params if not item.hidden]
     return [record or (item.name.upper(), "") for item, record in records]

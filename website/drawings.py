@@ -66,7 +66,7 @@ def draw_kspace() -> Figure:
         for edge in (measured[0] - 0.5, measured[-1] + 0.5):
             middle.axvline(edge, color=SERIES[1])
         zero_filled = state.zero_filled[0, 0].abs().numpy()
-        _picture(right, zero_filled, f"from {len(measured)} columns alone")
+        _picture(right, zero_filled, f"from {len(measured)} columns")
     return figure
 
 
@@ -138,7 +138,7 @@ def made_up_differences() -> tuple[np.ndarray, list[str]]:
 
 
 def draw_statistics() -> Figure:
-    """Draw made-up differences of slices that come in volumes, and two intervals of their mean."""
+    """Draw synthetic differences of slices in volumes, and two intervals of their mean."""
     values, volumes = made_up_differences()
     alone = [f"{place}" for place in range(len(values))]
     with house_style():
@@ -154,7 +154,7 @@ def draw_statistics() -> Figure:
         ticks = [*range(9), 10, 11]
         axes.set_yticks(ticks, [*names, "interval over volumes", "as if slices were independent"])
         axes.invert_yaxis()
-        axes.set_xlabel("difference in SSIM (made-up numbers)")
+        axes.set_xlabel("difference in SSIM (synthetic numbers)")
     return figure
 
 

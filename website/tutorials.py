@@ -1,6 +1,6 @@
 """Tutorials: pages that are run as they stand, and the notebooks that are written from them.
 
-    python -m website.tutorials          # write notebooks anew; what they show stays
+    python -m website.tutorials          # write notebooks again; recorded outputs stay
     python -m website.tutorials --run    # run them as well, and record what they show
 
 A page is Markdown as jupytext pairs it with a notebook: blocks of `python` and `bash` are cells, in
@@ -48,7 +48,7 @@ def cells_of(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def recorded(page: Path) -> NotebookNode:
-    """Return the notebook beside a page."""
+    """Return the notebook of a page."""
     return nbformat.read(page.with_suffix(".ipynb"), as_version=4)
 
 
