@@ -13,8 +13,8 @@ from kscout.report.commands import as_shell
 
 _HEAD = """# Command line
 
-This page is generated from the commands, as `--help` shows them. `--json` prints one JSON object for
-scripts. An error message states what was found, what was expected and what to change.
+This page is generated from the commands, as `--help` shows them. `--json` prints one JSON object
+for scripts. An error message states what was found, what was expected and what to change.
 """
 
 
