@@ -181,12 +181,76 @@ def test_single_images_are_told_apart_from_stacks(
     assert not import_folder(source, tmp_path / "stacks", SETTINGS).manifest.warnings
     np.save(source / "b.npy", IMAGES[0])
     store = import_folder(source, tmp_path / "one", SETTINGS)
-    sentence = "b.npy contains one image, not a stack: it became a volume of one slice"
+    sentence = "b.npy became a volume of one slice"
     assert store.manifest.warnings == (sentence,)
     assert sentence in caplog.text
     np.save(source / "c.npy", IMAGES[1])
     (told,) = import_folder(source, tmp_path / "two", SETTINGS).manifest.warnings
-    assert told.startswith("2 .npy files contain one image each")
+    assert told.startswith("2 files became a volume of one slice each (b.npy first): if they are")
+    assert "training and test share patients, and intervals over volumes are too narrow" in told
+
+
+def write_slices(source: Path, pattern: str, n_patients: int = 5, n_slices: int = 11) -> None:
+    for patient in range(n_patients):
+        for number in range(n_slices):
+            path = source / pattern.format(patient, number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, np.full((9, 8), 1 + patient + number / 100, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "group", "advice"),
+    [
+        ("p{}_z{}.npy", r"p\d", ' --group "(.+)[_-]"'),
+        ("p{}/z{}.npy", "(.+)/", ' --group "(.+)/"'),
+        ("p{}z{}.npy", r"(p\d)z", " --group REGEX, which finds the patient"),
+    ],
+)
+def test_files_of_single_slices_are_joined_to_patients(
+    tmp_path: Path, pattern: str, group: str, advice: str
+) -> None:
+    source, alone = tmp_path / "slices", ImportSettings()
+    write_slices(source, pattern)
+    (told,) = import_folder(source, tmp_path / "leaking", alone).manifest.warnings
+    assert advice in told and told.startswith("55 files became")
+    store = import_folder(source, tmp_path / "store", ImportSettings(group=group))
+    assert not store.manifest.warnings
+    assert {split: len(found) for split, found in volumes(store).items()} == {
+        **{"train": 3, "val": 1, "test": 1}
+    }
+    for split, names in volumes(store).items():
+        slices = store.split(split)
+        assert slices.slices == tuple(range(11)) * len(names)
+        expected = [1 + int(name[1]) + number / 100 for name in names for number in range(11)]
+        assert slices.magnitudes()[:, 0, 0].tolist() == pytest.approx(expected)
+    if advice != " --group REGEX, which finds the patient":
+        named = ImportSettings(group=advice.split('"')[1])
+        assert volumes(import_folder(source, tmp_path / "advised", named)) == volumes(store)
+
+
+def test_text_files_name_the_joined_volumes(tmp_path: Path) -> None:
+    write_slices(tmp_path / "slices", "p{}_z{}.npy", 3, 2)
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    for split, name in (("train", "p1"), ("val", "p0"), ("test", "p2")):
+        (lists / f"{split}.txt").write_text(name)
+    settings = ImportSettings(group="(.+)_", splits=lists)
+    store = import_folder(tmp_path / "slices", tmp_path / "store", settings)
+    assert volumes(store) == {"train": ["p1"], "val": ["p0"], "test": ["p2"]}
+
+
+def test_groups_that_cannot_be_are_rejected(tmp_path: Path) -> None:
+    source, out = tmp_path / "slices", tmp_path / "store"
+    write_slices(source, "p{}_z{}.npy", 3, 2)
+    with pytest.raises(ConfigError, match=r"--group '\(' is no regular expression"):
+        ImportSettings(group="(")
+    with pytest.raises(ConfigError, match="--group applies to images, and --raw to k-space"):
+        ImportSettings(group="p", raw=True)
+    with pytest.raises(DataError, match=r"--group 'q' finds no name of a volume in 'p0_z0\.npy'"):
+        import_folder(source, out, ImportSettings(group="q"))
+    np.save(source / "p1_z1.npy", np.ones((9, 7)))
+    with pytest.raises(DataError, match=r"p1_z1\.npy has images of 9x7, and .*p1_z0\.npy of the"):
+        import_folder(source, out, ImportSettings(group="(.+)_"))
 
 
 def test_empty_or_missing_sources_are_named(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ class ImportedStore:
     sample_rate: int | float | None = None
     acquisition: str | None = None
     splits: str | None = None
+    group: str | None = None
     held_out: int | float | None = None
     seed: int | None = None
     test_from_train: bool | None = None

@@ -38,6 +38,7 @@ def import_folder(
     assignment = assign_splits(
         source,
         raw=settings.raw,
+        group=settings.group,
         lists=settings.splits,
         test_from_train=settings.test_from_train,
         held_out=settings.held_out,
@@ -55,11 +56,7 @@ def import_folder(
         for name, reason in assignment.left_out:
             writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
-        warnings = [
-            *_passed_over(source),
-            *assignment.doubles(),
-            *_warnings(assignment, writer, settings),
-        ]
+        warnings = [*_passed_over(source), *assignment.doubles(), *_warnings(writer, settings)]
         for warning in warnings:
             logger.warning(warning)
         if _contents(settings, assignment) != recipe[CONTENTS]:
@@ -114,12 +111,9 @@ def _passed_over(source: Path) -> Iterator[str]:
         )
 
 
-def _warnings(
-    assignment: Assignment, writer: StoreWriter, settings: ImportSettings
-) -> Iterator[str]:
+def _warnings(writer: StoreWriter, settings: ImportSettings) -> Iterator[str]:
     """Describe unusual properties of the imported slices."""
-    files = {volume.path for found in assignment.volumes.values() for volume in found}
-    yield from caveats(writer) if settings.raw else single_images(files)
+    yield from caveats(writer) if settings.raw else single_images(writer.records)
     if len(sizes := writer.sizes) > 1:
         rows, cols = zip(*sizes, strict=True)
         named = ", ".join(map(size_text, sizes[:3])) + ", ..." * (len(sizes) > 3)
@@ -181,7 +175,7 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         for name, path in (("splits", settings.splits), ("header", settings.header))
     }
     # Existing stores lack it and must resume.
-    for name in ("resample", "divide", "absolute"):
+    for name in ("resample", "divide", "absolute", "group"):
         if not values[name]:
             del values[name]
     if settings.phase_encoding == "columns":

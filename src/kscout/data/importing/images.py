@@ -1,6 +1,7 @@
 """Importing images: cropping and resampling a volume before it is stored."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -8,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from kscout.data.formats import LARGEST_SIDE, Scan, Stack, check_memory, printable, reading
+from kscout.data.formats import LARGEST_SIDE, Scan, Stack, check_memory, reading
 from kscout.data.formats.hdf5 import TARGET_KEYS
 from kscout.data.importing.cutting import Cut, Size, check_pixels, cut, middle_slices, sides
 from kscout.data.importing.resampling import Resampled, Spacing, resample, resampled_size
 from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.volumes import VolumeFile, read_volume
-from kscout.data.manifest import Geometry
+from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import DataError
 
@@ -122,22 +123,23 @@ def fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> str
     return f"keep their middle with --size {kept}, or pad them with zeros by --pad {padded}"
 
 
-def single_images(files: set[Path]) -> Iterator[str]:
-    """Describe which arrays contain one image instead of a stack."""
-    single = sorted(
-        printable(path.name) for path in files if path.suffix == ".npy" and _is_single(path)
-    )
+def single_images(records: Sequence[VolumeRecord]) -> Iterator[str]:
+    """Describe the consequence of volumes with one slice each."""
+    single = sorted(record.source for record in records if len(record.slices) == 1)
     if len(single) == 1:
-        yield f"{single[0]} contains one image, not a stack: it became a volume of one slice"
+        yield f"{single[0]} became a volume of one slice"
     elif single:
         yield (
-            f"{len(single)} .npy files contain one image each, not a stack ({single[0]} first): "
-            "each became a volume of one slice"
+            f"{len(single)} files became a volume of one slice each ({single[0]} first): if they "
+            "are slices of fewer patients, training and test share patients, and intervals over "
+            f"volumes are too narrow; join them by --group{_grouping(single)}"
         )
 
 
-def _is_single(path: Path) -> bool:
-    # Unreadable files have been left out before.
-    with suppress(DataError), reading(path, "an array"):
-        return path.is_file() and np.lib.format.open_memmap(path, mode="r").ndim == 2
-    return False
+def _grouping(sources: Sequence[str]) -> str:
+    """Return an example that groups files by folder, or by their name up to the last separator."""
+    for pattern in ("(.+)/", "(.+)[_-]"):
+        names = [re.search(pattern, source) for source in sources]
+        if all(names) and len({name[1] for name in names if name}) < len(sources):
+            return f' "{pattern}"'
+    return " REGEX, which finds the patient in the path of a file"

@@ -1,6 +1,7 @@
 """Settings of an import: how volumes become slices of a store."""
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, final
@@ -64,6 +65,8 @@ class ImportSettings:
     """Import only this acquisition, e.g. CORPD_FBK."""
     splits: Path | None = None
     """Folder of train.txt, val.txt, test.txt with volume names."""
+    group: Annotated[str | None, Written("REGEX")] = None
+    """Images: the part of a file's path that names its volume; its files are joined."""
     held_out: float = 0.2
     """Fraction of volumes for test, then for val, if no split is given."""
     seed: int = 0
@@ -141,12 +144,19 @@ class ImportSettings:
         return given + (["origin"] if self.origin != "center" else [])
 
     def _check_kind(self) -> None:
+        try:
+            re.compile(self.group or "")
+        except re.error as error:
+            raise ConfigError(
+                f"--group {self.group!r} is no regular expression ({error}); write one as in (.+)_"
+            ) from error
         check_target(self.target)
-        of_images = [name for name in ("pad", "resample") if getattr(self, name) is not None]
+        names = ("pad", "resample", "group")
+        of_images = [name for name in names if getattr(self, name) is not None]
         if self.names_kspace and of_images:
             raise ConfigError(
-                f"--{of_images[0]} applies to images, and --{self.names_kspace[0]} to k-space, "
-                "which --crop and --resize crop; remove one of them"
+                f"--{of_images[0]} applies to images, and --{self.names_kspace[0]} to k-space "
+                "(which --crop and --resize crop); remove one of them"
             )
         if self.prospective and self.phase_encoding == "rows":
             raise ConfigError(

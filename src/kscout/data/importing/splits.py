@@ -85,6 +85,7 @@ def assign_splits(
     held_out: float,
     seed: int,
     raw: bool = False,
+    group: str | None = None,
 ) -> Assignment:
     """Assign the volumes of a source to splits, without reading them.
 
@@ -95,18 +96,19 @@ def assign_splits(
         held_out: fraction of the training volumes for a split without a folder.
         seed: seed of the random split.
         raw: the volumes are k-space; a single one is for test, since it is too little for training.
+        group: regular expression for the names of volumes that files are joined to.
     """
     if not source.exists():
         raise DataError(f"{source} does not exist; give the folder that holds the volumes")
     if source.is_dir() and is_store(source):
         raise DataError(f"{source} is {_STORE}; give the folder that it was imported from")
-    if lists is not None and (named := _unique_volumes(source, raw)):
+    if lists is not None and (named := _unique_volumes(source, raw, group)):
         return _split_by_lists(named, _read_lists(lists), lists)
     folders = _split_folders(source)
     if test_from_train:
         folders.pop("test", None)
     volumes = {
-        split: find_volumes(place, raw=raw)
+        split: find_volumes(place, raw=raw, group=group)
         for split, place in (folders or {"train": source}).items()
     }
     for split, found in volumes.items():
@@ -177,14 +179,14 @@ def _read_lists(folder: Path) -> dict[str, list[str]]:
     return lists
 
 
-def _unique_volumes(source: Path, raw: bool) -> list[VolumeFile]:
+def _unique_volumes(source: Path, raw: bool, group: str | None) -> list[VolumeFile]:
     """Return the volumes of a source, each name once in all folders.
 
     Text files name volumes without folders; of equal names, the first is used.
     """
     by_name: dict[str, VolumeFile] = {}
-    for volume in find_volumes(source, raw=raw):
-        name = printable(volume.path.name)
+    for volume in find_volumes(source, raw=raw, group=group):
+        name = volume.name if volume.parts else printable(volume.path.name)
         by_name.setdefault(name, replace(volume, name=name))
     return list(by_name.values())
 

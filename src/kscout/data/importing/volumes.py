@@ -1,6 +1,7 @@
 """Finding and reading volumes of any format in a folder."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -8,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
-from kscout.data.formats import Scan, printable, reading
+import numpy as np
+
+from kscout.data.formats import Scan, check_memory, printable, reading
 from kscout.data.formats.dicom import dicom_files, is_dicom
 from kscout.data.formats.raw import RawScan
 from kscout.data.journal import JOURNAL
@@ -44,20 +47,30 @@ class VolumeFile:
     """The file; for a DICOM series its folder."""
     format: str
     """Name in `kscout.names.FORMATS`, or in `RAW_FORMATS`."""
+    parts: tuple["VolumeFile", ...] = ()
+    """Files that are joined to this volume, in the order of its slices."""
 
     @property
     def files(self) -> list[Path]:
         """The files that the volume is read from."""
+        if self.parts:
+            return [file for part in self.parts for file in part.files]
         if self.format == "bart":
             return [self.path, self.path.with_suffix(".hdr")]
         return dicom_files(self.path) if self.format == "dicom" else [self.path]
 
 
-def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
+def find_volumes(source: Path, *, raw: bool = False, group: str | None = None) -> list[VolumeFile]:
     """Return the volumes in a folder and its subfolders, sorted by name; or the single file.
 
     A volume has the name of its file, or its path if two files share a name. Stores are skipped,
     because their slices are already prepared.
+
+    Args:
+        source: the folder or file.
+        raw: find k-space instead of images.
+        group: regular expression that finds the name of the volume in the path of a file, in the
+            source; files of one name are joined. None: each file is a volume.
     """
     format_of = _raw_format_of if raw else _format_of
     if not source.is_dir():
@@ -71,7 +84,32 @@ def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
         )
         for path, kind in found
     ]
+    if group is not None:
+        volumes = _joined(volumes, source, group)
     return sorted(volumes, key=lambda volume: volume.name)
+
+
+def _joined(volumes: list[VolumeFile], source: Path, group: str) -> list[VolumeFile]:
+    """Join files to volumes, in natural order: z2 before z10."""
+    found: dict[str, list[VolumeFile]] = {}
+    for volume in sorted(volumes, key=lambda one: _natural(relative(one.path, source))):
+        match = re.search(group, relative(volume.path, source))
+        name = "" if match is None else match[match.lastindex or 0]
+        if not name:
+            raise DataError(
+                f"--group {group!r} finds no name of a volume in "
+                f"{relative(volume.path, source)!r}; change it to match every file"
+            )
+        found.setdefault(name, []).append(volume)
+    return [
+        VolumeFile(name, parts[0].path, parts[0].format, tuple(parts))
+        for name, parts in found.items()
+    ]
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", text)
+    return [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)]
 
 
 def find_stores(source: Path) -> list[str]:
@@ -94,6 +132,16 @@ def is_store(folder: Path) -> bool:
 
 def read_volume(volume: VolumeFile, *, key: str | None = None, plane: Plane = "axial") -> Scan:
     """Return the images of a volume, its acquisition and its spacing."""
+    if volume.parts:
+        check_memory(volume.path, sum(file.stat().st_size for file in volume.files))
+        scans = [read_volume(part, key=key, plane=plane) for part in volume.parts]
+        for part, scan in zip(volume.parts, scans, strict=True):
+            if (size := scan.images.shape[1:]) != (first := scans[0].images.shape[1:]):
+                raise DataError(
+                    f"{part.path} has images of {size[0]}x{size[1]}, and {volume.path} of the same "
+                    f"volume has {first[0]}x{first[1]}; change --group, or remove one of them"
+                )
+        return scans[0]._replace(images=np.concatenate([scan.images for scan in scans]))
     given = {"key": key, "plane": plane}
     return _read(Scan, FORMATS[volume.format], volume.path, given)
 
