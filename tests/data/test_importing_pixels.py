@@ -181,3 +181,40 @@ def test_padding_takes_images_of_any_shape(tmp_path: Path) -> None:
     image = store.split("val").magnitudes().numpy()
     assert np.array_equal(image[:, 1:6, 2:6], IMAGES[:, :5, :4])
     assert image.sum() == pytest.approx(IMAGES[:, :5, :4].sum())
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "h5"])
+def test_axes_of_images_may_have_any_order(tmp_path: Path, suffix: str) -> None:
+    stack = np.random.default_rng(0).random((5, 9, 8), dtype=np.float32)
+    for number in range(3):
+        path, array = tmp_path / f"{number}.{suffix}", (stack + number).transpose(1, 2, 0)[:, None]
+        if suffix == "npy":
+            np.save(path, array)
+        elif suffix == "npz":
+            np.savez(path, array)
+        else:
+            with h5py.File(path, "w") as file:
+                file["data"] = array
+    key = "data" if suffix == "h5" else None
+    settings = ImportSettings(axes=("row", "-", "col", "slice"), key=key)
+    store = import_folder(tmp_path, tmp_path / "out" / "store", settings)
+    assert (store.kind.name, store.manifest.warnings) == ("images", ())
+    name = int(store.manifest.volumes[0].volume[0])
+    np.testing.assert_array_equal(store.split("train").magnitudes()[:5], stack + name)
+    assert import_folder(tmp_path, store.path, settings).fingerprint == store.fingerprint
+    wrong = ImportSettings(axes=("-", "row", "slice", "col"), key=key)
+    with pytest.raises(DataError, match=r"marks an axis that is longer than 1 as -; name it slice"):
+        import_folder(tmp_path, tmp_path / "out" / "wrong", wrong)
+
+
+def test_a_last_axis_that_may_be_the_slices_is_warned_of(tmp_path: Path) -> None:
+    source = tmp_path / "arrays"
+    source.mkdir()
+    for number in range(3):
+        np.save(source / f"{number}.npy", np.ones((9, 11, 4 + number)))
+    (told,) = import_folder(source, tmp_path / "alone", ImportSettings(size=4)).manifest.warnings
+    assert told.startswith("3 volumes: the last axis of the array is the shortest and became the")
+    named = ImportSettings(axes=("row", "col", "slice"))
+    store = import_folder(source, tmp_path / "named", named)
+    assert not store.manifest.warnings
+    assert {record.size for record in store.manifest.volumes} == {(9, 11)}

@@ -130,6 +130,29 @@ def test_every_format_brings_the_same_kspace(
     assert facts["geometry"][0]["description"] == "1 volume of 18x20 pixels"
 
 
+@pytest.mark.parametrize("save", [save_corner, save_plain])
+def test_a_center_that_is_not_in_the_middle_is_noticed(
+    save: Callable[[Path], tuple[Path, dict[str, Any]]], tmp_path: Path
+) -> None:
+    source, settings = save(tmp_path)
+    sentence = r"% of its energy in the outer quarter of the columns, .* with --origin corner, or"
+    with pytest.raises(DataError, match=sentence):
+        imported(source, axes=AXES)
+    imported(source, **settings)
+    np.save(source, KSPACE)
+    with pytest.raises(DataError, match="import it with another --origin than corner"):
+        imported(source, "other", axes=AXES, origin="corner")
+
+
+def test_unusually_many_coils_are_warned_of(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["kspace"] = np.tile(KSPACE.transpose(0, 2, 3, 1), (1, 2, 1, 4))
+    store = imported(tmp_path / "a.h5")
+    (told,) = (one for one in store.manifest.warnings if "PSNR" not in one)
+    assert told.startswith("1 volume: 36 coils with 20 rows and 16 columns are unusual")
+    assert "--axes, as in slice,row,col,coil" in told
+
+
 def test_complex_images_keep_their_phase_and_are_told(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", ifft2c(torch.from_numpy(KSPACE)).numpy())
     store = imported(tmp_path / "a.npy", axes=AXES, origin="image")

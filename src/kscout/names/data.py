@@ -32,7 +32,7 @@ FORMATS: Mapping[str, FormatEntry] = {
         "kscout.data.formats.hdf5:read_hdf5",
         "fastMRI's HDF5",
         suffixes=(".h5", ".hdf5"),
-        options=("key",),
+        options=("key", "axes"),
     ),
     "nifti": FormatEntry(
         "kscout.data.formats.nifti:read_nifti",
@@ -52,7 +52,7 @@ FORMATS: Mapping[str, FormatEntry] = {
         "kscout.data.formats.numpy_array:read_numpy",
         "NumPy",
         suffixes=(".npy", ".npz"),
-        options=("key",),
+        options=("key", "axes"),
     ),
 }
 

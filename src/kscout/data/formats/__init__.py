@@ -53,6 +53,17 @@ class Scan(NamedTuple):
     """Distance of neighboring slices; None if unspecified or not constant."""
 
 
+def ordered(images: np.ndarray, axes: tuple[str, ...], path: Path) -> np.ndarray:
+    """Return slice x row x col of an array with named axes; several slice axes count together."""
+    if any(length > 1 for axis, length in zip(axes, images.shape, strict=True) if axis == "-"):
+        raise DataError(
+            f"{path} has shape {images.shape}, and --axes {','.join(axes)} marks an axis that is "
+            "longer than 1 as -; name it slice"
+        )
+    images = np.moveaxis(images, [axes.index("row"), axes.index("col")], [-2, -1])
+    return np.ascontiguousarray(images.reshape(-1, *images.shape[-2:]))
+
+
 def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
     """Import the package that reads a format; the error has installation advice."""
     entry = FORMATS.get(name) or RAW_FORMATS[name]

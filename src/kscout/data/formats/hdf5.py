@@ -4,13 +4,14 @@ import logging
 import math
 import struct
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 from kscout.data import formats
-from kscout.data.formats import LARGEST_DEFLATION, Scan, check_size, listed, printable
+from kscout.data.formats import LARGEST_DEFLATION, Scan, check_size, listed, ordered, printable
 from kscout.data.formats.ismrmrd_header import Encoding, read_header
 from kscout.errors import DataError
 from kscout.files import reason_of
@@ -22,13 +23,15 @@ TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
 """Datasets of single-coil (knee) and multi-coil (brain) targets."""
 
 
-def read_hdf5(path: Path, key: str | None = None) -> Scan:
+def read_hdf5(path: Path, key: str | None = None, axes: tuple[str, ...] | None = None) -> Scan:
     """Return the target images and the acquisition of a volume; other datasets are optional.
 
     Args:
         path: the HDF5 file.
         key: dataset of the images; by default the one of `TARGET_KEYS` that exists.
+        axes: names of its axes; by default slice, row, col.
     """
+    n_axes = 3 if axes is None else len(axes)
     with h5py.File(path, "r") as file:
         data, name = None, key or ""
         for name in (key,) if key else TARGET_KEYS:
@@ -36,10 +39,11 @@ def read_hdf5(path: Path, key: str | None = None) -> Scan:
                 break
         if data is None:
             raise DataError(_no_target(file, path, key))
-        if data.shape is None or len(data.shape) != 3 or data.dtype.kind not in "fiu":
+        if data.shape is None or len(data.shape) != n_axes or data.dtype.kind not in "fiu":
             raise DataError(
                 f"{path} holds {name} as {data.dtype} of shape {data.shape} instead of real "
-                "images slice x row x column; name another dataset with --key"
+                "images slice x row x column; name another dataset with --key, or all of its axes "
+                "with --axes"
             )
         check_size(path, data.shape, data.dtype)
         check_chunks(data, path)
@@ -47,7 +51,17 @@ def read_hdf5(path: Path, key: str | None = None) -> Scan:
         acquisition = text_attribute(file, "acquisition")
         encoding = encoding_of(file, path) if name in TARGET_KEYS else None
     space = encoding and encoding.reconstructed
+    images = ordered(images, axes, path) if axes else images
     return Scan(images, acquisition, space and space.spacing_mm)
+
+
+def is_real(path: Path, key: str | None) -> bool:
+    """Return whether the images that `read_hdf5` would read are real."""
+    # The reader reports files that cannot be read.
+    with suppress(Exception), h5py.File(path, "r") as file:
+        found = [find_dataset(file, path, name) for name in ((key,) if key else TARGET_KEYS)]
+        return any(data is not None and data.dtype.kind in "fiu" for data in found)
+    return False
 
 
 def text_attribute(file: h5py.File, name: str) -> str:

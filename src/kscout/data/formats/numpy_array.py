@@ -3,12 +3,13 @@
 import io
 import math
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from kscout.data.formats import Scan, check_expansion, check_size, listed
+from kscout.data.formats import Scan, check_expansion, check_size, listed, ordered
 from kscout.errors import DataError
 
 _HEADERS = {
@@ -17,25 +18,42 @@ _HEADERS = {
 }
 
 
-def read_numpy(path: Path, key: str | None = None) -> Scan:
+def read_numpy(path: Path, key: str | None = None, axes: tuple[str, ...] | None = None) -> Scan:
     """Return a stack of real images.
 
     Args:
         path: a `.npy` file of one image or a stack, or a `.npz` file.
         key: name of the array in a `.npz` file that contains several.
+        axes: names of its axes, `slice` (several are counted together), `row`, `col` and `-`; by
+            default slice, row, col.
     """
+    n_axes = (2, 3) if axes is None else (len(axes),)
     # By content, because an archive may have the suffix .npy.
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             member = archive.getinfo(only_member(path, key, archive.namelist()))
             check_expansion(path, member.file_size, member.filename)
             with archive.open(member) as file:
-                stack = read_array(file, path, member.file_size, n_axes=(2, 3))
+                stack = read_array(file, path, member.file_size, n_axes=n_axes)
     else:
         with path.open("rb") as file:
-            stack = read_array(file, path, path.stat().st_size, n_axes=(2, 3))
+            stack = read_array(file, path, path.stat().st_size, n_axes=n_axes)
     images = stack.astype(np.float32, copy=False)
-    return Scan(images if images.ndim == 3 else images[None])
+    return Scan(ordered(images, axes, path) if axes else images[None] if stack.ndim < 3 else images)
+
+
+def is_real(path: Path, key: str | None) -> bool:
+    """Return whether a file contains an array of real numbers, by its header."""
+    # The reader reports files that cannot be read.
+    with suppress(Exception):
+        if not zipfile.is_zipfile(path):
+            with path.open("rb") as plain:
+                return read_header(plain, path, path.stat().st_size)[2].kind in "fiub"
+        with zipfile.ZipFile(path) as archive:
+            member = archive.getinfo(only_member(path, key, archive.namelist()))
+            with archive.open(member) as file:
+                return read_header(file, path, member.file_size)[2].kind in "fiub"
+    return False
 
 
 def read_array(
@@ -52,7 +70,7 @@ def read_array(
     if dtype.kind not in "fiub" or (n_axes and len(shape) not in n_axes):
         raise DataError(
             f"{path} holds {dtype} of shape {shape} instead of real images slice x row x column; "
-            "save it with these axes"
+            "save it with these axes, or name all of its axes with --axes"
         )
     check_size(path, shape, dtype)
     file.seek(0)

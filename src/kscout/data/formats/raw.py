@@ -123,7 +123,7 @@ def check_axes(path: Path, shape: Sequence[int], dtype: np.dtype[Any], axes: Seq
     if dtype.kind != "c" and not {"real", "imag"} <= set(dtype.names or ()):
         raise DataError(
             f"{path} contains {dtype} of shape {tuple(shape)} instead of complex k-space; save it "
-            "complex, or import images without --axes"
+            "complex, or import images without coil and average in --axes"
         )
     wrong = [length for axis, length in zip(axes, shape, strict=True) if axis == "-" and length > 1]
     if wrong:

@@ -11,7 +11,7 @@ from typing import Any
 from kscout.data.formats import printable
 from kscout.data.importing.cutting import WrongSizeError
 from kscout.data.importing.images import fitting_size, single_images, store_images
-from kscout.data.importing.kspace import caveats, is_kspace, store_kspace, virtual_coils
+from kscout.data.importing.kspace import caveats, is_kspace, noted, store_kspace, virtual_coils
 from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.splits import Assignment, assign_splits
 from kscout.data.importing.volumes import VolumeFile, find_stores, relative
@@ -114,6 +114,7 @@ def _passed_over(source: Path) -> Iterator[str]:
 def _warnings(writer: StoreWriter, settings: ImportSettings) -> Iterator[str]:
     """Describe unusual properties of the imported slices."""
     yield from caveats(writer) if settings.raw else single_images(writer.records)
+    yield from noted(writer.records)
     if len(sizes := writer.sizes) > 1:
         rows, cols = zip(*sizes, strict=True)
         named = ", ".join(map(size_text, sizes[:3])) + ", ..." * (len(sizes) > 3)
@@ -182,8 +183,10 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         del values["phase_encoding"]
     if settings.compress is None:
         del values["compress"], values["compress_center"]
+    if settings.axes is None and not settings.raw:
+        del values["axes"]
     if not settings.raw:
-        for name in ("raw", "crop", "resize", "axes", "header", "origin", "target", "prospective"):
+        for name in ("raw", "crop", "resize", "header", "origin", "target", "prospective"):
             del values[name]
     return {
         "command": "kscout data import",

@@ -48,7 +48,7 @@ def store_images(
 
 def read_images(volume: VolumeFile, settings: ImportSettings) -> Scan:
     """Read a volume with phase encoding along columns."""
-    scan = read_volume(volume, key=settings.key, plane=settings.plane)
+    scan = read_volume(volume, key=settings.key, plane=settings.plane, axes=settings.axes)
     if settings.phase_encoding == "columns":
         return scan
     spacing = scan.spacing_mm
@@ -64,7 +64,13 @@ def prepare_images(
     numbers = kept_slices(len(images), path, settings)
     images = images[numbers.start : numbers.stop]
     slice_mm = scan.slice_mm if scan.slice_mm and 0 < scan.slice_mm < math.inf else None
-    geometry = Geometry(images.shape[1:], scan.spacing_mm, scan.spacing_mm, slice_mm=slice_mm)
+    geometry = Geometry(
+        images.shape[1:],
+        scan.spacing_mm,
+        scan.spacing_mm,
+        notes=_axes_note(scan, volume, settings),
+        slice_mm=slice_mm,
+    )
     given = (settings.size, settings.pad)
     size, pad = (None if one is None else sides(one) for one in given)
     if settings.resample:
@@ -78,6 +84,19 @@ def prepare_images(
         kept = np.abs(kept)
     check_pixels(kept, path, may_be_negative=is_target)
     return kept if settings.divide is None else kept / settings.divide, numbers, geometry
+
+
+def _axes_note(scan: Scan, volume: VolumeFile, settings: ImportSettings) -> tuple[str, ...] | None:
+    """Return a warning for an array whose last axis may be that of the slices."""
+    n_slices, *sides = scan.images.shape
+    n_rows, n_cols = sides if settings.phase_encoding == "columns" else reversed(sides)
+    is_named = settings.axes is not None or volume.format not in ("numpy", "hdf5")
+    if is_named or volume.parts or n_cols >= min(n_slices, n_rows):
+        return None
+    return (
+        "the last axis of the array is the shortest and became the columns; if it is the slices, "
+        "name the axes, as in --axes row,col,slice",
+    )
 
 
 def _resampled(

@@ -1,7 +1,7 @@
 """Importing k-space: fully sampled slices of all coils, streamed in bounded memory."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +12,17 @@ from jaxtyping import Bool, Complex64
 from kscout.columns import center_columns
 from kscout.data.array_files import Part
 from kscout.data.contents import CHUNK_BYTES
-from kscout.data.formats import reading
+from kscout.data.formats import hdf5, numpy_array, reading
 from kscout.data.formats.hdf5_kspace import holds_kspace
 from kscout.data.formats.raw import RawScan, Slices
 from kscout.data.importing.images import kept_slices
 from kscout.data.importing.kspace_cutting import Cutting
 from kscout.data.importing.settings import ImportSettings
 from kscout.data.importing.volumes import VolumeFile, find_volumes, read_raw
-from kscout.data.manifest import Geometry
+from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import DataError
+from kscout.names import Origin
 from kscout.physics.coils import check_compression, compress
 
 Filled = Bool[np.ndarray, " col"]
@@ -30,6 +31,16 @@ Filled = Bool[np.ndarray, " col"]
 _LOOKED_AT = 20
 """Number of volumes that are examined to detect k-space."""
 _WHAT = "k-space"
+_IS_REAL = {"hdf5": hdf5.is_real, "numpy": numpy_array.is_real}
+"""By format of arrays: whether a file contains real numbers."""
+_MANY_COILS = 32
+_MANY_COILS_NOTE = (
+    "{1} coils with {2} rows and {3} columns are unusual; if the axes have another order, name "
+    "them with --axes, as in slice,row,col,coil"
+)
+_OFF_CENTER = 0.7
+"""Fraction of the energy in the outer quarter of the columns, from which on the center of k-space
+cannot be in the middle."""
 
 
 def is_kspace(source: Path, settings: ImportSettings) -> bool:
@@ -40,6 +51,11 @@ def is_kspace(source: Path, settings: ImportSettings) -> bool:
     if not images:
         return bool(find_volumes(source, raw=True))
     looked = images[:_LOOKED_AT]
+    if settings.axes is not None:
+        return bool({"coil", "average"} & set(settings.axes)) or not all(
+            volume.format in _IS_REAL and _IS_REAL[volume.format](volume.path, settings.key)
+            for volume in looked
+        )
     return settings.key is None and all(
         volume.format == "hdf5" and holds_kspace(volume.path) for volume in looked
     )
@@ -51,13 +67,15 @@ def store_kspace(
     """Add the k-space of a volume to a store, and return its acquisition."""
     path = volume.path
     scan = read_raw(volume, key=settings.key, axes=settings.axes, header=settings.header)
+    if settings.axes is None and scan.shape[1] > _MANY_COILS:
+        scan = scan._replace(notes=(*scan.notes, _MANY_COILS_NOTE.format(*scan.shape)))
     scan = scan.centered(settings.origin)
     if settings.phase_encoding == "rows":
         scan = _turned(scan, path, settings)
     if settings.acquisition not in (None, scan.acquisition):
         return scan.acquisition
     numbers = kept_slices(scan.shape[0], path, settings)
-    filled = _filled_columns(scan, numbers, path)
+    filled = _filled_columns(scan, numbers, path, settings.origin)
     cutting = Cutting.plan(scan, path, settings)
     _check_sampling(filled, scan, cutting, path, settings)
     matrix = filled.copy()
@@ -114,6 +132,11 @@ def caveats(writer: StoreWriter) -> Iterator[str]:
             f"{_volumes(n_lacking)} with missing columns (prospective): such k-space can only be "
             "reconstructed, since there is no ground truth for training or scoring"
         )
+
+
+def noted(records: Iterable[VolumeRecord]) -> Iterator[str]:
+    """Summarize the notes on volumes."""
+    found = [record.geometry for record in records if record.geometry is not None]
     notes = Counter(note for geometry in found for note in geometry.notes or ())
     for note, count in notes.items():
         yield f"{_volumes(count)}: {note}"
@@ -171,14 +194,32 @@ def _filled(values: Slices, first: int, path: Path) -> Bool[np.ndarray, "slice c
     return filled
 
 
-def _filled_columns(scan: RawScan, numbers: Sequence[int], path: Path) -> Filled:
+def _filled_columns(scan: RawScan, numbers: Sequence[int], path: Path, origin: Origin) -> Filled:
     """Return the nonzero columns of the first nonempty slice, from the middle on."""
     half = len(numbers) // 2
     for number in (*numbers[half:], *numbers[:half]):
-        (filled,) = _filled(_read(scan, number, number + 1, path), number, path)
+        values = _read(scan, number, number + 1, path)
+        (filled,) = _filled(values, number, path)
         if filled.any():
+            _check_center(values, path, origin)
             return filled
     raise DataError(f"{path} contains only zeros in the {len(numbers)} slices to import; repair it")
+
+
+def _check_center(values: Slices, path: Path, origin: Origin) -> None:
+    """Raise an error for k-space with most of its energy in the outer columns."""
+    n_cols = values.shape[-1]
+    energy = np.square(np.abs(values), dtype=np.float64).sum(axis=(0, 1, 2))
+    distance = np.abs(np.arange(n_cols) - n_cols // 2)
+    share = energy[8 * distance > 3 * n_cols].sum() / energy.sum()
+    if share < _OFF_CENTER:
+        return
+    remedy = "--origin corner, or plain for numpy.fft.fft2 of a centered image"
+    raise DataError(
+        f"{path} has {share:.0%} of its energy in the outer quarter of the columns, "
+        "so that the center of k-space does not lie in the middle; import it with "
+        f"{remedy if origin == 'center' else f'another --origin than {origin}'}"
+    )
 
 
 def _check_sampling(

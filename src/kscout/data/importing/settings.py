@@ -86,7 +86,7 @@ class ImportSettings:
     resize: Annotated[int | Size | None, _SIZE] = None
     """k-space: rows, columns to crop or zero-pad to, around its center."""
     axes: Annotated[tuple[str, ...] | None, Written("NAME,...", parse_axes)] = None
-    """k-space: names of the axes of arrays, e.g. slice,coil,row,col."""
+    """Names of the axes of arrays, e.g. row,col,slice, or slice,coil,row,col for k-space."""
     origin: Origin = "center"
     """k-space: position of the center in the array."""
     header: Path | None = None
@@ -138,7 +138,7 @@ class ImportSettings:
     @property
     def names_kspace(self) -> list[str]:
         """Names of the given settings that only apply to k-space."""
-        names = ("raw", "crop", "resize", "axes", "header", "compress", "prospective")
+        names = ("raw", "crop", "resize", "header", "compress", "prospective")
         given = [name for name in names if getattr(self, name) not in (None, False)]
         given += ["target"] if self.target != "rss" else []
         return given + (["origin"] if self.origin != "center" else [])

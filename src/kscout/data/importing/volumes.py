@@ -130,11 +130,18 @@ def is_store(folder: Path) -> bool:
     return all(key in head for key in (b'"schema_version"', b'"kind"', b'"splits"'))
 
 
-def read_volume(volume: VolumeFile, *, key: str | None = None, plane: Plane = "axial") -> Scan:
+def read_volume(
+    volume: VolumeFile,
+    *,
+    key: str | None = None,
+    plane: Plane = "axial",
+    axes: tuple[str, ...] | None = None,
+) -> Scan:
     """Return the images of a volume, its acquisition and its spacing."""
+    given = {"key": key, "plane": plane, "axes": axes}
     if volume.parts:
         check_memory(volume.path, sum(file.stat().st_size for file in volume.files))
-        scans = [read_volume(part, key=key, plane=plane) for part in volume.parts]
+        scans = [_read(Scan, FORMATS[part.format], part.path, given) for part in volume.parts]
         for part, scan in zip(volume.parts, scans, strict=True):
             if (size := scan.images.shape[1:]) != (first := scans[0].images.shape[1:]):
                 raise DataError(
@@ -142,7 +149,6 @@ def read_volume(volume: VolumeFile, *, key: str | None = None, plane: Plane = "a
                     f"volume has {first[0]}x{first[1]}; change --group, or remove one of them"
                 )
         return scans[0]._replace(images=np.concatenate([scan.images for scan in scans]))
-    given = {"key": key, "plane": plane}
     return _read(Scan, FORMATS[volume.format], volume.path, given)
 
 
