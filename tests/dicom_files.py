@@ -13,7 +13,9 @@ def write_dicom(path: Path, pixels: np.ndarray, *, syntax: str | None = None, **
     """Write one slice, in explicit little endian unless its file claims another syntax."""
     meta = FileMetaDataset()
     meta.TransferSyntaxUID = syntax or ExplicitVRLittleEndian
-    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = MRImageStorage, generate_uid()
+    # Of the name, so that the same call writes the same bytes.
+    meta.MediaStorageSOPClassUID = MRImageStorage
+    meta.MediaStorageSOPInstanceUID = generate_uid(entropy_srcs=[path.parent.name, path.name])
     data = pydicom.Dataset()
     data.file_meta = meta
     data.SOPClassUID, data.SOPInstanceUID = MRImageStorage, meta.MediaStorageSOPInstanceUID

@@ -77,6 +77,12 @@ def test_only_success_usage_and_sentences_pass(how: Ended, fault: str) -> None:
     assert bool(found) == bool(fault)
 
 
+def test_success_with_a_bad_input_is_seen() -> None:
+    bad = Case("untrue", "", ["data", "info", "store"], must_fail=True)
+    assert fault_of(bad, ended(0, ""), {}, {}) == "succeeds with a bad input"
+    assert not fault_of(bad, ended(), {}, {})
+
+
 def test_what_a_failed_command_wrote_or_changed_is_seen(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("before")
     before = snapshot(tmp_path)

@@ -178,8 +178,10 @@ def test_a_campaign_ends_where_no_job_can_be_submitted(
         sbatch.chmod(0o700)
     monkeypatch.setenv("PATH", str(sbatch.parent))
     options = WorkerOptions(slurm={"partition": "any"}, device="cpu")
+    plan = plan_of(grid=GRID)
     with pytest.raises((ConfigError, RunError), match=words):
-        run_campaign(plan_of(grid=GRID), RunOptions(options, program=FAKE))
+        run_campaign(plan, RunOptions(options, program=FAKE))
+    assert (plan.root / "campaign.json").exists() == (script is not None)
 
 
 class StubCluster:

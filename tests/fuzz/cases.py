@@ -16,6 +16,7 @@ from coil_data import coil_store
 from fuzz import long_commands
 from fuzz.commands import ENTROPY, EVALUATE, FINISHED, IMPORT, MAKE, RESUME, TRAIN, UNET
 from fuzz.damage import changed_table, damage_bytes, damage_file, misplace
+from fuzz.hostile import HOSTILE
 from fuzz.options import bad_option, bad_setting
 from fuzz.raw_volumes import AXES, RAW_FORMATS, good_kspace
 from fuzz.volumes import FORMATS, numpy_stack, stack
@@ -35,6 +36,8 @@ class Case:
     words: list[str]
     must_succeed: bool = False
     """The rest of the input is good, and was to be used without the bad."""
+    must_fail: bool = False
+    """The input is bad, and a success would be untrue."""
 
 
 def case(seed: int, number: int, folder: Path) -> Case:
@@ -355,6 +358,15 @@ def _exports(draw: random.Random, folder: Path) -> Case:
     return Case("exports", what, words)
 
 
+def _hostile(name: str) -> Callable[[random.Random, Path], Case]:
+    def build(draw: random.Random, folder: Path) -> Case:
+        _copy(folder, "store", "unet", "greedy", "interrupted", "results", "tiny.toml")
+        what, words, must_fail = HOSTILE[name](draw, folder)
+        return Case(name, what, words, must_fail=must_fail)
+
+    return build
+
+
 KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     **{name: _import(name) for name in FORMATS},
     "lists": _lists,
@@ -376,4 +388,5 @@ KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     "campaign run": _campaign_run,
     "demo, bench": _long,
     "exports": _exports,
+    **{name: _hostile(name) for name in HOSTILE},
 }

@@ -90,6 +90,8 @@ def fault_of(built: Case, ended: Ended, before: Snapshot, after: Snapshot) -> st
         return f"takes {ended.peak_mib:.0f} MiB"
     if ended.code and built.must_succeed:
         return f"one bad file ends the whole import: {_last_line(ended.output)[:110]}"
+    if not ended.code and built.must_fail:
+        return "succeeds with a bad input"
     return _bad_words(ended) or _half_written(ended, before, after)
 
 

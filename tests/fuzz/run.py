@@ -17,12 +17,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from fuzz.cases import ARTIFACTS
+from fuzz.cases import ARTIFACTS, KINDS
 from fuzz.commands import EASY
 from fuzz.forks import prepare
 from fuzz.judge import Verdict, judge
@@ -36,13 +38,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=120, help="When a case hangs.")
     parser.add_argument("--only", type=int, action="append", help="Run these cases alone.")
+    parser.add_argument("--kind", action="append", help="Run cases of these kinds alone.")
     parser.add_argument("--json", action="store_true", help="Print what was taken badly as JSON.")
     asked = parser.parse_args()
     begin = time.perf_counter()
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="kscout-fuzz-") as scratch:
         prepare(Path(shutil.copytree(ARTIFACTS, Path(scratch) / "valid")), EASY)
-        for number in asked.only or range(asked.first, asked.first + asked.n):
+        for number in asked.only or numbers(asked.first, asked.n, asked.kind):
             verdicts.append(judge(asked.seed, number, Path(scratch) / str(number), asked.limit_s))
             if asked.only:
                 print(" ".join(verdicts[-1].words), verdicts[-1].output, sep="\n")
@@ -55,6 +58,14 @@ def main() -> int:
     print(table(verdicts))
     print(f"{len(verdicts)} cases of seed {asked.seed} in {time.perf_counter() - begin:.0f} s")
     return int(bool(bad))
+
+
+def numbers(first: int, n: int, kinds: Sequence[str] | None) -> list[int]:
+    """Return the numbers of the first cases of some kinds; of all kinds if none is given."""
+    places = [place for place, kind in enumerate(KINDS) if kinds is None or kind in kinds]
+    rounds = range(first // len(KINDS), first + n + 1)
+    found = (round_ * len(KINDS) + place for round_ in rounds for place in places)
+    return list(islice((number for number in found if number >= first), n))
 
 
 def tell(bad: Verdict) -> None:

@@ -78,15 +78,16 @@ def run_campaign(
     except OSError as error:
         raise RunError(f"cannot make {plan.root}: {error.strerror}; name another --out") from error
     with locked(plan.root, wait=False):
-        write_index(plan, file)
         pending = {key: node for key, node in plan.nodes.items() if node_state(node) != "done"}
         outcome = Outcome(len(plan.nodes), len(plan.nodes) - len(pending))
         if pending:
             logs = plan.root / "slurm"
             with open_pool(options.workers, n_tasks=len(pending), logs=logs) as pool:
+                # Not before: without workers nothing is written.
+                write_index(plan, file)
                 groups = _groups(plan, options)
                 _Driver(plan, options, pool, pending, outcome, file, on_event, groups).run()
-            write_index(plan, file)
+        write_index(plan, file)
     return outcome
 
 
