@@ -18,6 +18,10 @@ _REPAINT = """new MutationObserver(() => {
   document.querySelector(".player input").dispatchEvent(new Event("input"));
 }).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });"""
 """Paints the player again if a reader switches between light and dark."""
+_OPEN = """const slider = document.querySelector(".player input[type=range]");
+slider.value = slider.max;
+slider.dispatchEvent(new Event("input"));"""
+"""Opens the player at the last step, where policies differ."""
 HORIZON = 16
 ENTRIES = {
     "random columns": "random",
@@ -70,7 +74,7 @@ def home_player() -> str:
         folder.joinpath(f"player.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
     )
     player = acquisition_player(acquisition, n_bytes=600_000)
-    return f"<style>{style}</style>{player}<script>{script}{_REPAINT}</script>"
+    return f"<style>{style}</style>{player}<script>{script}{_REPAINT}{_OPEN}</script>"
 
 
 def with_player(html: str) -> str:

@@ -346,7 +346,7 @@ def test_a_policy_that_meets_another_reconstruction_or_store_than_in_training_is
     assert notes == [
         "policies trained with the reconstruction x run here with another reconstruction: "
         "other-network; train one by kscout train policy with this one",
-        "trained on another store than this one, so that scores tell how well they carry over: "
+        "trained on another dataset than this one, so scores show how well they generalize: "
         "other-images",
     ]
     assert found.found.note == "; ".join(notes)

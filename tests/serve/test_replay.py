@@ -92,7 +92,7 @@ def test_an_address_that_is_none_is_told(to: str, words: str, tmp_path: Path) ->
 def test_why_a_service_refuses_a_file_is_told_while_it_is_played(tmp_path: Path) -> None:
     narrow = header().replace("<maximum>10<", "<maximum>8<")
     path = write(tmp_path / "a.mrd", reversed(list(lines())), xml=narrow)
-    with pytest.raises(RunError, match="refuses the stream: column 10 lies outside"):
+    with pytest.raises(RunError, match="rejects the stream: column 10 lies outside"):
         played(path, tmp_path, "--budget", "9", "--n-initial", "3", "--order", "file")
 
 

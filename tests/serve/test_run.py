@@ -127,7 +127,7 @@ def test_a_named_policy_is_built_for_each_scan() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"policy": "oracle"}, "Oracle is an oracle: it looks at the truth"),
+        ({"policy": "oracle"}, "Oracle is an oracle: it uses the ground truth"),
         ({"policy": "best=oracle"}, "Oracle is an oracle"),
         ({"policy": ["spectral-oracle", "random"]}, "is an oracle"),
         ({"policy": "NA-ORACLE.safetensors"}, "NaOracle is an oracle"),

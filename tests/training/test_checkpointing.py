@@ -115,7 +115,7 @@ def test_a_file_of_other_things_is_told(tmp_path: Path, content: object, lacks: 
 def test_a_checkpoint_without_its_best_epoch_is_told() -> None:
     model, optimizer = model_and_optimizer()
     for facts in ({}, {"best_epoch": "x", "best_ssim": 0.5}, {"best_epoch": 3}):
-        with pytest.raises(RunError, match="of epoch 7 does not tell the best epoch so far"):
+        with pytest.raises(RunError, match="of epoch 7 does not contain the best epoch so far"):
             best_of(checkpoint_of(7, model, optimizer, facts))
 
 

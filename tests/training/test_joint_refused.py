@@ -123,7 +123,7 @@ def test_a_network_that_is_named_is_what_training_starts_from(
     words = ["train", "joint", "--data", str(store.path), "--out", str(out), "--method", "random"]
     words += ["--reconstructor", str(start), "--n-initial", "2", "--steps", "2"]
     own = ["--config", str(file)] if how == "file" else ["--set", "reconstructor.name=unet"]
-    with pytest.raises(ConfigError, match=r"is a fastmri-unet, and a unet was asked for; leave"):
+    with pytest.raises(ConfigError, match=r"is a fastmri-unet, and a unet was requested; leave"):
         app([*words, *own], standalone_mode=False)
     assert not out.exists()
 

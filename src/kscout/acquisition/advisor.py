@@ -44,11 +44,11 @@ def session_note(network: Reconstructor, use: Use) -> str | None:
 
 
 def check_blind(policy: Policy) -> None:
-    """Refuse a policy that looks at the truth."""
+    """Raise an error for a policy that uses the ground truth."""
     if policy.needs_target:
         raise ConfigError(
-            f"{type(policy).__name__} is an oracle: it looks at the truth, which no scanner has; "
-            "give another policy"
+            f"{type(policy).__name__} is an oracle: it uses the ground truth, which no scanner "
+            "has; give another policy"
         )
 
 

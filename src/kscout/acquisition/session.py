@@ -298,7 +298,7 @@ class Session:
         if not self._is_allowed[column]:
             raise DataError(
                 f"column {column} lies outside of the matrix that can be measured; send those that "
-                "were asked for"
+                "were requested"
             )
         if column in self.order or column in others:
             raise DataError(f"column {column} was measured already; send every column once")

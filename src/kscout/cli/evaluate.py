@@ -109,7 +109,7 @@ def summary_table(summary: Summary) -> Table:
     if not summary.has_intervals:
         notes.append(NO_INTERVALS)
     has_oracles = any(entry.is_oracle for entry in ranked)
-    marks = ["* oracle: looks at the truth, no scanner can"] if has_oracles else []
+    marks = ["* oracle: uses the ground truth, no scanner can"] if has_oracles else []
     epochs = {one.policy: one.training.epochs for one in ranked if one.training}
     words = [f"{name} {', '.join(map(str, own))}" for name, own in epochs.items() if own]
     marks += [f"epochs: {'; '.join(words)}"] if words else []

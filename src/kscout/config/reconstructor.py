@@ -66,5 +66,5 @@ class ReconstructorTraining:
         if len(self.accelerations) != len(self.center_fractions) or not self.accelerations:
             raise ConfigError(
                 f"{len(self.accelerations)} accelerations with {len(self.center_fractions)} "
-                "center_fractions; they are drawn in pairs: give as many of each, at least one"
+                "center_fractions; they are sampled in pairs: give as many of each, at least one"
             )

@@ -44,9 +44,9 @@ class AcquisitionSetting:
     """Where an acquisition starts and how far it goes."""
 
     n_initial: Annotated[int, AtLeast(1)] = 16
-    """Central columns measured at the start (paper: 16, 4, 32, 8)."""
+    """Central columns measured at the start (paper: 16, 4, 32 or 8)."""
     horizon: Annotated[int, AtLeast(1)] = 16
-    """Columns acquired after the start (paper: 16, 28, 16, 28)."""
+    """Columns acquired after the start (paper: 16, 28, 16 or 28)."""
     size: int | None = None
     """Pixels along each side that the setting is meant for; not given: any (paper: 128, 256)."""
     initial: str | None = None

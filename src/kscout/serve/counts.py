@@ -14,7 +14,7 @@ _SOURCES = ("policy", "fallback")
 _TOTALS = {
     "sessions_opened_total": "Sessions that were opened.",
     "columns_total": "Columns of k-space that were taken in.",
-    "refused_total": "Requests, messages and streams that were refused.",
+    "refused_total": "Requests, messages and streams that were rejected.",
     **{f'decisions_total{{source="{one}"}}': "Decisions, by what made them." for one in _SOURCES},
 }
 """Counters, from zero on: a rate needs to see them before they first grow."""

@@ -166,7 +166,7 @@ class _Player:
                 if lacking:
                     raise DataError(
                         f"{self._recording.path} lacks column {lacking[0]} of {played.name}, which "
-                        "is asked for; play it with --order file"
+                        "is requested; play it with --order file"
                     )
                 await self.send(self._line[place, column] for column in wanted)
                 wanted = (await self.next_text())["next_columns"]
@@ -217,7 +217,7 @@ class _Player:
 
     def _note(self, told: dict[str, Any]) -> None:
         if "error" in told:
-            raise RunError(f"the service refuses the stream: {told['error']}")
+            raise RunError(f"the service rejects the stream: {told['error']}")
         if "session" not in told:
             return
         place = tuple(told[name] for name in COUNTERS)

@@ -50,7 +50,7 @@ def best_of(checkpoint: Checkpoint) -> tuple[int, float]:
     if isinstance(epoch, int) and isinstance(ssim, float):
         return epoch, ssim
     raise RunError(
-        f"the checkpoint of epoch {checkpoint['epoch']} does not tell the best epoch so far; "
+        f"the checkpoint of epoch {checkpoint['epoch']} does not contain the best epoch so far; "
         "delete checkpoint.pt to train from the start"
     )
 
@@ -64,7 +64,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(
             f"cannot write {path} ({reason}); free some disk space and run the same command "
-            "again: it goes on from the last whole checkpoint"
+            "again: it resumes from the last complete checkpoint"
         ) from error
 
 

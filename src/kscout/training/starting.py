@@ -100,13 +100,13 @@ def network_of(
     if is_asked and is_same and others:
         there, settings = {x: arguments.get(x) for x in others}, (f"policy.{x}" for x in others)
         raise ConfigError(
-            f"{path} is a {name} with {_told(there)}, and {_told(others)} was asked for; leave out "
+            f"{path} is a {name} with {_told(there)}, and {_told(others)} was requested; leave out "
             f"{', '.join(settings)}, or --start"
         )
     if is_asked and not is_same:
         raise ConfigError(
             f"{path} is a {name} with {_told(own)}, and a {wanted.name} with "
-            f"{_told(wanted.arguments)} was asked for; leave out --policy and [policy], or --start"
+            f"{_told(wanted.arguments)} was requested; leave out --policy and [policy], or --start"
         )
     changed = {x: y for x, y in asked.items() if x not in others}
     return replace(config, policy=Component(name, {**own, **changed}))

@@ -149,7 +149,7 @@ def test_summary_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         (("policies", 0, "by_step", "ssim", "mean"), [0.5], "and has 1 values"),
         (("comparisons", 0, "by_step", "interval"), [], "and has 0 values"),
         (("policies", 0, "final"), {}, "has no ssim of"),
-        (("steps",), 10**12, "tells of 1000000000000 columns"),
+        (("steps",), 10**12, "describes 1000000000000 columns"),
         (("columns_per_step",), 0, "0 a step"),
         (("policies",), [], "holds no policy"),
     ],

@@ -56,8 +56,8 @@ _SPLIT, _MOST_CURVES = 0.5, 6
 """The discount that the paper's figures of many are divided at, and how many one figure holds."""
 _PARTS = {
     "": "",
-    "-low": " Non-greedy policies with discounts up to .5, the others beside.",
-    "-high": " Non-greedy policies with discounts of .5 and more, the others beside.",
+    "-low": " Non-greedy policies with discounts up to .5, the others next to them.",
+    "-high": " Non-greedy policies with discounts of .5 and more, the others next to them.",
 }
 
 

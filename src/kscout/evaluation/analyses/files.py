@@ -206,7 +206,7 @@ def _read(path: Path) -> Tabulated | None:
     try:
         document = read_json(path)
     except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}); make it anew") from error
+        raise DataError(f"{path} is damaged ({error}); run the analysis again") from error
     name = current("analysis", name)
     if isinstance(document, list):
         document = [current_keys(name, x) if isinstance(x, dict) else x for x in document]
@@ -217,6 +217,8 @@ def _read(path: Path) -> Tabulated | None:
     try:
         rows = document if kind is None else kind.parse(document)
     except (ConfigError, AttributeError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is no table of {name} ({error}); make it anew") from error
+        raise DataError(
+            f"{path} is no table of {name} ({error}); run the analysis again"
+        ) from error
     is_table = isinstance(rows, list) and bool(rows)
     return Tabulated(name, kind, rows, path.parent, protocol) if is_table else None

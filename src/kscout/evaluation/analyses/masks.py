@@ -24,7 +24,7 @@ with lazily():
 
 _CAPTION = (
     "Columns of k-space that were measured, a row per slice. Gray columns are the start; the color "
-    "of the others tells how early they were acquired."
+    "of the others shows how early they were acquired."
 )
 _N_PANELS = 6
 

@@ -352,7 +352,7 @@ def _pictures(folder: Path) -> list[Acquisition]:
 
 def _draw(shown: Acquisition) -> Any:  # noqa: ANN401 - a matplotlib figure
     if shown.start_columns and max(shown.start_columns) >= shown.target.shape[1]:
-        raise DataError(f"{shown.title} has columns outside its image; compare anew")
+        raise DataError(f"{shown.title} has columns outside its image; run the analysis again")
     mask = np.isin(np.arange(shown.target.shape[1]), shown.start_columns)
     return draw_reconstructions(
         shown.target,

@@ -145,7 +145,7 @@ def load_acquisition(path: Path) -> Acquisition:
     # A damaged archive may raise almost anything.
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        raise DataError(f"{path} is not a recorded acquisition ({why}); record it anew") from error
+        raise DataError(f"{path} is not a recorded acquisition ({why}); record it again") from error
 
 
 def _whole(values: np.ndarray, end: int) -> tuple[int, ...]:

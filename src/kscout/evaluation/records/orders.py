@@ -95,13 +95,13 @@ def read_orders(
         return [_orders(*key, acquired, summary) for key, acquired in found.items()]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} holds a row that is not a result ({error}); evaluate anew"
+            f"{path} holds a row that is not a result ({error}); evaluate again"
         ) from error
 
 
 def _orders(policy: str, seed: int, acquired: _Acquired, summary: Summary) -> Orders:
     if not 0 < summary.n_cols <= MOST_COLUMNS:
-        raise ValueError(f"its summary tells of images of {summary.n_cols} columns")
+        raise ValueError(f"its summary describes images of {summary.n_cols} columns")
     n_paths = max(len(paths) for paths in acquired.values())
     order = np.full((len(acquired), n_paths, summary.n_cols), NEVER, dtype=np.int16)
     for row, (start, paths) in enumerate(

@@ -125,7 +125,7 @@ def read_scores(path: Path | str) -> list[Scores]:
                 sums[i] += value
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{path} holds a row that is not a result ({error}); evaluate anew"
+                f"{path} holds a row that is not a result ({error}); evaluate again"
             ) from error
     return [_scores(*key, slices, path) for key, slices in found.items()]
 
@@ -167,4 +167,4 @@ def read_rows(path: Path) -> Iterable[ResultRow]:
                 )
             yield from map(ResultRow._make, rows)
         except (UnicodeDecodeError, TypeError, csv.Error) as error:
-            raise DataError(f"{file} is damaged ({error}); evaluate anew") from error
+            raise DataError(f"{file} is damaged ({error}); evaluate again") from error

@@ -90,7 +90,7 @@ def _read(path: Path) -> RunRecord:
             if key not in line:
                 raise RunError(
                     f"{path} is damaged: epoch {line['epoch']} of its metrics has no {key}; "
-                    "leave it out, or train anew"
+                    "leave it out, or train again"
                 )
     return record
 

@@ -272,14 +272,14 @@ def check_distinct(entries: Sequence[EvaluationEntry]) -> None:
         if (entry.name, entry.seed) in seen:
             raise ConfigError(
                 f"two policies are called {entry.name!r} with seed {entry.seed}; "
-                "tell them apart as LABEL=PATH"
+                "name them LABEL=PATH"
             )
         seen.add((entry.name, entry.seed))
         before = first.setdefault(entry.name, entry)
         if _settings(before) != _settings(entry):
             raise ConfigError(
                 f"the runs called {entry.name!r} with seeds {before.seed} and {entry.seed} "
-                "have other settings too; tell them apart as LABEL=PATH"
+                "have other settings too; name them LABEL=PATH"
             )
 
 
@@ -313,7 +313,7 @@ def store_note(entries: Sequence[EvaluationEntry], store: str) -> str | None:
     names = [one.name for one in entries if _trained_on(one.policy) not in (None, store)]
     if not names:
         return None
-    words = "trained on another store than this one, so that scores tell how well they carry over"
+    words = "trained on another dataset than this one, so scores show how well they generalize"
     return f"{words}: {', '.join(dict.fromkeys(names))}"
 
 

@@ -383,7 +383,7 @@ def _fault(summary: Summary) -> str | None:
     if not summary.policies:
         return "holds no policy"
     if summary.columns_per_step < 1 or not 0 <= summary.steps <= summary.n_cols:
-        return f"tells of {summary.steps} columns, {summary.columns_per_step} a step"
+        return f"describes {summary.steps} columns, {summary.columns_per_step} a step"
     for one in summary.policies:
         for metric in METRICS:
             if metric not in one.final or metric not in one.by_step:
@@ -392,7 +392,7 @@ def _fault(summary: Summary) -> str | None:
     found += [vars(one.by_step) for one in summary.comparisons]
     n_moments = len(summary.moments)
     lengths = {len(values) for part in found for values in part.values()} - {n_moments}
-    return f"tells of {n_moments} moments, and has {min(lengths)} values" if lengths else None
+    return f"describes {n_moments} steps, and has {min(lengths)} values" if lengths else None
 
 
 def write_summary(path: Path, summary: Summary) -> None:

@@ -136,7 +136,7 @@ class Stage:
     def judged(self, asked: Asked, gone: threading.Event) -> Verdict:
         """Return how the last column of one's own compares with what others would have taken."""
         if not asked.own:
-            raise ConfigError("no column of your own is there to judge; take one")
+            raise ConfigError("no column was selected manually; select one")
         with self._turn():
             slices = self._slice(asked)
             names = dict.fromkeys((*asked.policies, self.models.fixed))
@@ -188,7 +188,7 @@ class Stage:
     ) -> InteractiveAcquisition:
         def before_step() -> None:
             if gone.is_set() or self._is_closed:
-                raise GoneError("nobody waits for this answer any more")
+                raise GoneError("no client waits for this response any more")
 
         before_step()
         _, n_rows, n_cols = slices.shape

@@ -189,7 +189,7 @@ def _check_asked(
         return
     told = [f" with {one}" if others else "" for one in (arguments, dict(wanted.arguments))]
     raise ConfigError(
-        f"{start} is a {name}{told[0]}, and a {wanted.name}{told[1]} was asked for; leave "
+        f"{start} is a {name}{told[0]}, and a {wanted.name}{told[1]} was requested; leave "
         "[reconstructor] and --model out, or start from nothing"
     )
 
@@ -215,7 +215,7 @@ def _tell_small_steps(training: JointTraining) -> None:
     if largest < wanted / 2:
         logging.getLogger(__name__).warning(
             f"step sizes rise over training.n_warm = {n_warm} updates, and there are {n_updates}: "
-            f"none exceeds {largest:.1g}, where {wanted:g} is asked for; lower training.n_warm"
+            f"none exceeds {largest:.1g}, where {wanted:g} is requested; lower training.n_warm"
         )
 
 
@@ -234,7 +234,7 @@ def _check(
     if not kind.looks and config.policy.name != own:
         raise ConfigError(
             f"the sampler {training.method} has a policy of its own, and {config.policy.name!r} "
-            "was asked for; leave --policy out, or use --method dense"
+            "was requested; leave --policy out, or use --method dense"
         )
     n_coils, n_rows, n_cols = splits[0].shape
     n_images = max(training.batch_size, min(training.n_refill, 256))
