@@ -1,8 +1,9 @@
-"""Policies over one split and one reconstruction: a long table and a summary."""
+"""Policies compared on one split with one reconstruction: a long table and a summary."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from kscout.columns import columns_text
+from kscout.compatibility import warn
 from kscout.config import to_table
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
@@ -25,10 +27,10 @@ from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
 from kscout.evaluation.running.fixed_orders import ORDERS
 from kscout.evaluation.running.kinds import check_kinds
 from kscout.evaluation.running.prepare import (
-    Labelled,
+    LabeledPolicy,
+    PolicySource,
     Prepared,
-    Wanted,
-    labelled,
+    labeled_policies,
     loaded_network,
     paths_of,
     prepare,
@@ -45,7 +47,7 @@ from kscout.weights import fingerprint
 @final
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found."""
+    """Results of an evaluation."""
 
     found: Summary
     scores: list[Scores]
@@ -64,7 +66,7 @@ class Evaluation:
 
 
 def evaluate(
-    policies: Sequence[Wanted],
+    policies: Sequence[PolicySource],
     data: SliceSet | Store | Path | str,
     reconstructor: Reconstructor | Path | str,
     setting: EvaluationSetting,
@@ -74,33 +76,32 @@ def evaluate(
     overwrite: bool = False,
     on_step: OnStep | None = None,
 ) -> Evaluation:
-    """Run policies over one split with one reconstruction, and compare them.
+    """Run policies on one split with one reconstruction, and compare them.
 
     Args:
-        policies: what to run, in the order of the table.
-        data: a store, of which `setting.split` is taken, or slices.
-        reconstructor: one, or what `kscout.reconstruction.load` takes.
-        setting: how they are run.
-        train: slices that `fixed` is fitted on; the store's training split where not given.
-        out: folder to write `results.csv` and `summary.json` to; called again after a kill, it
-            goes on with the policies that were not finished.
-        overwrite: replace what lies in `out` even if it was asked for otherwise, which is refused
-            by default.
+        policies: in the order of the table.
+        data: a dataset, of which `setting.split` is used, or slices.
+        reconstructor: a reconstructor, or a source for `kscout.reconstruction.load`.
+        setting: how the policies are run.
+        train: slices for fitting `fixed`; by default the training split of the dataset.
+        out: folder for `results.csv` and `summary.json`; a call after an interruption resumes with
+            the policies that were not finished.
+        overwrite: replace results of other settings in `out`; by default this is an error.
         on_step: called after each batch of slices, and after each fitted column.
     """
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
-    named = labelled(policies)
-    check_kinds(named, reconstructor)
+    labeled = labeled_policies(policies)
+    check_kinds(labeled, reconstructor)
     out = None if out is None else Path(out)
     if out is not None:
         check_free_of(out, "dataset", "run", "campaign")
     with nullcontext() if out is None else locked(out):
-        return _evaluate(named, data, reconstructor, setting, train, out, overwrite, on_step)
+        return _evaluate(labeled, data, reconstructor, setting, train, out, overwrite, on_step)
 
 
 def _evaluate(
-    policies: Sequence[Labelled],
+    policies: Sequence[LabeledPolicy],
     data: SliceSet | Store | Path | str,
     reconstructor: Reconstructor | Path | str,
     setting: EvaluationSetting,
@@ -117,34 +118,33 @@ def _evaluate(
         check_replaceable(out / RESULTS, out / SUMMARY)
         if not overwrite:
             _check_same_request(out, request)
-    cache = None if out is None else out / ORDERS
-    ready = prepare(*(policies, data, network, setting), train=train, cache=cache, on_step=on_step)
-    ready.warn_of_notes()
+    ready = prepare(policies, data, network, setting, train=train)
+    warn(ready.notes)
     conditions = _conditions(ready, request)
     finished = None
     if out is not None:
-        finished = FinishedPolicies(out / FINISHED, _decisive(ready, conditions))
-    entries, scores = _run_all(ready, finished, on_step)
+        finished = FinishedPolicies(out / FINISHED, _dependencies(ready, conditions))
+    entries, scores = _run_all(ready, finished, None if out is None else out / ORDERS, on_step)
     summary = summarize(
         scores,
         conditions,
-        oracles={one.name for one in entries if one.is_oracle},
+        oracles={entry.name for entry in entries if entry.is_oracle},
         reference=ready.reference,
         trainings=trainings_of(entries),
-        choices={one.name: one.choice(is_argmax=setting.argmax) for one in entries},
+        choices={entry.name: entry.choice(is_argmax=setting.argmax) for entry in entries},
     )
     if out is not None and finished is not None:
-        # The summary goes first and comes back last: it never speaks of other results.
+        # Removed first and written last: it never belongs to other results.
         (out / SUMMARY).unlink(missing_ok=True)
         finished.join(out / RESULTS, entries)
         record_examples(out, ready, summary, scores, setting.examples)
         write_summary(out, summary)
-        finished.forget()
+        finished.remove()
     return Evaluation(summary, scores)
 
 
 def _request(
-    policies: Sequence[Labelled],
+    policies: Sequence[LabeledPolicy],
     data: SliceSet | Store | Path | str,
     reconstructor: Reconstructor | Path | str,
     setting: EvaluationSetting,
@@ -158,26 +158,27 @@ def _request(
     return EvaluationRequest(**values)
 
 
-def _check_same_request(out: Path, here: EvaluationRequest) -> None:
-    """Refuse a folder that holds an evaluation which was asked for otherwise."""
+def _check_same_request(out: Path, request: EvaluationRequest) -> None:
+    """Raise an error for a folder with an evaluation of other settings."""
     if not (out / SUMMARY).is_file():
         return
     try:
-        there = read_summary(out).request
+        stored = read_summary(out).request
     except DataError:
-        there = None
-    kept = None if there is None else to_table(there, nulls=True)
-    check_same(out, "an evaluation", kept, to_table(here, nulls=True))
+        stored = None
+    table = None if stored is None else to_table(stored, nulls=True)
+    check_same(out, "an evaluation", table, to_table(request, nulls=True))
 
 
 def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
     source, plan = ready.source, ready.plan
+    store = source if isinstance(source, Store) else None
     return Conditions(
         protocol=ready.loaded.protocol_for(plan.protocol),
         store=source.name,
-        store_fingerprint=source.fingerprint if isinstance(source, Store) else None,
-        anatomy=source.anatomy if isinstance(source, Store) else None,
-        columns=source.columns if isinstance(source, Store) else None,
+        store_fingerprint=store and store.fingerprint,
+        anatomy=store and store.anatomy,
+        columns=store and store.columns,
         split=ready.slices.split or request.split,
         n_rows=ready.slices.shape[1],
         n_cols=ready.slices.n_cols,
@@ -199,54 +200,40 @@ def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
     )
 
 
-def _decisive(ready: Prepared, conditions: Conditions) -> dict[str, Any]:
-    """Return what decides the scores of every policy, but for its own draws."""
+def _dependencies(ready: Prepared, conditions: Conditions) -> dict[str, Any]:
+    """Return everything that the scores of all policies depend on, except their seeds."""
     plan = {key: value for key, value in asdict(ready.plan).items() if key != "seed"}
-    told = ("device", "precision", "reconstructor_fingerprint")
-    found = {key: getattr(conditions, key) for key in told}
-    return {**plan, **found, "slices": ready.slices.fingerprint}
+    names = ("device", "precision", "reconstructor_fingerprint")
+    metadata = {name: getattr(conditions, name) for name in names}
+    return {**plan, **metadata, "slices": ready.slices.fingerprint}
 
 
 def _run_all(
-    ready: Prepared, finished: FinishedPolicies | None, on_step: OnStep | None
+    ready: Prepared, finished: FinishedPolicies | None, cache: Path | None, on_step: OnStep | None
 ) -> tuple[list[EvaluationEntry], list[Scores]]:
-    """Run what is cheap first, then what is fitted, and oracles, which try every column, last."""
-    found: dict[int, tuple[EvaluationEntry, Scores]] = {}
-    turns = sorted(
-        enumerate(ready.entries), key=lambda turn: (turn[1].is_oracle, bool(turn[1].fits))
-    )
-    for number, draft in turns:
-        entry = ready.fit(draft)
-        found[number] = (entry, _run(entry, ready, finished, on_step))
-    in_order = [found[number] for number in range(len(found))]
-    return [one for one, _ in in_order], [scores for _, scores in in_order]
-
-
-def _run(
-    entry: EvaluationEntry,
-    ready: Prepared,
-    finished: FinishedPolicies | None,
-    on_step: OnStep | None,
-) -> Scores:
-    """Run one policy, or recall what it scored before a kill."""
-    if finished is None:
-        return _score(entry, ready, None, on_step)
-    scores = finished.recall(entry, ready.slices)
-    if scores is None:
-        with finished.writing(entry) as writer:
-            scores = _score(entry, ready, writer, on_step)
-        finished.keep(entry, scores)
-    return scores
+    """Run fast policies first, then fitted ones, and oracles, which try every column, last."""
+    results: dict[int, tuple[EvaluationEntry, Scores]] = {}
+    order = sorted(enumerate(ready.entries), key=lambda x: (x[1].is_oracle, bool(x[1].fits)))
+    for number, unfitted in order:
+        entry = ready.fit(unfitted, cache=cache, on_step=on_step)
+        compute = partial(_score, entry, ready, on_step)
+        scores = compute() if finished is None else finished.scores(entry, ready.slices, compute)
+        results[number] = (entry, scores)
+    pairs = [results[number] for number in range(len(results))]
+    return [entry for entry, _ in pairs], [scores for _, scores in pairs]
 
 
 def _score(
-    entry: EvaluationEntry, ready: Prepared, writer: ResultsWriter | None, on_step: OnStep | None
+    entry: EvaluationEntry,
+    ready: Prepared,
+    on_step: OnStep | None,
+    writer: ResultsWriter | None = None,
 ) -> Scores:
-    slices, done, n_trajectories = ready.slices, 0, 1
+    slices, n_done, n_trajectories = ready.slices, 0, 1
     name, seed, means, counts = entry.name, entry.seed, [], []
     for batch, trajectory in ready.trajectories(entry):
-        rows = slice(done, done + len(batch))
-        done, n_trajectories = rows.stop, trajectory.columns.shape[1]
+        rows = slice(n_done, n_done + len(batch))
+        n_done, n_trajectories = rows.stop, trajectory.columns.shape[1]
         metrics = torch.stack([getattr(trajectory, metric) for metric in METRICS], dim=-1)
         if writer is not None:
             columns, volumes = trajectory.columns.cpu().numpy(), slices.volumes[rows]
@@ -255,9 +242,9 @@ def _score(
         means.append(metrics.double().mean(dim=1).cpu().numpy())
         counts.append(trajectory.n_acquired.double().mean(dim=1).cpu().numpy())
         if on_step is not None:
-            on_step(Step(f"{name}, seed {seed}", done, len(slices)))
+            on_step(Step(f"{name}, seed {seed}", n_done, len(slices)))
     values, n_acquired = np.concatenate(means), np.concatenate(counts)
     return Scores(name, seed, slices.volumes, slices.slices, values, n_trajectories, n_acquired)
 
 
-__all__ = ["Evaluation", "EvaluationSetting", "Wanted", "evaluate"]
+__all__ = ["Evaluation", "EvaluationSetting", "PolicySource", "evaluate"]

@@ -1,10 +1,11 @@
-"""Policies over a whole split: from what a user names to what each did on every slice.
+"""Policies on a whole split: from names and paths to the acquisitions of every slice.
 
-| file | what |
+| file | content |
 |---|---|
-| `setting` | how they run: what was asked for, and what runs tell |
-| `entries`, `fixed_orders` | the policies: named, loaded, fitted |
+| `setting` | default start, budget and protocol of a setting |
+| `kinds` | checks of names and paths before anything is loaded |
+| `entries`, `fixed_orders` | policies: loaded, built, fitted |
 | `prepare` | policies, slices and a reconstruction on their device |
-| `trajectories` | one policy over all slices |
-| `finished`, `recording` | what is kept: each finished policy, a few slices with images |
+| `trajectories` | one policy on all slices |
+| `finished`, `recording` | files: each finished policy, a few slices with images |
 """

@@ -1,4 +1,4 @@
-"""Fixed orders fitted for an evaluation, kept on disk under a name made of what they depend on."""
+"""Fixed orders fitted for an evaluation, stored in files named by their dependencies."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from kscout.training.fixed_order import fit_fixed_order
 from kscout.weights import fingerprint
 
 ORDERS = "orders"
-"""Folder beside the results that holds fitted orders."""
+"""Folder next to the results with fitted orders."""
 
 
 def fitted_order(
@@ -29,14 +29,14 @@ def fitted_order(
     cache: Path | None = None,
     on_step: Callable[[dict[str, Any]], None] | None = None,
 ) -> list[int]:
-    """Return the order fitted on `slices`, from `cache` where it was fitted before.
+    """Return the order fitted on `slices`, from `cache` if it was fitted before.
 
     Args:
-        slices: the data to choose on.
-        reconstructor: turns measured columns into images.
+        slices: training slices.
+        reconstructor: the reconstruction.
         plan: start, horizon, protocol, seed and batch size.
         n_slices_per_step: slices tried at each step; None for all.
-        cache: folder of orders fitted before.
+        cache: folder of fitted orders.
         on_step: called after each column.
     """
     depends_on = {
@@ -46,16 +46,16 @@ def fitted_order(
         "horizon": plan.horizon,
         "protocol": plan.protocol,
         "n_slices_per_step": n_slices_per_step,
-        # Without draws the seed decides nothing.
+        # The seed has an effect only if slices are sampled.
         "seed": None if n_slices_per_step is None else plan.seed,
-        # Left out if it is not given, as in the keys of existing files.
+        # Omitted if it is central, as in the names of existing files.
         **({"initial": plan.initial} if plan.initial else {}),
     }
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
     file = None if cache is None else cache / f"order-{key}.json"
-    # What is damaged is fitted anew, as what is missing.
+    # A damaged file counts as missing.
     order = [] if file is None else read_record(file, order=list).get("order", [])
-    if _is_whole(order, slices, plan):
+    if _is_valid(order, slices, plan):
         return order
     result = fit_fixed_order(
         slices,
@@ -77,8 +77,8 @@ def fitted_order(
     return result.order
 
 
-def _is_whole(order: list[Any], slices: SliceSet, plan: AcquisitionPlan) -> bool:
-    """Say whether what was read is an order of so many columns that are not measured before."""
+def _is_valid(order: list[Any], slices: SliceSet, plan: AcquisitionPlan) -> bool:
+    """Return whether a list from a file is an order of `horizon` columns outside the start."""
     start = start_mask(plan.start(slices), (1, slices.n_cols), torch.device("cpu"))[0]
     is_new = all(type(x) is int and 0 <= x < slices.n_cols and not start[x] for x in order)
     return is_new and len(set(order)) == len(order) == plan.horizon

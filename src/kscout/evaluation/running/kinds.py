@@ -1,4 +1,4 @@
-"""Whether what was given as a policy is one, and what as a reconstruction; loads no weights."""
+"""Checks that policies are policies and the reconstruction is one; loads no weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,20 +12,18 @@ from kscout.zoo import ZOO
 _TABLES: dict[str, Table[Any]] = {"policy": POLICIES, "reconstructor": RECONSTRUCTORS}
 
 
-def check_kinds(wanted: Sequence[object], reconstructor: object) -> None:
-    """Refuse a policy where a reconstruction is asked for, and the other way around.
-
-    A folder of several runs is refused, too.
+def check_kinds(policies: Sequence[object], reconstructor: object) -> None:
+    """Raise an error for a policy as a reconstruction or the reverse, or a folder of several runs.
 
     Args:
-        wanted: the policies; objects that are neither names nor paths are taken as they are.
-        reconstructor: likewise.
+        policies: names and paths; other objects are not checked.
+        reconstructor: a name or path; other objects are not checked.
     """
-    given = [one for one in wanted if isinstance(one, str | Path)]
-    for one in (*map(_of_label, given), reconstructor):
-        if isinstance(one, str | Path) and not any(one in table for table in _TABLES.values()):
-            check_one_run(Path(one))
-    others = [one for one in given if _kind_of(_of_label(one), "policy") == "reconstructor"]
+    names = [policy for policy in policies if isinstance(policy, str | Path)]
+    for source in (*map(_without_label, names), reconstructor):
+        if isinstance(source, str | Path) and not any(source in x for x in _TABLES.values()):
+            check_one_run(Path(source))
+    others = [name for name in names if _kind_of(_without_label(name), "policy") == "reconstructor"]
     is_policy = (
         isinstance(reconstructor, str | Path)
         and _kind_of(reconstructor, "reconstructor") == "policy"
@@ -47,19 +45,20 @@ def check_kinds(wanted: Sequence[object], reconstructor: object) -> None:
         )
 
 
-def _of_label(wanted: str | Path) -> str | Path:
-    """Return what a label stands before, as in LABEL=PATH."""
-    has_label = isinstance(wanted, str) and "=" in wanted and not Path(wanted).exists()
-    return str(wanted).partition("=")[2] if has_label else wanted
+def _without_label(source: str | Path) -> str | Path:
+    """Return the name or path without its label, as in LABEL=PATH."""
+    has_label = isinstance(source, str) and "=" in source and not Path(source).exists()
+    return str(source).partition("=")[2] if has_label else source
 
 
-def _kind_of(source: str | Path, asked: Kind) -> str | None:
-    """Return what a name, run folder or weights file is; None if only loading it can decide."""
-    if isinstance(source, str) and source in _TABLES[asked]:
-        return asked
+def _kind_of(source: str | Path, expected: Kind) -> str | None:
+    """Return the kind of a name, run folder or weights file; None if it must be loaded for that."""
+    if isinstance(source, str) and source in _TABLES[expected]:
+        return expected
     path = Path(source)
     if path.exists():
-        told = described(policy_file(path) if asked == "policy" else network_file(path))
-        return None if told is None else told.kind
+        file = policy_file(path) if expected == "policy" else network_file(path)
+        description = described(file)
+        return None if description is None else description.kind
     names = {name: kind for kind, table in _TABLES.items() for name in table} | ZOO
     return names.get(source) if isinstance(source, str) else None

@@ -1,10 +1,10 @@
-"""Open what an evaluation or an analysis runs: policies, slices and a reconstruction."""
+"""Policies, slices and the reconstruction of an evaluation or an analysis, ready to run."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard, final
+from typing import Any, final
 
 from kscout import reconstruction
 from kscout.acquisition.budget import check_budget
@@ -39,10 +39,10 @@ from kscout.metrics import PSNR_CEILING
 from kscout.policies.fixed import FixedOrder
 from kscout.training.validation import zero_filled_note
 
-Labelled = str | Path | tuple[str, Policy]
-"""A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
-Wanted = Labelled | Policy
-"""The same, or a policy that is called by its class."""
+LabeledPolicy = str | Path | tuple[str, Policy]
+"""A name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
+PolicySource = LabeledPolicy | Policy
+"""The same, or a policy whose label is the name of its class."""
 _OPTIONS = (
     "data reconstructor split n_initial steps trajectories protocol batch_size limit device "
     "precision"
@@ -50,32 +50,28 @@ _OPTIONS = (
 """Options of analyses that are also settings of an evaluation."""
 
 
-def labelled(wanted: Sequence[Wanted]) -> list[Labelled]:
-    """Return what to run, a policy without a label under the name of its class."""
-    if isinstance(wanted, str | Path | Policy):
-        raise ConfigError(f"policies are a list; write [{wanted!r}] for this one alone")
-    found: list[Labelled] = []
-    for one in wanted:
-        pair = (type(one).__name__, one) if isinstance(one, Policy) else one
-        if not isinstance(pair, str | Path) and not _is_pair(pair):
-            raise ConfigError(
-                f"{one!r} is no policy to evaluate; give a name, a path, an object of a class that "
-                'derives from kscout.core.Policy, or ("label", policy)'
-            )
-        found.append(pair)
-    return found
+def labeled_policies(policies: Sequence[PolicySource]) -> list[LabeledPolicy]:
+    """Return the policies with labels; raise an error for other objects."""
+    if isinstance(policies, str | Path | Policy):
+        raise ConfigError(f"policies are a list; write [{policies!r}] for this one alone")
+    labeled: list[LabeledPolicy] = []
+    for source in policies:
+        match source:
+            case str() | Path() | (str(), Policy()):
+                labeled.append(source)
+            case Policy():
+                labeled.append((type(source).__name__, source))
+            case _:
+                raise ConfigError(
+                    f"{source!r} is no policy to evaluate; give a name, a path, an object of a "
+                    'class that derives from kscout.core.Policy, or ("label", policy)'
+                )
+    return labeled
 
 
-def paths_of(wanted: Sequence[Labelled]) -> list[str]:
+def paths_of(policies: Sequence[LabeledPolicy]) -> list[str]:
     """Return the names and paths among policies."""
-    return [str(policy) for policy in wanted if isinstance(policy, str | Path)]
-
-
-def _is_pair(value: object) -> TypeGuard[tuple[str, Policy]]:
-    match value:
-        case (str(), Policy()):
-            return True
-    return False
+    return [str(policy) for policy in policies if isinstance(policy, str | Path)]
 
 
 @final
@@ -86,154 +82,169 @@ class Prepared:
     entries: list[EvaluationEntry]
     slices: SliceSet
     reconstructor: Reconstructor
-    """Frozen, in the precision that was asked for."""
+    """Frozen, in the precision of the setting."""
     loaded: Reconstructor
-    """The same as it was loaded."""
+    """The same before freezing."""
     source: SliceSet | Store
     plan: AcquisitionPlan
     reference: str
-    """Name of the policy that others are compared with."""
-    notes: list[str] = field(default_factory=list)
-    """Conditions under which the policies or the reconstruction were not trained."""
-    fit: Callable[[EvaluationEntry], EvaluationEntry] = lambda one: one
-    """Fits the order of a policy that needs it, and returns others as they are."""
+    """Name of the policy with which others are compared."""
+    setting: EvaluationSetting
+    train: SliceSet | None
+    """Slices for fitted orders; None for the training split of the dataset."""
+    notes: list[str]
+    """Differences between this evaluation and the trainings."""
 
     @property
     def by_name(self) -> dict[str, list[EvaluationEntry]]:
-        """Contenders grouped as seeds of one method."""
+        """Entries grouped as seeds of one method."""
         groups: dict[str, list[EvaluationEntry]] = {}
-        for one in self.entries:
-            groups.setdefault(one.name, []).append(one)
+        for entry in self.entries:
+            groups.setdefault(entry.name, []).append(entry)
         return groups
 
     def each_seed(
         self, entries: Sequence[EvaluationEntry], on_step: OnStep | None
     ) -> Iterator[EvaluationEntry]:
-        """Yield policies, and report each as done when the next one is requested."""
-        for one in entries:
-            yield one
+        """Yield entries, and report each as done when the next one is requested."""
+        for entry in entries:
+            yield entry
             if on_step is not None:
                 n_slices = len(self.slices)
-                on_step(Step(f"{one.name}, seed {one.seed}", n_slices, n_slices))
+                on_step(Step(f"{entry.name}, seed {entry.seed}", n_slices, n_slices))
 
-    def warn_of_notes(self) -> None:
-        """Warn of these conditions."""
-        warn(self.notes)
+    def fit(
+        self, entry: EvaluationEntry, *, cache: Path | None = None, on_step: OnStep | None = None
+    ) -> EvaluationEntry:
+        """Return an entry with its order fitted, if it needs one.
+
+        Args:
+            entry: the policy.
+            cache: folder of orders from previous evaluations.
+            on_step: called after each column.
+        """
+        if entry.fits is None:
+            return entry
+        slices, n_slices = self.slices, None
+        if not entry.is_oracle:
+            train = self.source if self.train is None else self.train
+            n_slices = self.setting.fixed_slices
+            if isinstance(train, Store):
+                train = train.split("train", size=self.setting.size)
+            slices = train.to(self.slices.device)
+        order = fitted_order(
+            slices,
+            self.reconstructor,
+            self.plan,
+            n_slices_per_step=n_slices,
+            cache=cache,
+            on_step=_column_by_column(entry.name, on_step),
+        )
+        return entry.fitted(order, self.slices.n_cols)
 
     def plan_of(self, entry: EvaluationEntry) -> AcquisitionPlan:
-        """Return the plan with the draws of one policy."""
+        """Return the plan with the random seed of one policy."""
         is_argmax = not entry.draws(is_argmax=self.plan.is_argmax)
         return replace(self.plan, seed=entry.draw_seed, is_argmax=is_argmax)
 
     def trajectories(
         self, entry: EvaluationEntry, *, keep_images: bool = False, keep_probabilities: bool = False
     ) -> Iterator[tuple[SliceBatch, Trajectory]]:
-        """Yield what one policy does to each batch of slices."""
+        """Yield the acquisitions of one policy, batch by batch."""
         return trajectories(
-            entry.policy,
-            self.slices,
-            self.reconstructor,
-            self.plan_of(entry),
+            *(entry.policy, self.slices, self.reconstructor, self.plan_of(entry)),
             keep_images=keep_images,
             keep_probabilities=keep_probabilities,
         )
 
 
-def open_policies(wanted: Sequence[str], options: object) -> Prepared:
+def _column_by_column(name: str, on_step: OnStep | None) -> Callable[[dict[str, Any]], None] | None:
+    if on_step is None:
+        return None
+    what = f"fitting {name}, column by column"
+    return lambda record: on_step(Step(what, record["step"], record["n_steps"]))
+
+
+def open_policies(policies: Sequence[str], options: object) -> Prepared:
     """Open policies, slices and reconstruction of an analysis.
 
     Args:
-        wanted: names and paths of the policies.
+        policies: names and paths.
         options: the analysis. Its fields replace the defaults: one trajectory per slice, 32-bit
             arithmetic, and the start and the budget of the policies' trainings.
     """
-    if not wanted:
+    if not policies:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
-    values = {name: getattr(options, name, None) for name in _OPTIONS.split()}
-    values["seeds"] = getattr(options, "seed", None)
-    given = {name: value for name, value in values.items() if value not in (None, ())}
-    if "data" not in given or "reconstructor" not in given:
+    stated = {name: getattr(options, name, None) for name in _OPTIONS.split()}
+    stated["seeds"] = getattr(options, "seed", None)
+    values: dict[str, Any] = {"trajectories": 1, "precision": "fp32"}
+    values |= {name: value for name, value in stated.items() if value not in (None, ())}
+    if "data" not in values or "reconstructor" not in values:
         raise ConfigError("policies are run on slices; give --data and --reconstructor")
-    given["data"] = str(given["data"])
-    setting = EvaluationSetting(**{"trajectories": 1, "precision": "fp32", **given})
+    setting = EvaluationSetting(**{**values, "data": str(values["data"])})
     network = loaded_network(setting.reconstructor)
+    setting = completed(setting, policies, setting.reconstructor, network)
     # An analysis acquires one column per step.
-    setting = replace(
-        completed(setting, wanted, setting.reconstructor, network), columns_per_step=1
-    )
-    ready = prepare(wanted, setting.data, network, setting)
-    ready.warn_of_notes()
+    ready = prepare(policies, setting.data, network, replace(setting, columns_per_step=1))
+    warn(ready.notes)
     return replace(ready, entries=[ready.fit(entry) for entry in ready.entries])
 
 
 def prepare(
-    wanted: Sequence[Labelled],
+    policies: Sequence[LabeledPolicy],
     data: SliceSet | Store | Path | str,
     reconstructor: Reconstructor | Path | str,
     setting: EvaluationSetting,
     *,
     train: SliceSet | None = None,
-    cache: Path | None = None,
-    on_step: OnStep | None = None,
 ) -> Prepared:
-    """Load a split and a reconstruction, and build the policies; `Prepared.fit` fits orders.
+    """Load a split and a reconstruction, build the policies, and check that they fit together.
 
-    Its arguments are those of `evaluate`; `cache` is a folder of orders that were fitted before.
+    Its arguments are those of `evaluate`. Orders are fitted later, by `Prepared.fit`.
     """
     device = str(resolve_device(setting.device))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
     loaded = loaded_network(reconstructor)
-    setting = completed(setting, paths_of(wanted), None, loaded)
-    whole = _slices(source, setting)
+    setting = completed(setting, paths_of(policies), None, loaded)
+    whole = source
+    if isinstance(whole, Store):
+        whole = whole.split(setting.split, size=setting.size)
     whole.check_protocol(loaded.protocol_for(setting.protocol))
     slices = whole.sample(setting.limit).to(device)
     plan = plan_of(setting, slices, n_whole=len(whole))
+    entries, reference = _entries(policies, slices, plan, setting, loaded)
     _, n_rows, n_cols = slices.shape
-    sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
-    # All that can be refused is refused before the first order is fitted.
-    entries, reference = _drafts(wanted, slices, sizes, plan, setting, loaded)
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
-    is_fitting = any(one.fits is not None and not one.is_oracle for one in entries)
-    fitted_on = _train_source(source, setting, train) if is_fitting else None
+    is_fitting = any(entry.fits is not None and not entry.is_oracle for entry in entries)
+    if is_fitting and train is None:
+        _check_train(source, setting)
     _check_memory(entries, slices, plan)
     check_start(slices, frozen, plan.start(slices))
-
-    def fit(one: EvaluationEntry) -> EvaluationEntry:
-        if one.fits is None:
-            return one
-        order = fitted_order(
-            slices if one.is_oracle else _train_slices(source, setting, train).to(device),
-            frozen,
-            plan,
-            n_slices_per_step=None if one.is_oracle else setting.fixed_slices,
-            cache=cache,
-            on_step=_telling(one.name, on_step),
-        )
-        return one.fitted(order, n_cols)
-
-    notes = [_psnr_note(slices)]
-    if isinstance(fitted_on, Store) and setting.split == "train":
-        notes.append(
-            "policy 'fixed' is fitted on the split train, which is what is evaluated here, so that "
-            "it lies higher than on new slices; name an order that was fitted before, fixed=NAME, "
-            "or evaluate another split"
-        )
-    notes.append(loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]))
-    columns = (plan.n_initial, plan.horizon, plan.protocol, _start_of(plan), plan.columns_per_step)
-    notes.append(_zero_filled_note(frozen, slices, plan))
-    use = Use(slices.shape, *columns)
-    notes += network_notes(loaded, use)
-    notes += policy_notes([(one.name, one.policy) for one in entries], loaded, use)
-    if isinstance(source, Store):
-        notes.append(store_note(entries, source.fingerprint))
-    said = list(dict.fromkeys(note for note in notes if note is not None))
-    return Prepared(entries, slices, frozen, loaded, source, plan, reference, said, fit)
+    notes = [
+        _psnr_note(slices),
+        _SAME_SPLIT if is_fitting and train is None and setting.split == "train" else None,
+        loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]),
+        _zero_filled_note(frozen, slices, plan),
+        *_training_notes(entries, loaded, slices, plan),
+        store_note(entries, source.fingerprint) if isinstance(source, Store) else None,
+    ]
+    stated = list(dict.fromkeys(note for note in notes if note is not None))
+    return Prepared(
+        *(entries, slices, frozen, loaded, source, plan, reference, setting, train, stated)
+    )
 
 
-def _start_of(plan: AcquisitionPlan) -> str | None:
-    """Return the columns that acquisitions start from in words, None for central ones."""
-    starts = [columns_text(one) for one in plan.initial]
-    return "own columns" if len(starts) > 1 else next(iter(starts), None)
+def loaded_network(reconstructor: Reconstructor | Path | str) -> Reconstructor:
+    """Return a reconstruction, loaded if it is a path or a name."""
+    if isinstance(reconstructor, Reconstructor):
+        return reconstructor
+    return reconstruction.load(reconstructor)
+
+
+_SAME_SPLIT = (
+    "policy 'fixed' is fitted on the split train, which is evaluated here, so its scores are "
+    "higher than on new slices; name a fitted order, fixed=NAME, or evaluate another split"
+)
 
 
 def _psnr_note(slices: SliceSet) -> str | None:
@@ -254,23 +265,23 @@ def _zero_filled_note(
     return zero_filled_note(network, slices, plan.start(slices), horizon, protocol)
 
 
-def loaded_network(reconstructor: Reconstructor | Path | str) -> Reconstructor:
-    """Return a reconstruction, loaded if it is a path or a name."""
-    if isinstance(reconstructor, Reconstructor):
-        return reconstructor
-    return reconstruction.load(reconstructor)
-
-
-def _slices(source: SliceSet | Store, setting: EvaluationSetting) -> SliceSet:
-    if isinstance(source, Store):
-        return source.split(setting.split, size=setting.size)
-    return source
-
-
-def _drafts(
-    wanted: Sequence[Labelled],
+def _training_notes(
+    entries: Sequence[EvaluationEntry],
+    network: Reconstructor,
     slices: SliceSet,
-    sizes: Sizes,
+    plan: AcquisitionPlan,
+) -> list[str]:
+    starts = [columns_text(start) for start in plan.initial]
+    start = "own columns" if len(starts) > 1 else next(iter(starts), None)
+    columns = (plan.n_initial, plan.horizon, plan.protocol, start, plan.columns_per_step)
+    use = Use(slices.shape, *columns)
+    named = [(entry.name, entry.policy) for entry in entries]
+    return [*network_notes(network, use), *policy_notes(named, network, use)]
+
+
+def _entries(
+    policies: Sequence[LabeledPolicy],
+    slices: SliceSet,
     plan: AcquisitionPlan,
     setting: EvaluationSetting,
     network: Reconstructor,
@@ -278,33 +289,35 @@ def _drafts(
     """Return the policies before orders are fitted, and the name of the reference."""
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
     slices.check_start(plan.start(slices))
-    drafts = [resolve(one, sizes, seeds=setting.seeds) for one in wanted]
-    every = [one for draft in drafts for one in draft]
-    for one in every:
-        if len(plan.initial) > 1 and one.fits is not None and not one.is_oracle:
+    sizes = Sizes(*slices.shape[1:], plan.n_initial, plan.horizon)
+    by_source = {str(source): resolve(source, sizes, seeds=setting.seeds) for source in policies}
+    entries = [entry for source in policies for entry in by_source[str(source)]]
+    for entry in entries:
+        if len(plan.initial) > 1 and entry.fits is not None and not entry.is_oracle:
             raise ConfigError(
-                f"policy {one.name!r} is fitted on training slices, and the starts are those of "
+                f"policy {entry.name!r} is fitted on training slices, and the starts are those of "
                 "other slices; give one start for all, or leave it out"
             )
-    check_distinct(every)
-    for one in every:
-        check_fits(one.policy, slices, plan, name=one.name, network=network)
-    names = list(dict.fromkeys(one.name for one in every))
-    # A table may call a policy otherwise than it was asked for: `conv` is `untrained` there.
-    asked = {str(name): draft[0].name for name, draft in zip(wanted, drafts, strict=True)}
-    typed = setting.reference
-    named = typed if typed is None or typed in names else asked.get(typed, typed)
-    if named is None and "fixed" not in names:
-        # An order fitted elsewhere, such as the zoo's, is the same bar.
-        named = next((one.name for one in every if isinstance(one.policy, FixedOrder)), None)
-    return every, choose_reference(names, {one.name for one in every if one.is_oracle}, named)
+    check_distinct(entries)
+    for entry in entries:
+        check_fits(entry.policy, slices, plan, name=entry.name, network=network)
+    names = list(dict.fromkeys(entry.name for entry in entries))
+    reference = setting.reference
+    if reference not in names and reference in by_source:
+        # The name in tables may differ: `conv` is `untrained` there.
+        reference = by_source[reference][0].name
+    if reference is None and "fixed" not in names:
+        orders = (entry.name for entry in entries if isinstance(entry.policy, FixedOrder))
+        reference = next(orders, None)
+    oracles = {entry.name for entry in entries if entry.is_oracle}
+    return entries, choose_reference(names, oracles, reference)
 
 
 def _check_memory(
     entries: Sequence[EvaluationEntry], slices: SliceSet, plan: AcquisitionPlan
 ) -> None:
-    """Refuse draws and acquisitions that no memory holds."""
-    if any(one.draws(is_argmax=plan.is_argmax) for one in entries):
+    """Raise an error for trajectories that need more memory than there is."""
+    if any(entry.draws(is_argmax=plan.is_argmax) for entry in entries):
         n_states = min(plan.n_at_once(slices), len(slices)) * plan.n_trajectories
         draws = 4 * len(slices) * plan.n_trajectories * plan.horizon
         check_memory(
@@ -315,35 +328,16 @@ def _check_memory(
         )
 
 
-def _train_source(
-    source: SliceSet | Store, setting: EvaluationSetting, given: SliceSet | None
-) -> SliceSet | Store:
-    """Return what orders are fitted on, and refuse where nothing is; opens no slices."""
-    if given is not None:
-        return given
-    if isinstance(source, SliceSet):
+def _check_train(source: SliceSet | Store, setting: EvaluationSetting) -> None:
+    """Raise an error if there are no slices for fitted orders; opens none."""
+    if not isinstance(source, Store):
         raise ConfigError(
             "policy 'fixed' is fitted on training slices; give them as train=..., or a store"
         )
     if "train" not in source.manifest.splits:
         raise ConfigError(
             f"policy 'fixed' is fitted on training slices, and {source.path} has only: "
-            f"{', '.join(source.manifest.splits)}; name an order that was fitted before, "
-            "fixed=NAME, or give a store with training slices"
+            f"{', '.join(source.manifest.splits)}; name a fitted order, fixed=NAME, or give a "
+            "dataset with training slices"
         )
     source.array("train", size=setting.size)
-    return source
-
-
-def _train_slices(
-    source: SliceSet | Store, setting: EvaluationSetting, given: SliceSet | None
-) -> SliceSet:
-    found = _train_source(source, setting, given)
-    return found if isinstance(found, SliceSet) else found.split("train", size=setting.size)
-
-
-def _telling(name: str, on_step: OnStep | None) -> Callable[[dict[str, Any]], None] | None:
-    if on_step is None:
-        return None
-    what = f"fitting {name}, column by column"
-    return lambda record: on_step(Step(what, record["step"], record["n_steps"]))

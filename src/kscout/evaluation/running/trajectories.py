@@ -1,4 +1,4 @@
-"""Run a policy over a whole data set, batch by batch, with draws that no batch size changes."""
+"""Acquisitions of a dataset by a policy, batch by batch; the batch size has no effect on them."""
 
 import itertools
 import math
@@ -31,33 +31,32 @@ from kscout.policies.views import in_precision
 @final
 @dataclass(frozen=True)
 class AcquisitionPlan:
-    """How slices are acquired and scored."""
+    """How slices are acquired and scored: the setting of an evaluation for given slices."""
 
     n_initial: int = 0
-    """Central columns measured at the start; with `initial`, as many as its shortest start has."""
+    """Central columns measured at the start; with `initial`, the length of its shortest start."""
     horizon: int = 0
-    """Columns to acquire; with `horizons`, the most."""
+    """Columns to acquire; with `horizons`, their maximum."""
     n_trajectories: int = 8
-    """Acquisitions per slice of a policy that draws (paper: 8)."""
+    """Acquisitions per slice of a stochastic policy (paper: 8)."""
     seed: int = 0
-    """Keys the draws; policies compared under one seed share them."""
+    """Random seed for sampling; compared policies use the same one."""
     is_argmax: bool = False
-    """Take the most probable column instead of drawing: one acquisition per slice. A policy without
-    weights, such as `random`, draws nevertheless."""
+    """Acquire the column with the highest score instead of sampling: one acquisition per slice. A
+    policy without weights, such as `random`, samples in any case."""
     protocol: Protocol | None = None
     """How images are un-normalized before they are scored; None: as the reconstruction was trained,
-    `blind` if it was not."""
+    else `blind`."""
     batch_size: int | None = None
     """Slices per batch; results do not depend on it. (default: chosen for the device)"""
     initial: Starts = ()
-    """Columns measured at the start in place of central ones: one entry for all, or one per slice.
-    """
+    """Columns measured at the start instead of central ones: one entry, or one per slice."""
     horizons: tuple[int, ...] = ()
-    """Columns to acquire in each slice; empty where all acquire `horizon`."""
+    """Columns to acquire in each slice; empty if all acquire `horizon`."""
     columns_per_step: int = 1
-    """Columns chosen before each reconstruction; the last step takes what is left."""
+    """Columns selected before each reconstruction; the last step may have fewer."""
     stop_below: float | None = None
-    """A slice ends where its policy predicts less gain in SSIM than this of every column."""
+    """A slice ends when its policy predicts a smaller gain in SSIM for every column."""
 
     def __post_init__(self) -> None:
         check_pace(self.columns_per_step, self.stop_below)
@@ -69,7 +68,7 @@ class AcquisitionPlan:
             check_protocol(self.protocol)
 
     def n_at_once(self, slices: SliceSet) -> int:
-        """Return how many of these slices are acquired at once."""
+        """Return the number of slices per batch."""
         if self.batch_size is not None:
             return self.batch_size
         n_pixels = math.prod(slices.shape) * self.n_trajectories
@@ -77,18 +76,18 @@ class AcquisitionPlan:
 
     @property
     def is_uneven(self) -> bool:
-        """Whether slices may end with different numbers of columns."""
+        """Whether slices may have different numbers of columns at the end."""
         return bool(self.horizons) or self.stop_below is not None
 
     def start(self, slices: SliceSet) -> Initial:
-        """Return where the acquisitions of these slices start, on their device."""
+        """Return the start of these slices, on their device."""
         if len(self.initial) < 2:
             return self.initial[0] if self.initial else self.n_initial
-        masks = [start_mask(one, (1, slices.n_cols)) for one in self.initial]
+        masks = [start_mask(start, (1, slices.n_cols)) for start in self.initial]
         return torch.cat(masks).to(slices.device)
 
     def columns(self, slices: SliceSet) -> int | Int[Tensor, " slice"]:
-        """Return how many columns are acquired, one number or one per slice."""
+        """Return the number of columns to acquire: one number, or one per slice."""
         return torch.tensor(self.horizons, device=slices.device) if self.horizons else self.horizon
 
 
@@ -141,28 +140,27 @@ def trajectories(
     keep_probabilities: bool = False,
     keep_images: bool = False,
 ) -> Iterator[tuple[SliceBatch, Trajectory]]:
-    """Yield what a policy did to each batch of slices.
+    """Yield the acquisitions of a policy, batch by batch, on the device of the slices.
 
-    All work is done on the device of `slices`. A deterministic policy runs once per slice,
-    whatever `plan.n_trajectories` says.
+    A deterministic policy runs once per slice.
     """
     check_fits(policy, slices, plan)
     device = slices.device
     reconstructor = reconstructor.to(device).eval()
     is_drawn = draws_columns(policy, is_argmax=plan.is_argmax)
     policy = in_precision(policy.to(device).eval(), reconstructor.precision)
-    # One draw for the whole split, looked up by position: batches and subsets change nothing.
+    # Numbers for the whole split, indexed by position: batches and subsets do not change them.
     n_positions = int(slices.position.max()) + 1
     uniforms = (
         action_uniforms(n_positions, plan.n_trajectories, plan.horizon, plan.seed).to(device)
         if is_drawn
         else None
     )
-    start, columns, done = plan.start(slices), plan.columns(slices), 0
+    start, columns, n_done = plan.start(slices), plan.columns(slices), 0
     for batch in slices.batches(plan.n_at_once(slices)):
         simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
-        rows = slice(done, done + len(batch))
-        done = rows.stop
+        rows = slice(n_done, n_done + len(batch))
+        n_done = rows.stop
         yield (
             batch,
             rollout(
@@ -183,7 +181,7 @@ def trajectories(
 
 @torch.no_grad()
 def check_start(slices: SliceSet, reconstructor: Reconstructor, initial: Initial) -> None:
-    """Let a reconstructor refuse a start that has too few central columns for it."""
+    """Raise an error for a start with too few central columns for a reconstruction."""
     if not len(slices):
         return
     start = start_mask(initial, slices.selectable.shape, slices.device)
@@ -200,17 +198,17 @@ def check_fits(
     name: str | None = None,
     network: Reconstructor | None = None,
 ) -> None:
-    """Refuse, before any work is done, what could only fail later.
+    """Raise an error for a policy that cannot run on slices, before it runs.
 
     Args:
         policy: the policy.
-        slices: to be acquired.
+        slices: slices to acquire.
         plan: how slices are acquired.
-        name: of the policy in messages; by default that of its class.
-        network: the reconstruction, if it is known.
+        name: name in messages; by default that of the class.
+        network: the reconstruction, if known.
     """
     if not len(slices):
-        raise DataError("no slice to acquire; the split, or what was chosen of it, is empty")
+        raise DataError("no slice to acquire; the split, or the selection, is empty")
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
     slices.check_start(plan.start(slices))
     check_promises(policy, plan.stop_below)
@@ -219,20 +217,20 @@ def check_fits(
     check_matrix(policy, slices.shape, name=name, network=network)
 
 
-def choose_slices(slices: SliceSet, wanted: Sequence[str]) -> SliceSet:
-    """Return slices named by position (`12`) or as `VOLUME:NUMBER`, in the order asked for."""
-    found = []
-    places = {pair: i for i, pair in enumerate(zip(slices.volumes, slices.slices, strict=True))}
-    for name in wanted:
+def choose_slices(slices: SliceSet, names: Sequence[str]) -> SliceSet:
+    """Return slices by position (`12`) or as `VOLUME:NUMBER`, in the order of the names."""
+    by_name = {pair: i for i, pair in enumerate(zip(slices.volumes, slices.slices, strict=True))}
+    positions = []
+    for name in names:
         volume, colon, number = name.rpartition(":")
         try:
-            place = places[volume, int(number)] if colon else int(name)
-            if not 0 <= place < len(slices):
+            position = by_name[volume, int(number)] if colon else int(name)
+            if not 0 <= position < len(slices):
                 raise IndexError
         except (KeyError, ValueError, IndexError) as error:
             raise DataError(
                 f"no slice {name!r}; give a position 0..{len(slices) - 1} or VOLUME:NUMBER, "
                 f"e.g. {slices.volumes[0]}:{slices.slices[0]}"
             ) from error
-        found.append(place)
-    return slices.subset(torch.tensor(found, dtype=torch.long))
+        positions.append(position)
+    return slices.subset(torch.tensor(positions, dtype=torch.long))
