@@ -16,7 +16,7 @@ from coil_data import coil_store
 from fuzz import long_commands
 from fuzz.commands import ENTROPY, EVALUATE, FINISHED, IMPORT, MAKE, RESUME, TRAIN, UNET
 from fuzz.damage import changed_table, damage_bytes, damage_file, misplace
-from fuzz.hostile import HOSTILE
+from fuzz.hostile import HOSTILE, environment
 from fuzz.options import bad_option, bad_setting
 from fuzz.raw_volumes import AXES, RAW_FORMATS, good_kspace
 from fuzz.volumes import FORMATS, numpy_stack, stack
@@ -38,6 +38,7 @@ class Case:
     """The rest of the input is good, and was to be used without the bad."""
     must_fail: bool = False
     """The input is bad, and a success would be untrue."""
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 def case(seed: int, number: int, folder: Path) -> Case:
@@ -367,6 +368,12 @@ def _hostile(name: str) -> Callable[[random.Random, Path], Case]:
     return build
 
 
+def _environment(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store", "unet", "greedy", "results", "tiny.toml")
+    variable, words = environment(draw)
+    return Case("environment", "=".join(variable)[:40], words, environment=(variable,))
+
+
 KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     **{name: _import(name) for name in FORMATS},
     "lists": _lists,
@@ -389,4 +396,5 @@ KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     "demo, bench": _long,
     "exports": _exports,
     **{name: _hostile(name) for name in HOSTILE},
+    "environment": _environment,
 }

@@ -303,6 +303,28 @@ def untrue(draw: random.Random, folder: Path) -> Built:
     return way, IMPORT, False
 
 
+_VARIABLES = [
+    *("MPLBACKEND", "SOURCE_DATE_EPOCH", "WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_PORT"),
+    *("KSCOUT_USE", "KSCOUT_KERNELS", "KSCOUT_TOKEN", "DASK_SCHEDULER_ADDRESS", "COLUMNS"),
+    *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HOME", "TZ", "NO_COLOR", "TERM", "LANG"),
+]
+
+
+def environment(draw: random.Random) -> tuple[tuple[str, str], list[str]]:
+    """Return a variable with a value that has no meaning, and a command."""
+    value = draw.choice(("x", "", "-1", "abc,", "1e400", "/nowhere/x", "module:y", "9" * 400))
+    words = draw.choice(
+        (
+            ["report", "results", "-o", "page.html", "--figures", "figures"],
+            ["data", "show", "store", "--out", "montage.png"],
+            ["campaign", "status", "tiny.toml"],
+            [*EVALUATE, "--policy", "greedy"],
+            TRAIN,
+        )
+    )
+    return (draw.choice(_VARIABLES), value), words
+
+
 HOSTILE: dict[str, Callable[[random.Random, Path], Built]] = {
     "arguments": arguments,
     "outputs": outputs,

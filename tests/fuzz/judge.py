@@ -59,6 +59,7 @@ def judge(seed: int, number: int, folder: Path, limit_s: float = LIMIT_S) -> Ver
 
     def work() -> int:
         os.environ["TMPDIR"] = str(temporary)
+        os.environ.update(built.environment)
         task._run_command = stand_in
         code = command(built.words)
         return code if code or is_valid(built) else INVALID
