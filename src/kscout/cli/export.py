@@ -104,13 +104,15 @@ def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTabl
 @app.command()
 def onnx(
     out: Annotated[Path, typer.Option(help="The .onnx file.")],
-    n_rows: Annotated[int, typer.Option(min=2, help="Rows of the images.")],
-    n_cols: Annotated[int, typer.Option(min=2, help="Columns of the images.")],
+    n_rows: Annotated[int, typer.Option(min=2, max=4096, help="Rows of the images.")],
+    n_cols: Annotated[int, typer.Option(min=2, max=4096, help="Columns of the images.")],
     reconstructor: Annotated[str | None, typer.Option(help=RECONSTRUCTION_WORDS)] = None,
     policy: Annotated[
         str | None, typer.Option(help="A run folder, a weights file or a zoo name.")
     ] = None,
-    checked: Annotated[int, typer.Option(min=1, help="Number of slices for the check.")] = 100,
+    checked: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of slices for the check.")
+    ] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Write reconstruction, policy or both as one ONNX graph, and compare onnxruntime with torch.
