@@ -95,9 +95,10 @@ def test_files_stay_below_their_ceiling() -> None:
     root = SOURCE.parents[1]
     paths = [path for room in ("src", "tests", "lab") for path in root.glob(f"{room}/**/*.py")]
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
-    # One analysis is one file, from its computation to its table and figures.
+    # An analysis, from its computation to its figures, and an algorithm are one file each.
     long = {path: length for path, length in lengths.items() if length > 400}
-    assert {x: n for x, n in long.items() if n > 800 or x.parent.name != "analyses"} == {}
+    whole = ("analyses", "algorithms")
+    assert {x: n for x, n in long.items() if n > 800 or x.parent.name not in whole} == {}
 
 
 def test_nothing_is_printed_through_markup() -> None:

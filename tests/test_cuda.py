@@ -31,7 +31,7 @@ from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.greedy import Greedy
+from kscout.training.algorithms.greedy import Greedy
 from kscout.training.trainee import Trainee
 
 pytestmark = pytest.mark.cuda

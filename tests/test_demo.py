@@ -98,10 +98,10 @@ def test_a_second_run_starts_nothing(demo: Demo, monkeypatch: pytest.MonkeyPatch
 def test_a_demo_that_was_stopped_continues_to_the_same_bytes(
     demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(one: task.Task, locks: list[int]) -> int:
-        if one.nodes[0].kind == "policy":
+    def stopped(one: task.Task, lock: int) -> int:
+        if one.node.kind == "policy":
             raise KeyboardInterrupt
-        return run_task(one, locks)
+        return run_task(one, lock)
 
     monkeypatch.setattr(task, "_run_command", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -116,8 +116,8 @@ def test_a_demo_that_was_stopped_continues_to_the_same_bytes(
 def test_a_run_that_fails_ends_the_demo_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(one: task.Task, locks: list[int]) -> int:
-        (one.folders[0] / "log.txt").write_text("no space left\n")
+    def fail(one: task.Task, lock: int) -> int:
+        (one.folder / "log.txt").write_text("no space left\n")
         return 1
 
     monkeypatch.setattr(task, "_run_command", fail)

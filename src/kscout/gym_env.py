@@ -275,7 +275,7 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
 
 
 class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
-    """Acquires `num_envs` slices in lockstep, reconstructing them in one batch.
+    """Acquires `num_envs` slices together, reconstructing them in one batch.
 
     With seed s the i-th slice is that of `AcquisitionEnv` with seed s + i. All episodes
     have the same length; the step after the last one resets all of them and ignores its actions.

@@ -20,17 +20,9 @@ ANALYSES = {"policy": "average_policy.json", "entropy": "entropies.json"}
 
 
 def main(words: list[str]) -> int:
-    """Do one run, or one after the other what is to be trained in lockstep."""
-    outs, configs = (
-        [after for word, after in pairwise(words) if word == option]
-        for option in ("--out", "--config")
-    )
-    if words[:2] != ["train", "policies"]:
-        return run(words, outs[0])
-    shared = words[: words.index("--config")]
-    # As in a training, all begin, and one that fails ends them all.
-    runs = zip(configs, outs, strict=True)
-    return max(run([*shared, "--config", file, "--out", out], out) for file, out in runs)
+    """Do one run."""
+    out = next(after for word, after in pairwise(words) if word == "--out")
+    return run(words, out)
 
 
 def run(words: list[str], out: str) -> int:

@@ -32,8 +32,8 @@ PATIENCE_S = 600.0
 """What a slow machine may take; nobody waits for it unless something is wrong."""
 
 
-def serially(n_retries: int = 1, n_lockstep: int = 1) -> RunOptions:
-    return RunOptions(WorkerOptions(n_workers=0), n_retries, FAKE, n_lockstep)
+def serially(n_retries: int = 1) -> RunOptions:
+    return RunOptions(WorkerOptions(n_workers=0), n_retries, FAKE)
 
 
 def products(plan: Plan) -> dict[str, str]:

@@ -11,12 +11,9 @@ from coil_data import coil_store
 from command_line import kscout
 from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
-from kscout.campaign.grid import read_grid
-from kscout.campaign.plan import make_plan
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.names import ANALYSES
-from kscout.runs import read_run
 from undrawn import leave_undrawn
 
 pytestmark = pytest.mark.slow
@@ -74,7 +71,7 @@ reconstructions = true
 """
 N_RUNS = 6 + 1 + len(ANALYSES.entries)
 """Policies, an evaluation, and every analysis that there is."""
-COMMAND = ("run", "tiny.toml", "--workers", "0", "--device", "cpu", "--lockstep", "4", "--json")
+COMMAND = ("run", "tiny.toml", "--workers", "0", "--device", "cpu", "--json")
 
 
 @pytest.fixture
@@ -135,29 +132,6 @@ def test_what_is_done_is_not_done_twice(whole: Path, monkeypatch: pytest.MonkeyP
     again = json.loads(kscout("campaign", *COMMAND))
     assert (again["done"], again["cached"]) == (0, N_RUNS)
     assert f"{N_RUNS} of {N_RUNS} done" in kscout("campaign", "status", "tiny.toml")
-
-
-def test_policies_in_lockstep_are_those_that_train_alone(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(whole)
-    plan = make_plan(read_grid(Path("tiny.toml")), Path("campaigns/tiny"), device="cpu")
-    nodes = {node.label: node for node in plan.of_kind("policy")}
-    assert len(nodes) == 6
-    for label in ("greedy-seed1", "ngreedy-0.9-seed1"):
-        node, alone = nodes[label], tmp_path / label
-        kscout(*node.command[:-1], alone)
-        names = ("weights", "best", "epoch-0001", "epoch-0002")
-        for name in [*(f"{one}.safetensors" for one in names), "config.toml"]:
-            assert (alone / name).read_bytes() == (node.output / name).read_bytes(), (label, name)
-        metrics = [read_run(folder).metrics for folder in (alone, node.output)]
-        # Four gammas and seeds shared a process, and two seeds of greedy.
-        together = [line.pop("n_lockstep") for line in metrics[1]]
-        assert together == [2 if label.startswith("greedy") else 4] * 2
-        for line in (*metrics[0], *metrics[1]):
-            for name in ("time_s", "peak_memory_bytes", "n_lockstep", "n_reconstructions"):
-                line.pop(name, None)
-        assert metrics[0] == metrics[1]
 
 
 def test_the_report_shows_every_method_and_analysis(whole: Path) -> None:

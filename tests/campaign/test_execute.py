@@ -15,7 +15,6 @@ from small_campaign import FAKE, PlanOf, fake_processes, serially, wait_for
 
 from kscout.campaign.execute import Event, run_campaign
 from kscout.campaign.nodes import Node
-from kscout.campaign.plan import Plan
 from kscout.campaign.state import locked, node_state, read_status
 from kscout.campaign.task import Task, run_task
 from kscout.cli.campaign_display import print_outcome
@@ -88,45 +87,6 @@ def test_a_failed_run_stops_only_what_needs_it(
     monkeypatch.delenv("FAKE_FAIL")
     assert run_campaign(plan, serially()).n_done == 1 + len(outcome.blocked)
     assert read_status(plan).total("done") == len(plan.nodes)
-
-
-def commands(plan: Plan) -> list[int]:
-    """Return how many runs each command of a plan's policies did, attempts included."""
-    logs = "".join(node.log.read_text() for node in plan.of_kind("policy"))
-    lines = [line for line in logs.splitlines() if line.startswith("== ") and "--out" in line]
-    return [line.count("--out") for line in lines]
-
-
-def test_seeds_and_gammas_of_a_setting_are_one_command(plan_of: PlanOf) -> None:
-    alone, plan = plan_of("alone", grid={"horizons": ["short"]}), plan_of("together")
-    run_campaign(alone, serially())
-    outcome = run_campaign(plan, serially(n_lockstep=3))
-    assert (outcome.n_done, outcome.failed) == (len(plan.nodes), [])
-    # By horizon: two seeds of greedy; two gammas of two seeds are more than three, hence 2 + 2.
-    assert commands(plan) == [2] * 6
-    assert commands(alone) == [1] * 6
-    for node in plan.of_kind("policy"):
-        assert "== " in node.log.read_text()
-        assert json.loads((node.folder / "done.json").read_text())["seconds"] >= 0
-
-
-def test_a_run_that_fails_in_lockstep_stops_no_other(
-    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = plan_of(grid={"horizons": ["short"], "methods": ["greedy"], "seeds": list(range(8))})
-    monkeypatch.setenv("FAKE_FAIL", "greedy-seed5")
-    outcome = run_campaign(plan, serially(n_retries=1, n_lockstep=8))
-    assert [(node.label, why) for node, why in outcome.failed] == [
-        ("greedy-seed5", "error: the moon is in the way; wait")
-    ]
-    states = {node.label: node_state(node) for node in plan.of_kind("policy")}
-    assert states.pop("greedy-seed5") == "failed"
-    assert set(states.values()) == {"done"}
-    # Eight, its halves, the halves of the second, that of 4 and 5 alone, and 5 once more.
-    assert sorted(commands(plan)) == [1, 1, 1, 2, 2, 4, 4, 8]
-    monkeypatch.delenv("FAKE_FAIL")
-    assert not run_campaign(plan, serially(n_lockstep=8)).failed
-    assert sorted(commands(plan)) == [1, 1, 1, 1, 2, 2, 4, 4, 8]
 
 
 def test_a_run_that_fails_once_is_tried_again(
@@ -213,15 +173,15 @@ def test_the_index_names_every_run_for_reports(plan_of: PlanOf) -> None:
         assert json.loads((plan.root / record["folder"] / "node.json").read_text())["settings"]
 
 
-def start_worker(*nodes: Node) -> subprocess.Popen[bytes]:
-    """Start a process that does one run, or several in lockstep, as a worker would."""
+def start_worker(node: Node) -> subprocess.Popen[bytes]:
+    """Start a process that does one run, as a worker would."""
     code = (
         "import pickle, sys; from kscout.campaign.task import run_task;"
         "sys.exit(0 if run_task(pickle.load(sys.stdin.buffer)).is_done else 1)"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     assert worker.stdin is not None
-    worker.stdin.write(pickle.dumps(Task(nodes, program=FAKE)))
+    worker.stdin.write(pickle.dumps(Task(node, program=FAKE)))
     worker.stdin.close()
     return worker
 
@@ -231,7 +191,7 @@ def test_a_run_dies_with_its_worker_and_goes_on_with_the_next(
 ) -> None:
     monkeypatch.setenv("FAKE_EPOCHS", "4")
     whole = plan_of("whole").of_kind("store")[0]
-    run_task(Task((whole,), program=FAKE))
+    run_task(Task(whole, program=FAKE))
     node = plan_of("killed").of_kind("store")[0]
     hold, metrics = tmp_path / node.output.name, node.output / "metrics.jsonl"
     hold.touch()
@@ -246,35 +206,8 @@ def test_a_run_dies_with_its_worker_and_goes_on_with_the_next(
     hold.unlink()
     assert metrics.read_text().count("\n") == 1
     assert node_state(node) == "waiting"
-    assert run_task(Task((node,), program=FAKE)).is_done
+    assert run_task(Task(node, program=FAKE)).is_done
     assert (node.output / node.product).read_text() == (whole.output / whole.product).read_text()
-
-
-def test_runs_in_lockstep_go_on_after_a_kill_as_they_would_have_alone(
-    plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_EPOCHS", "3")
-    alone, nodes = (plan_of(root, grid=ONE_HORIZON).of_kind("policy") for root in ("one", "two"))
-    for node in alone:
-        run_task(Task((node,), program=FAKE))
-    hold, metrics = tmp_path / "greedy-seed3", nodes[1].output / "metrics.jsonl"
-    hold.touch()
-    monkeypatch.setenv("FAKE_HOLD", str(hold))
-    worker = start_worker(*nodes)
-    wait_for(lambda: metrics.exists() and metrics.read_text())
-    assert {node_state(node) for node in nodes} == {"running"}
-    os.kill(worker.pid, signal.SIGKILL)
-    worker.wait()
-    wait_for(lambda: not any(is_locked(node.folder) for node in nodes))
-    hold.unlink()
-    # The first had ended, but a command that was killed vouches for none of its runs.
-    assert {node_state(node) for node in nodes} == {"waiting"}
-    assert run_task(Task(tuple(nodes), program=FAKE)).is_done
-    for node, other in zip(nodes, alone, strict=True):
-        assert node_state(node) == "done"
-        assert (node.output / "metrics.jsonl").read_text().count("\n") == 3
-        digests = [(x.output / x.product).read_text() for x in (node, other)]
-        assert node.key == other.key and digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("mark", ["manifest.json", "config.toml", "results.csv"])

@@ -154,24 +154,24 @@ def _live(work: Callable[[], int], folder: Path, log: Path, n_bytes: int) -> Non
         os._exit(code)
 
 
-def run_task(task: Task, locks: Sequence[int]) -> int:
+def run_task(task: Task, lock: int) -> int:
     """Run the command of a campaign's task as it is, in a child that need not import torch.
 
     Tests put this in place of `kscout.campaign.task._run_command`.
     """
-    log = task.folders[0] / "fork.log"
+    log = task.folder / "fork.log"
 
     def work() -> int:
         os.environ.update(task.environment)
-        return command(task.command)
+        return command(task.node.command)
 
     return in_child(work, task.cwd, log).code
 
 
-def stand_in(task: Task, locks: Sequence[int]) -> int:
+def stand_in(task: Task, lock: int) -> int:
     """Write what the command of a campaign's task would leave; in place of `_run_command`."""
-    code = fake_kscout.main(list(task.command))
-    (task.folders[0] / "log.txt").touch()
+    code = fake_kscout.main(list(task.node.command))
+    (task.folder / "log.txt").touch()
     return code
 
 

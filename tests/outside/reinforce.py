@@ -15,37 +15,36 @@ class ReinforceTraining(GradientTraining):
 class Reinforce(GradientEstimator):
     settings = ReinforceTraining
 
-    def __init__(self, trainees, slices, reconstructor):
-        super().__init__(trainees, slices, reconstructor)
-        self.baseline = torch.zeros(len(trainees), device=self.device)
+    def __init__(self, trainee, slices, reconstructor):
+        super().__init__(trainee, slices, reconstructor)
+        self.baseline = torch.zeros((), device=self.device)
 
-    def draw(self, config, n_slices, n_batches, generator):
-        shape = (n_slices, config.acquisition.horizon, n_draws(config))
-        return Draws([torch.rand(shape, generator=generator("actions"))])
+    def draw(self, n_slices, n_batches, generator):
+        shape = (n_slices, self.config.acquisition.horizon, n_draws(self.config))
+        return Draws({"uniforms": torch.rand(shape, generator=generator("actions"))})
 
-    def gradients(self, batch):
-        (uniforms,), n_policies = batch.per_slice, len(batch.policies)
+    def update(self, batch):
+        simulator, uniforms = self.simulator(batch.slices), batch.draws["uniforms"]
         n_slices, horizon, q = uniforms.shape
-        baseline = self.baseline[batch.first : batch.first + n_policies]
 
         def weigh(rewards):
-            returns = rewards.flip(0).cumsum(0).flip(0).unflatten(1, (n_policies, -1))
-            return -(returns - baseline[:, None, None]).flatten(1, 2) * n_policies / (n_slices * q)
+            returns = rewards.flip(0).cumsum(0).flip(0)
+            return -(returns - self.baseline) / (n_slices * q)
 
-        recording = Recording(batch.policies, batch.simulator, weigh)
-        state = batch.simulator.start(batch.configs[0].acquisition.n_initial, n_trajectories=q)
+        recording = Recording(self.view, simulator, weigh)
+        state = simulator.start(self.config.acquisition.n_initial, n_trajectories=q)
         for step in range(horizon):
             columns = recording.choose(state, uniforms[:, step].reshape(-1, 1))
-            after = batch.simulator.acquire(state, columns[:, 0])
+            after = simulator.acquire(state, columns[:, 0])
             recording.reward((after.score - state.score).view(n_slices, q))
             state = after
-        found = recording.finish(state)
-        total = found.rewards.sum(dim=0).view(n_policies, -1).mean(dim=1)
-        baseline.lerp_(total, 1 - batch.configs[0].training.memory)
-        return found.final_score
+        estimate = recording.finish(state)
+        total = estimate.rewards.sum(dim=0).mean()
+        self.baseline.lerp_(total, 1 - self.config.training.memory)
+        return estimate.final_score
 
-    def state(self, number):
-        return {"baseline": float(self.baseline[number])}
+    def state(self):
+        return {"baseline": float(self.baseline)}
 
-    def restore(self, number, state):
-        self.baseline[number] = state.get("baseline", 0.0)
+    def restore(self, state):
+        self.baseline.fill_(state.get("baseline", 0.0))

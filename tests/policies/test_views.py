@@ -8,29 +8,26 @@ from kscout.kernels.registry import compiled_kernels
 from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_kept import KeptConvPolicy
-from kscout.policies.views import Recomputed, views_of
+from kscout.policies.views import Recomputed, View, view_of
 from kscout.training.convolution import can_compile
 
 CPU = torch.device("cpu")
 
 
-def kinds(*policies: Policy) -> list[type]:
-    views = views_of(policies, device=CPU, precision="auto", compiles=False)
-    return [type(view) for view in views]
+def view(policy: Policy, precision: str = "auto") -> View:
+    return view_of(policy, device=CPU, precision=precision, compiles=False)
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp32"])
-def test_kernels_keep_the_features_of_networks_that_they_serve(precision: str) -> None:
-    policies = [ConvPolicy(n_cols=16, n_channels=16, n_blocks=1) for _ in range(2)]
-    first, second = views_of(policies, device=CPU, precision=precision, compiles=False)
+def test_kernels_cache_the_features_of_networks_that_they_support(precision: str) -> None:
     if not can_compile():
         pytest.skip("this machine has no C compiler that knows it")
-    assert isinstance(first, KeptConvPolicy) and isinstance(second, KeptConvPolicy)
-    assert first.room is second.room, "they learn one after the other"
+    small = ConvPolicy(n_cols=16, n_channels=16, n_blocks=1)
+    assert isinstance(view(small, precision), KeptConvPolicy)
 
 
 def test_other_networks_are_looked_at_again() -> None:
-    assert kinds(ConvPolicy(n_cols=16, n_channels=24, n_blocks=1)) == [Recomputed]
-    assert kinds(POLICIES["center-out"](n_cols=16)) == [Recomputed]
+    assert type(view(ConvPolicy(n_cols=16, n_channels=24, n_blocks=1))) is Recomputed
+    assert type(view(POLICIES["center-out"](n_cols=16))) is Recomputed
     with compiled_kernels(enabled=False):
-        assert kinds(ConvPolicy(n_cols=16, n_channels=16, n_blocks=1)) == [Recomputed]
+        assert type(view(ConvPolicy(n_cols=16, n_channels=16, n_blocks=1))) is Recomputed

@@ -11,7 +11,7 @@ from kscout.data.store import Store
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.posterior import PosteriorPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.posterior import Posterior
+from kscout.training.algorithms.posterior import Posterior
 from kscout.training.policy import new_policy
 from kscout.training.trainee import Trainee
 
@@ -34,10 +34,9 @@ def some_policy(**how: object) -> PosteriorPolicy:
 
 def estimator_of(config: PolicyConfig, store: Store) -> Posterior:
     slices = store.split("train")
-    estimator = Posterior(
-        [Trainee.resume(new_policy(config, slices), config)], slices, ZeroFilled()
-    )
-    estimator.restore(0, {})
+    trainee = Trainee.resume(new_policy(config, slices), config)
+    estimator = Posterior(trainee, slices, ZeroFilled())
+    estimator.restore({})
     return estimator
 
 

@@ -6,14 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_stores import (
-    COLUMN,
-    CONV,
-    blob_store,
-    dense_config,
-    train_in_lockstep_and_alone,
-    train_whole_and_cut,
-)
+from training_stores import COLUMN, CONV, blob_store, dense_config, train_whole_and_cut
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
@@ -25,13 +18,13 @@ from kscout.errors import ConfigError, WeightsError
 from kscout.policies import views
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators import dense
-from kscout.training.estimators.remembered import Layout, Remembered
-from kscout.training.estimators.tried import columns_to_try, dense_loss
-from kscout.training.estimators.variation import N_DRAWN, Variation
-from kscout.training.estimators.visited import joined
+from kscout.training.algorithms import dense
+from kscout.training.algorithms.dense import columns_to_try, dense_loss
+from kscout.training.algorithms.states import joined
+from kscout.training.augmentation import varied
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import check_setting, train_policy
+from kscout.training.replay import Memory, Rows
 
 ROOT = Path(__file__).parents[2]
 VARNET = {
@@ -120,63 +113,20 @@ def test_units_that_are_no_numbers_are_refused(tmp_path: Path, units: object) ->
         policies.load(path)
 
 
-@pytest.mark.parametrize("n_cols", [9, 16, 128])
-def test_a_state_is_kept_in_few_bytes_and_comes_back(n_cols: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    layout = Layout(n_cols, n_tried=24, n_uniforms=4)
-    rows = {
-        "index": torch.randint(1 << 30, (7,), generator=generator),
-        "uniforms": torch.rand(7, 4, generator=generator),
-        "step": torch.tensor(5, dtype=torch.int32).expand(7),
-        "columns": torch.randint(n_cols, (7, 24), generator=generator),
-        "gains": torch.randn(7, 24, generator=generator),
-        "mask": torch.rand(7, n_cols, generator=generator) < 0.5,
-    }
-    assert layout.n_bytes < 6 * 24 + n_cols / 8 + 24
-    for n_states in (7, 1):
-        packed = layout.pack({name: value[:n_states] for name, value in rows.items()})
-        assert packed.shape == (n_states, layout.n_bytes)
-        found = layout.unpack(packed)
-        assert found.keys() == rows.keys()
-        for name, value in rows.items():
-            assert torch.equal(found[name], value[:n_states]) and found[name].dtype == value.dtype
-
-
-def test_what_is_remembered_goes_through_a_checkpoint(
-    tmp_path: Path, generator: torch.Generator
-) -> None:
-    layouts = {n_cols: Layout(n_cols, n_tried=3, n_uniforms=4) for n_cols in (9, 16)}
-    before, after = Remembered(layouts, n_most=8), Remembered(layouts, n_most=8)
-    for n_cols, n_slices in ((9, 3), (9, 2), (16, 1)):
-        shape = (n_slices, 2, layouts[n_cols].n_bytes)
-        before.add(n_cols, torch.randint(256, shape, generator=generator).byte(), n_slices)
-    torch.save(before.state(), tmp_path / "state.pt")
-    state = torch.load(tmp_path / "state.pt", weights_only=True)
-    after.restore(state, torch.device("cpu"))
-    assert {n_cols: len(states) for n_cols, states in state.items()} == {9: 8, 16: 2}
-    uniforms = torch.rand(30, generator=generator)
-    for n_cols in layouts:
-        assert torch.equal(before.draw(n_cols, uniforms), after.draw(n_cols, uniforms))
-
-
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_what_is_learned_again_is_what_the_columns_gain(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     added, drawn = [], []
-    add, draw = Remembered.add, Remembered.draw
+    add, draw = Memory.add, Memory.draw
     config = dense_config(n_repeats=2, n_repeated=5, precision="fp32", zoom=1.5)
-    variation = Variation(config, 16)
 
-    def adding(own: Remembered, n_cols: int, new: torch.Tensor, n_slices: int) -> None:
-        layout = Layout(n_cols, n_tried=5, n_uniforms=N_DRAWN)
-        added.append(layout.unpack(new.flatten(0, 1)))
-        add(own, n_cols, new, n_slices)
+    def adding(own: Memory, new: Rows) -> None:
+        added.append({name: value.clone() for name, value in new.items()})
+        add(own, new)
 
-    monkeypatch.setattr(Remembered, "add", adding)
-    monkeypatch.setattr(
-        Remembered, "draw", lambda own, n, u: (drawn.append(len(u)), draw(own, n, u))[1]
-    )
+    monkeypatch.setattr(Memory, "add", adding)
+    monkeypatch.setattr(Memory, "draw", lambda own, u: (drawn.append(len(u)), draw(own, u))[1])
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device=device)
     slices = store.split("train")
     n_batches = 2 * -(-len(slices) // 4)
@@ -185,12 +135,13 @@ def test_what_is_learned_again_is_what_the_columns_gain(
     # In each epoch each slice comes at each of its three steps.
     assert rows["index"].bincount().tolist() == [2 * 3] * len(slices)
     assert len(rows["step"].unique()) == 3
-    simulator = Simulator(variation.of(slices.batch(rows["index"]), rows["uniforms"]), ZeroFilled())
-    state = simulator.start_from(rows["mask"])
-    gains = simulator.score_columns(state, rows["columns"]) - state.score[:, None]
+    batch = slices.batch(rows["index"])
+    simulator = Simulator(varied(batch, rows["augmentation"], config.training), ZeroFilled())
+    state, columns = simulator.start_from(rows["mask"]), rows["columns"].long()
+    gains = simulator.score_columns(state, columns) - state.score[:, None]
     assert torch.equal(rows["mask"].sum(dim=-1), rows["step"] + 2)
-    units = torch.tensor(policies.load(run.path).gain_units)[rows["step"]]
-    is_measured = rows["mask"].gather(-1, rows["columns"])
+    units = torch.tensor(policies.load(run.path).gain_units)[rows["step"].long()]
+    is_measured = rows["mask"].gather(-1, columns)
     error = (rows["gains"] - gains / units[:, None]).masked_fill(is_measured, 0)
     assert error.abs().amax() < 1e-2 and rows["gains"].std() > 0.3
 
@@ -223,12 +174,6 @@ def test_a_state_that_is_seen_again_is_what_was_seen(
     assert again.keys() == known.keys()
     for name, value in known.items():
         torch.testing.assert_close(again[name], value[which], atol=1e-4, rtol=1e-4, msg=name)
-
-
-@pytest.mark.slow
-def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
-    config = dense_config(n_epochs=1, n_repeats=1, n_repeated=5)
-    train_in_lockstep_and_alone(config, store, tmp_path)
 
 
 @pytest.mark.slow

@@ -16,11 +16,9 @@ from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
 from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.algorithms.dense import Augmentation, BaselineGains
 from kscout.training.augmentation import coarser_slices
-from kscout.training.estimators.labels import carried_on
-from kscout.training.estimators.mean_gains import MeanGains
-from kscout.training.estimators.variation import Variation
-from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.fixed_order import carried_on, fit_fixed_order
 from kscout.training.policy import train_policy
 
 
@@ -94,7 +92,7 @@ def test_gains_of_later_starts_are_those_of_slices_drawn_for_each_step(tmp_path:
     sizes = {name: value for name, value in COLUMN.items() if name != "name"}
     policy = ColumnPolicy(n_cols=32, n_initial=4, horizon=10, known_starts=[8], **sizes)
     units = torch.linspace(1, 2, 10)
-    MeanGains(config, train, ZeroFilled(), torch.device("cpu")).give(policy, units)
+    BaselineGains(config, train, ZeroFilled(), torch.device("cpu")).give(policy, units)
     drawn = {"n_initial": 8, "horizon": 6, "n_slices_per_step": 4}
     assert len(train) > 4
     expected = fit_fixed_order(train, ZeroFilled(), **drawn).gains / units[4:, None]
@@ -144,7 +142,7 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
     # states of its size.
     batches = [(4, 16, 16), (12, 32, 32), (3, 16, 16)]
     assert learned == [shape for one in batches for shape in (one, *2 * [(5, *one[1:])])]
-    told = Variation(dense_config(sizes=[16, 32], horizons=[2, 6]), 32)
+    told = Augmentation(dense_config(sizes=[16, 32], horizons=[2, 6]), 32)
     numbers = torch.tensor([[0.0, 0.0, 0.4, 0.0], [0.0, 0.0, 0.6, 0.0]])
     assert [told.horizons(numbers, n).tolist() for n in (16, 32)] == [[1, 3], [2, 6]]
     for policy, changes, message in (

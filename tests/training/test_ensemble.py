@@ -15,7 +15,6 @@ from training_stores import (
     ensemble_of_orders,
     saved_orders,
     small_config,
-    train_in_lockstep_and_alone,
     train_whole_and_cut,
     weights,
 )
@@ -30,9 +29,8 @@ from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators import ensemble
-from kscout.training.estimators.ensemble import Ensemble
-from kscout.training.least_squares import Sums
+from kscout.training.algorithms import ensemble
+from kscout.training.algorithms.ensemble import Ensemble, Sums
 from kscout.training.policy import new_policy, train_policy
 from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint, read_weights, save_weights
@@ -151,15 +149,13 @@ def test_weights_are_what_the_columns_that_members_like_gain(store: Store, tmp_p
     torch.testing.assert_close(fitted.constants[0].detach(), constants[0], rtol=1e-4, atol=1e-6)
 
 
-def test_trainings_repeat_resume_and_stand_in_lockstep(
+def test_trainings_resume_and_leave_members_unchanged(
     store: Store, members: list[str], tmp_path: Path
 ) -> None:
     train_whole_and_cut(config_of(members, n_epochs=2), store, tmp_path, epoch=2)
-    config = config_of(members)
-    together, _ = train_in_lockstep_and_alone(config, store, tmp_path)
-    first = weights(together[1].path)
-    assert not torch.equal(first["weights"], weights(together[0].path)["weights"])
-    # Members stay as they were.
+    first = weights(tmp_path / "whole")
+    other = train_policy(config_of(members, seed=4), store, "zero-filled", tmp_path / "other")
+    assert not torch.equal(first["weights"], weights(other.path)["weights"])
     for name, value in policies.load(members[1]).state_dict().items():
         assert torch.equal(first[f"policies.1.{name}"], value)
 
@@ -201,7 +197,6 @@ def test_weights_do_not_depend_on_the_units_of_scores() -> None:
 def test_slices_follow_members_in_turn_whatever_is_acquired_together(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under torchrun each process has every n-th slice of a batch."""
     orders = [4, 10, 12], [10, 11, 4], [3, 2, 1]
     config = config_of(saved_orders(tmp_path, orders), n_slices=9, n_best=1)
     trainee = Trainee.resume(new_policy(config, store.split("train")), config)
@@ -213,17 +208,13 @@ def test_slices_follow_members_in_turn_whatever_is_acquired_together(
         return acquire(self, state, column)
 
     monkeypatch.setattr(Simulator, "acquire", watched)
-    firsts = {}
-    for n_processes in (1, 2):
-        counts = []
-        for rank in range(n_processes):
-            followed.clear()
-            take = slice(rank, None, n_processes)
-            monkeypatch.setattr(ensemble, "share", lambda values, take=take: values[take])
-            Ensemble([trainee], store.split("train"), ZeroFilled()).train_epoch(1, lambda _: None)
-            counts += [column for batch in followed[::3] for column in batch]
-        firsts[n_processes] = sorted(counts)
-    assert firsts[1] == firsts[2] == sorted([4, 10, 3] * 3)
+    firsts = []
+    for n_at_once in (4, 2):
+        followed.clear()
+        monkeypatch.setitem(ensemble._N_AT_ONCE, "cpu", n_at_once)
+        Ensemble(trainee, store.split("train"), ZeroFilled()).train_epoch(1, lambda _: None)
+        firsts.append([column for batch in followed[::3] for column in batch])
+    assert firsts == [[4, 10, 3] * 3] * 2
 
 
 def test_a_changed_member_is_another_training(store: Store, tmp_path: Path) -> None:

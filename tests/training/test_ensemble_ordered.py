@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 import torch
 from posterior_policies import ensemble_members
-from training_stores import (
-    ensemble_of_orders,
-    small_config,
-    train_in_lockstep_and_alone,
-    train_whole_and_cut,
-    weights,
-)
+from training_stores import ensemble_of_orders, small_config, train_whole_and_cut, weights
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator
@@ -25,9 +19,9 @@ from kscout.errors import ConfigError
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators import ensemble
+from kscout.training.algorithms import ensemble
+from kscout.training.algorithms.ensemble import Sums
 from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.least_squares import Sums
 from kscout.training.policy import train_policy
 
 SHORT = {
@@ -200,7 +194,7 @@ def test_a_network_of_several_starts_expects_what_it_does_alone(
             state = simulator.acquire(state, (~state.mask).long().argmax(dim=1))
 
 
-def test_trainings_repeat_resume_and_stand_in_lockstep(
+def test_a_resumed_training_fits_no_order_again(
     store: Store, members: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fits: list[int] = []
@@ -215,9 +209,6 @@ def test_trainings_repeat_resume_and_stand_in_lockstep(
     assert len(fits) == 2
     orders = [policies.load(path).order for path in (cut, tmp_path / "whole")]
     assert orders[0] == orders[1] and len(orders[0]) == 2
-    config = config_of(members)
-    together, alone = train_in_lockstep_and_alone(config, store, tmp_path)
-    assert policies.load(together[1].path).order == policies.load(alone.path).order
 
 
 def test_an_order_that_leaves_no_step_to_fit_is_rejected(store: Store, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from kscout.names import ESTIMATORS
 from kscout.policies.views import Recomputed
 from kscout.reconstruction import RECONSTRUCTORS
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.greedy import greedy_gradients
-from kscout.training.estimators.non_greedy import non_greedy_gradients
+from kscout.training.algorithms.greedy import greedy_gradients
+from kscout.training.algorithms.non_greedy import non_greedy_gradients
 from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
@@ -85,11 +85,11 @@ def test_the_expected_greedy_gradient_is_that_of_the_expected_gain(simulator: Si
     for drawn in product(PAIRS, repeat=2):
         policy.zero_grad()
         estimate = greedy_gradients(
-            [Recomputed(policy)],
+            Recomputed(policy),
             simulator,
             n_initial=measured,
             uniforms=torch.zeros(1, 1, 2, 2),
-            followed=torch.zeros(1, 1, dtype=torch.long),
+            followed=torch.zeros(1, dtype=torch.long),
             replay=torch.tensor([[drawn]]),
         )
         both = chances[drawn[0]] * chances[drawn[1]]
@@ -104,11 +104,11 @@ def test_non_greedy_groups_are_judged_by_later_gains_too(simulator: Simulator) -
     policy, start, gamma = Profile(), simulator.start(START), 0.7
     replay = torch.tensor([[[[0, 5], [4, 1]]], [[[4, 1], [5, 0]]]])
     estimate = non_greedy_gradients(
-        [Recomputed(policy)],
+        Recomputed(policy),
         simulator,
         n_initial=START,
         uniforms=torch.zeros(1, 2, 2, 2),
-        gammas=[gamma],
+        gamma=gamma,
         replay=replay,
     )
     found = policy.weight.grad

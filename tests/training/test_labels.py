@@ -2,7 +2,7 @@
 
 import torch
 
-from kscout.training.estimators.labels import carried_on
+from kscout.training.fixed_order import carried_on
 
 
 def test_a_column_that_only_the_order_has_measured_keeps_its_gain() -> None:

@@ -70,7 +70,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def final_ssim(policy: str | Path, store: Store) -> float:
     setting = EvaluationSetting(
-        n_initial=BUDGET.n_initial, steps=BUDGET.horizon, trajectories=2, device="cpu"
+        n_initial=BUDGET.n_initial,
+        steps=BUDGET.horizon,
+        trajectories=2,
+        protocol="paper",
+        device="cpu",
     )
     (found,) = evaluate([policy], store, "zero-filled", setting).found.policies
     return found.final["ssim"].mean
@@ -98,7 +102,7 @@ def test_training_beats_the_start_and_uniform_draws_on_unseen_slices(
 ) -> None:
     names = {item.name for item in fields(settings_class(method))}
     small = {name: value for name, value in SMALL.items() if name in names}
-    own = {**small, **OWN.get(method, {})}
+    own = {**small, **OWN.get(method, {}), "protocol": "paper"}
     network = DRAWING if method == "posterior" else NETWORK
     config = PolicyConfig(network, BUDGET, replace(training_of(method), **own))
     train_policy(config, store, "zero-filled", tmp_path / method, device="cpu")

@@ -10,7 +10,8 @@ from command_line import kscout
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.runs import Progress, read_run
-from kscout.training.policy import train_policies
+from kscout.training import GradientEstimator
+from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
 OUTSIDE = Path(__file__).parents[1] / "outside"
@@ -36,7 +37,7 @@ def train(store: Store, out: Path, *more: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_it_trains_alone_as_in_lockstep(store: Store, tmp_path: Path) -> None:
+def test_it_trains_alone_as_with_other_seeds(store: Store, tmp_path: Path) -> None:
     alone = train(store, tmp_path / "alone")
     train(store, tmp_path / "both", "--seeds", "2")
     together = read_weights(tmp_path / "both" / "seed-0" / "weights.safetensors").state
@@ -57,10 +58,8 @@ def test_what_it_carries_survives_an_interruption(store: Store, tmp_path: Path) 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_policies(
-            [config], store, "zero-filled", [tmp_path / "cut"], device="cpu", on_step=stop
-        )
-    train_policies([config], store, "zero-filled", [tmp_path / "cut"], device="cpu")
+        train_policy(config, store, "zero-filled", tmp_path / "cut", device="cpu", on_step=stop)
+    train_policy(config, store, "zero-filled", tmp_path / "cut", device="cpu")
     cut = read_weights(tmp_path / "cut" / "weights.safetensors").state
     assert all(torch.equal(whole[key], cut[key]) for key in whole)
 
@@ -94,3 +93,8 @@ def test_its_settings_are_its_own() -> None:
         resolve_policy("knee-base", None, ["training.gamma=0.5"], {"training.method": METHOD})
     with pytest.raises(ConfigError, match="no estimator"):
         resolve_policy("knee-base", None, [], {"training.method": "reinforce:ReinforceTraining"})
+
+
+def test_a_class_with_a_method_of_0_2_gets_an_error_that_names_the_new_one() -> None:
+    with pytest.raises(ConfigError, match="Old defines gradients, which is update"):
+        type("Old", (GradientEstimator,), {"gradients": lambda self, batch: None})

@@ -32,7 +32,7 @@ def command(store: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_kills_change_no_byte_of_two_seeds_in_lockstep(tmp_path: Path) -> None:
+def test_kills_change_no_byte_of_two_seeds(tmp_path: Path) -> None:
     store, cut = tmp_path / "store", tmp_path / "cut"
     blob_store(store, n_rows=16, n_cols=16, n_train=21)
     trainings = [(command(store, cut), moment) for moment in (*MOMENTS, "")]

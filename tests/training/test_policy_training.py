@@ -1,7 +1,8 @@
-"""A policy's training is repeatable, survives a kill, and is the same alone, together or shared."""
+"""A policy's training is repeatable, survives a kill, and is the same in a process of its own."""
 
 import math
 import operator
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -10,26 +11,22 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from training_stores import (
-    store_without_val,
-    train_in_lockstep_and_alone,
-    train_whole_and_cut,
-    weights,
-)
+from training_stores import store_without_val, train_whole_and_cut, weights
 
 from kscout.cli.train_policy import folders_of, vary
 from kscout.config import Component, PolicyConfig, read, to_table, to_toml, training_of
 from kscout.core import Observation, Policy
 from kscout.data.store import Store
-from kscout.errors import ConfigError, DataError, RunError
+from kscout.errors import ConfigError, DataError, RunError, WeightsError
 from kscout.policies import POLICIES, load
 from kscout.reconstruction import save
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run
-from kscout.training.estimators.gradient import Drawn
-from kscout.training.estimators.greedy import Greedy
-from kscout.training.policy import train_policies, train_policy
+from kscout.training.algorithms.gradient import EpochDraws
+from kscout.training.algorithms.greedy import Greedy
+from kscout.training.policy import train_policy
+from kscout.training.several import train_policies
 from kscout.training.trainee import Trainee
 from kscout.weights import read_weights
 
@@ -150,41 +147,35 @@ def test_interrupted_training_ends_with_the_same_weights(
 
 
 @pytest.mark.slow
-def test_seeds_in_lockstep_equal_single_runs(store: Store, tmp_path: Path) -> None:
-    train_in_lockstep_and_alone(SMALL, store, tmp_path)
+def test_trainings_in_processes_equal_single_ones(store: Store, tmp_path: Path) -> None:
+    configs, records = vary(with_training(method="ngreedy"), [3], {"gamma": [0.5, 1.0]}), []
+    outs = [tmp_path / name for name in folders_of(configs)]
+    train_policies(
+        configs, store, "zero-filled", outs, device="cpu", on_step=records.append, n_at_once=2
+    )
+    assert [x.epoch for x in records if x.record][-2:] == [1, 2]
+    for config, out in zip(configs, outs, strict=True):
+        train_policy(config, store, "zero-filled", tmp_path / "alone", device="cpu")
+        alone, own = weights(tmp_path / "alone"), weights(out)
+        assert all(torch.equal(own[key], alone[key]) for key in alone)
+        shutil.rmtree(tmp_path / "alone")
 
 
-@pytest.mark.slow
-def test_gammas_in_lockstep_equal_single_runs(store: Store, tmp_path: Path) -> None:
-    configs = vary(with_training(method="ngreedy"), [3, 4], {"gamma": [0.5, 1.0]})
-    names = folders_of(configs)
-    assert names == ["gamma-0.5/seed-3", "gamma-0.5/seed-4", "gamma-1.0/seed-3", "gamma-1.0/seed-4"]
-    outs = [tmp_path / "together" / name for name in names]
-    train_policies(configs, store, "zero-filled", outs, device="cpu")
-    for config, out, name in zip(configs, outs, names, strict=True):
-        train_policy(config, store, "zero-filled", tmp_path / name, device="cpu")
-        alone, together = weights(tmp_path / name), weights(out)
-        assert all(torch.equal(together[key], alone[key]) for key in alone)
-    assert not torch.equal(weights(outs[0])["fc_out.0.weight"], weights(outs[2])["fc_out.0.weight"])
+def test_a_failure_in_a_process_is_the_error_of_the_command(store: Store, tmp_path: Path) -> None:
+    configs = [with_training(seed=seed) for seed in (3, 4)]
+    outs = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(WeightsError, match="no-network is neither a file nor a run folder"):
+        train_policies(configs, store, "no-network", outs, device="cpu", n_at_once=2)
 
 
 def test_a_single_policy_needs_no_folder_below_the_run() -> None:
     base = with_training(method="ngreedy")
     assert folders_of(vary(SMALL, [7], {"gamma": None})) == [""]
     assert folders_of(vary(base, [7], {"gamma": [0.5, 1.0]})) == ["gamma-0.5", "gamma-1.0"]
+    both = folders_of(vary(base, [3, 4], {"gamma": [0.5, 1.0]}))
+    assert both == ["gamma-0.5/seed-3", "gamma-0.5/seed-4", "gamma-1.0/seed-3", "gamma-1.0/seed-4"]
     with pytest.raises(ConfigError, match="names one value twice"):
         vary(base, [7], {"gamma": [1.0, 1.0]})
-
-
-@pytest.mark.parametrize(
-    ("method", "words"), [("greedy", "more than seed;"), ("ngreedy", "more than seed and gamma;")]
-)
-def test_lockstep_refuses_settings_that_want_other_batches(
-    store: Store, tmp_path: Path, method: str, words: str
-) -> None:
-    configs = [with_training(method=method, batch_size=size) for size in (4, 2)]
-    with pytest.raises(ConfigError, match=words):
-        train_policies(configs, store, "zero-filled", [tmp_path / "a", tmp_path / "b"])
 
 
 def test_a_store_without_a_needed_split_claims_no_run_folder(tmp_path: Path) -> None:
@@ -273,15 +264,15 @@ def test_scores_and_gradients_that_are_not_finite_end_a_training(
 
 
 def test_draws_of_a_slice_do_not_depend_on_batch_size(store: Store) -> None:
-    def draws(size: int) -> Drawn:
+    def draws(size: int) -> EpochDraws:
         config = with_training(batch_size=size)
         policy = POLICIES["conv"](n_cols=16, n_blocks=2)
-        estimator = Greedy([Trainee.resume(policy, config)], store.split("train"), ZeroFilled())
-        return estimator.draws_of(config, 2)
+        estimator = Greedy(Trainee.resume(policy, config), store.split("train"), ZeroFilled())
+        return estimator.draws_of(2)
 
     small, large = draws(2), draws(5)
     assert torch.equal(small.order, large.order)
-    assert torch.equal(small.draws.per_slice[0], large.draws.per_slice[0])
+    assert torch.equal(small.per_slice["uniforms"], large.per_slice["uniforms"])
 
 
 def test_a_setting_for_another_size_is_told(

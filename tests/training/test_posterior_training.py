@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from posterior_policies import SHORT, config_of, estimator_of, some_policy
-from training_stores import small_config, train_in_lockstep_and_alone, train_whole_and_cut, weights
+from training_stores import small_config, train_whole_and_cut, weights
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator
@@ -17,7 +17,7 @@ from kscout.physics.sampling import center_mask
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.posterior import PosteriorPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.posterior import Posterior, energy_score
+from kscout.training.algorithms.posterior import Posterior, energy_score
 from kscout.training.policy import train_policy
 
 
@@ -52,20 +52,20 @@ def drawn_masks(estimator: Posterior, index: torch.Tensor, *, is_mirrored: bool)
     batch, generator = estimator.slices.batch(index), torch.Generator().manual_seed(0)
     columns, counts = (torch.rand(len(index), n, generator=generator) for n in (16, 4))
     mirrored = torch.full((len(index),), is_mirrored)
-    return estimator._masks(estimator.trainees[0].config, batch, columns, counts, mirrored)
+    return estimator._masks(batch, columns, counts, mirrored)
 
 
 def test_masks_hold_a_start_and_fewer_columns_than_the_budget(store: Store) -> None:
     estimator = estimator_of(config_of(starts=(2, 4)), store)
     mask = drawn_masks(estimator, torch.zeros(400, dtype=torch.int64), is_mirrored=False)
-    setting = estimator.trainees[0].config.acquisition
+    setting = estimator.config.acquisition
     assert setting.n_initial + setting.horizon == 5
     assert set(mask.sum(dim=-1).tolist()) == {2, 3, 4} and mask[:, 7:9].all()
 
 
 def test_columns_that_gain_more_on_average_are_measured_more_often(store: Store) -> None:
     estimator = estimator_of(config_of(), store)
-    n_steps = estimator.trainees[0].config.acquisition.horizon
+    n_steps = estimator.config.acquisition.horizon
     torch.testing.assert_close(estimator.gains.std(dim=-1), torch.ones(n_steps))
     mask = drawn_masks(estimator, torch.zeros(9000, dtype=torch.int64), is_mirrored=False)
     is_open, alone = ~center_mask(16, 2), mask[mask.sum(dim=-1) == 3]
@@ -121,8 +121,7 @@ def test_a_dark_slice_of_a_bright_volume_does_not_change_the_range(tmp_path: Pat
         writer.append("val", "b", bright)
         store = writer.finish()
     estimator = estimator_of(config_of(), store)
-    policy = estimator.trainees[0].module
-    assert isinstance(policy, PosteriorPolicy)
+    policy = estimator.policy
     batch = store.split("train").batch(torch.arange(7))
     wanted = float(batch.data_range.sum() / batch.target_std.sum())
     assert float(policy.range_per_std) == pytest.approx(wanted, rel=1e-5) and wanted < 6
@@ -146,7 +145,7 @@ def test_a_training_that_follows_another_policy_resumes_alike(store: Store, tmp_
     policies.save(path, FixedOrder(n_cols=16, order=[3, 12, 5]))
     train_whole_and_cut(config_of(follows=str(path)), store, tmp_path, epoch=2)
     policies.save(path, FixedOrder(n_cols=32, order=[3, 12, 5]))
-    with pytest.raises(ConfigError, match="for 32 columns, and the slices have 16"):
+    with pytest.raises(ConfigError, match="for 32 columns, the slices have 16"):
         estimator_of(config_of(follows=str(path)), store)
     with pytest.raises(ConfigError, match="9 columns leave nothing to choose of a budget of 5"):
         estimator_of(config_of(starts=(2, 9)), store)
@@ -154,10 +153,6 @@ def test_a_training_that_follows_another_policy_resumes_alike(store: Store, tmp_
 
 def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
     train_whole_and_cut(config_of(), store, tmp_path, epoch=2)
-
-
-def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
-    train_in_lockstep_and_alone(config_of(n_epochs=1), store, tmp_path)
 
 
 @pytest.mark.cuda

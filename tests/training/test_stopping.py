@@ -1,7 +1,6 @@
 """A training that is stopped by a signal or a kill continues from its last step."""
 
 import logging
-import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -18,7 +17,7 @@ from kscout.runs import Progress, read_run
 from kscout.training import loop
 from kscout.training.checkpointing import load_checkpoint, save_checkpoint
 from kscout.training.loop import deferred_signals
-from kscout.training.policy import train_policies, train_policy
+from kscout.training.policy import train_policy
 
 TRAINING = {"method": "greedy", "n_epochs": 2, "batch_size": 4, "n_trajectories": 2, "seed": 3}
 CONFIG: PolicyConfig = small_config(CONV, TRAINING)
@@ -125,33 +124,6 @@ def test_a_stop_before_the_first_update_and_a_resumption_are_logged(
         train(store, tmp_path, lambda progress: progress.record and stop_validation())
     train(store, tmp_path)
     assert f"{tmp_path}: resumed after epoch 1 of 2" in caplog.text
-
-
-def test_policies_in_lockstep_that_were_saved_at_different_steps_catch_up(
-    store: Store, expected: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
-    configs = [replace(CONFIG, training=replace(CONFIG.training, seed=seed)) for seed in (3, 4)]
-    outs = [tmp_path / "a", tmp_path / "b"]
-    for step in (1, 2):
-        with pytest.raises(KeyboardInterrupt):
-            train_policies(
-                configs, store, "zero-filled", outs, device="cpu", on_step=stopping_at(1, step)
-            )
-        if step == 1:
-            shutil.copy(outs[0] / "checkpoint.pt", tmp_path / "older.pt")
-    # A kill between both checkpoints.
-    shutil.copy(tmp_path / "older.pt", outs[0] / "checkpoint.pt")
-    steps: list[tuple[int, int]] = []
-    train_policies(
-        *(configs, store, "zero-filled", outs),
-        device="cpu",
-        on_step=lambda progress: steps.append((progress.epoch, progress.step)),
-    )
-    assert steps[:2] == [(1, 2), (1, 3)] and weights(outs[0]).keys() == expected.keys()
-    assert all(torch.equal(weights(outs[0])[name], expected[name]) for name in expected)
-    train(store, tmp_path / "c", config=configs[1])
-    alone = weights(tmp_path / "c")
-    assert all(torch.equal(weights(outs[1])[name], alone[name]) for name in alone)
 
 
 def test_a_finished_training_continues_for_more_epochs(

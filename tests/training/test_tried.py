@@ -8,9 +8,9 @@ from training_stores import COLUMN
 from kscout.core import Observation
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.views import Recomputed
-from kscout.training.estimators import tried
-from kscout.training.estimators.tried import add_gradients, dense_loss
-from kscout.training.estimators.visited import observation_of
+from kscout.training.algorithms import dense
+from kscout.training.algorithms.dense import add_gradients, dense_loss
+from kscout.training.algorithms.states import observation_of
 from kscout.training.replay import Rows
 
 N_STATES, N_COLS = 8, 24
@@ -35,7 +35,7 @@ def labelled_states() -> tuple[ColumnPolicy, Rows]:
 def test_the_larger_images_are_the_fewer_are_looked_at_together(
     monkeypatch: pytest.MonkeyPatch, n_pixels: int, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(tried, "N_AT_ONCE", {"cpu": 8})
+    monkeypatch.setattr(dense, "N_AT_ONCE", {"cpu": 8})
     policy, rows = labelled_states()
     found, counts = [], []
     recall = Recomputed.recall
@@ -48,10 +48,10 @@ def test_the_larger_images_are_the_fewer_are_looked_at_together(
     monkeypatch.setattr(Recomputed, "recall", counted)
     parts = [{name: rows[name][part] for name in rows} for part in (slice(3), slice(3, None))]
     for size in (16 * 24, n_pixels):
-        monkeypatch.setattr(tried, "_N_PIXELS", size)
+        monkeypatch.setattr(dense, "_N_PIXELS", size)
         policy.zero_grad()
         counts.clear()
-        add_gradients([Recomputed(policy)], parts, 0.5, N_COLS)
+        add_gradients(Recomputed(policy), parts, 0.5, N_COLS)
         found.append([p.grad.clone() for p in policy.parameters() if p.grad is not None])
     assert counts == expected
     torch.testing.assert_close(found[1], found[0])
@@ -60,7 +60,7 @@ def test_the_larger_images_are_the_fewer_are_looked_at_together(
 
 def test_a_coarser_matrix_weighs_as_much_as_others_though_its_columns_gain_more() -> None:
     policy, rows = labelled_states()
-    add_gradients([Recomputed(policy)], [rows], 0.5, 2 * N_COLS)
+    add_gradients(Recomputed(policy), [rows], 0.5, 2 * N_COLS)
     found = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
     policy.zero_grad()
     scores = policy(observation_of(rows)).gather(-1, rows["columns"])

@@ -1,7 +1,6 @@
 """Tiny stores of smooth blobs: enough structure to learn from, made in milliseconds."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +16,8 @@ from kscout.config import PolicyConfig, read
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.policies.fixed import FixedOrder
-from kscout.runs import Progress, RunRecord
-from kscout.training.policy import train_policies, train_policy
+from kscout.runs import Progress
+from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
 COLUMN = {
@@ -137,19 +136,6 @@ def check_continued(first: Progress, epoch: int, step: int) -> None:
     is_complete = step == first.n_steps
     assert (first.epoch, first.step) == (epoch, step if is_complete else step + 1)
     assert bool(first.record) is is_complete
-
-
-def train_in_lockstep_and_alone(
-    config: PolicyConfig, store: Store, folder: Path
-) -> tuple[list[RunRecord], RunRecord]:
-    """Train seeds 3 and 4 together, and 4 alone, which ends with the same weights."""
-    configs = [replace(config, training=replace(config.training, seed=seed)) for seed in (3, 4)]
-    outs = [folder / "a", folder / "b"]
-    together = train_policies(configs, store, "zero-filled", outs, device="cpu")
-    alone = train_policy(configs[1], store, "zero-filled", folder / "c", device="cpu")
-    first, second = weights(together[1].path), weights(alone.path)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    return together, alone
 
 
 def store_without_val(path: Path) -> Store:

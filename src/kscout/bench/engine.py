@@ -22,9 +22,9 @@ from kscout.data.slices import SliceSet
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction import load
 from kscout.reconstruction.unet import UNet
+from kscout.training.algorithms.greedy import Greedy, greedy_gradients
+from kscout.training.algorithms.recording import Estimate
 from kscout.training.convolution import choose_convolution, convolution, to_layout
-from kscout.training.estimators.greedy import Greedy, greedy_gradients
-from kscout.training.estimators.recording import Estimate
 from kscout.training.trainee import Trainee
 
 LARGEST_SIZE = 320
@@ -143,29 +143,29 @@ class TrainingBatch:
         assert isinstance(policy, ConvPolicy)
         self.policy = policy
         index = torch.arange(work.n_slices) % len(engine.slices)
-        self.estimator = Greedy([trainee], engine.slices.subset(index), engine.frozen)
-        self.drawn = self.estimator.draws_of(config, 1)
+        self.estimator = Greedy(trainee, engine.slices.subset(index), engine.frozen)
+        self.drawn = self.estimator.draws_of(1)
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """The slices, the random numbers for the samples, and the index of the followed sample."""
-        draws = self.drawn.draws
-        return self.drawn.order, draws.per_slice[0], draws.per_batch[0][0, :, None]
+        drawn = self.drawn
+        return drawn.order, drawn.per_slice["uniforms"], drawn.per_batch["followed"][0]
 
-    def gradients(self) -> Float[Tensor, " policy"]:
+    def gradients(self) -> Float[Tensor, ""]:
         """Compute the batch's gradients into the policy; on CUDA by a graph after one call."""
         with self.engine.ready_convolutions():
-            return self.estimator.batch_gradients([self.drawn], 0) / self.work.n_slices
+            return self.estimator.batch_gradients(self.drawn, 0)
 
     def estimate(self, replay: Int[Tensor, "step state q"] | None = None) -> Estimate:
         """Compute the gradients eagerly and return the estimate with all intermediate values."""
         index, uniforms, followed = self.inputs
         estimator = self.estimator
-        estimator.trainees[0].optimizer.zero_grad()
+        estimator.trainee.optimizer.zero_grad()
         with self.engine.ready_convolutions():
-            estimator.views[0].refresh()
+            estimator.view.refresh()
             return greedy_gradients(
-                estimator.views,
+                estimator.view,
                 Simulator(estimator.slices.batch(index), estimator.reconstructor),
                 n_initial=self.engine.size // 8,
                 uniforms=uniforms,

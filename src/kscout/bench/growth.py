@@ -115,4 +115,4 @@ def measure_row(size: int, work: Workload, device: str) -> Row:
     # On a CPU other work interferes, so the best time needs more repetitions.
     at_least_s = 0.2 if place.type == "cuda" else 1.0
     seconds = best_time(batch.gradients, place, at_least_s=at_least_s)
-    return Row(seconds, peak, engine.arithmetic, type(batch.estimator.views[0]).__name__)
+    return Row(seconds, peak, engine.arithmetic, type(batch.estimator.view).__name__)

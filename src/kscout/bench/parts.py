@@ -131,7 +131,7 @@ def _policy(engine: Engine) -> Part:
     """Forward and backward pass of the policy as a training runs it."""
     n_images = N_POLICY_IMAGES[engine.device.type]
     batch = TrainingBatch(engine, Workload(2, 1, 2))
-    learned = batch.estimator.views[0]
+    learned = batch.estimator.view
     mask = torch.zeros(n_images, engine.size, dtype=torch.bool, device=engine.device)
 
     def backward(inputs: Sequence[Tensor]) -> Tensor:
@@ -140,7 +140,7 @@ def _policy(engine: Engine) -> Part:
         return loss
 
     inputs = [engine.slices.magnitudes(_repeated(engine, n_images))]
-    run = replayed(engine, backward, batch.estimator.parameters(slice(None)), inputs)
+    run = replayed(engine, backward, [*batch.policy.parameters()], inputs)
     in_half = isinstance(learned, HalfPrecisionConvPolicy)
     forward = count_work(
         plain_policy(batch),

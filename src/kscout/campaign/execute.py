@@ -1,24 +1,21 @@
 """Execution of a plan: unfinished runs, each after its inputs; a failure does not stop others."""
 
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, final
 
-from kscout.campaign.nodes import Lockstep, Node
+from kscout.campaign.nodes import Node
 from kscout.campaign.plan import Plan
 from kscout.campaign.state import is_done, locked, node_state, write_index
 from kscout.campaign.task import Result, Task
-from kscout.campaign.workers import Pool, WorkerOptions, count_gpus, open_pool
+from kscout.campaign.workers import Pool, WorkerOptions, open_pool
 from kscout.errors import RunError
 from kscout.files import check_free_of
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SEEN_WITHIN_S = 10.0
-_MOST_TOGETHER = 32
-"""Larger groups would share failures and save little time."""
 
 
 @final
@@ -47,8 +44,6 @@ class RunOptions:
     """Further attempts for a failed run."""
     program: tuple[str, ...] = ()
     """Command instead of kscout, for tests."""
-    n_lockstep: int | None = None
-    """Largest number of policies trained together by one command; None: see `_n_lockstep`."""
 
 
 @final
@@ -85,8 +80,7 @@ def run_campaign(
             with open_pool(options.workers, n_tasks=len(pending), logs=logs) as pool:
                 # Not before: without workers nothing is written.
                 write_index(plan, file)
-                groups = _groups(plan, options)
-                _Driver(plan, options, pool, pending, outcome, file, on_event, groups).run()
+                _Driver(plan, options, pool, pending, outcome, file, on_event).run()
         write_index(plan, file)
     return outcome
 
@@ -102,9 +96,7 @@ class _Driver:
     outcome: Outcome
     file: str
     on_event: OnEvent | None
-    groups: list[tuple[str, ...]]
-    """Keys of runs that are executed together."""
-    in_flight: dict[tuple[str, ...], int] = field(default_factory=dict)
+    in_flight: dict[str, int] = field(default_factory=dict)
     """Attempts by keys of submitted runs."""
 
     def run(self) -> None:
@@ -118,21 +110,17 @@ class _Driver:
 
     def _submit_ready(self) -> None:
         not_there = {*self.pending, *(node.key for node, _ in self.outcome.failed)}
-        taken = {key for keys in self.in_flight for key in keys}
-        for group in self.groups:
+        for node in list(self.pending.values()):
             # At most one per worker, so that a run never waits behind a long one on a busy worker.
             if len(self.in_flight) >= self.pool.n_workers:
                 return
-            nodes = [self.pending[key] for key in group if key in self.pending]
-            is_ready = not any(key in not_there for node in nodes for key in node.inputs)
-            if nodes and is_ready and nodes[0].key not in taken:
-                self._submit(nodes, attempt=1)
+            if node.key not in self.in_flight and not not_there.intersection(node.inputs):
+                self._submit(node, attempt=1)
 
-    def _submit(self, nodes: Sequence[Node], *, attempt: int) -> None:
-        needs, environment = self._needs(nodes[0]), self._environment(nodes[0])
-        task = Task(tuple(nodes), needs, self.options.program, environment, attempt)
-        self.in_flight[task.keys] = attempt
-        self.pool.submit(task)
+    def _submit(self, node: Node, *, attempt: int) -> None:
+        needs, environment = self._needs(node), self._environment(node)
+        self.in_flight[node.key] = attempt
+        self.pool.submit(Task(node, needs, self.options.program, environment, attempt))
 
     def _needs(self, node: Node) -> tuple[Path, ...]:
         """Return files whose existence proves that the inputs are available."""
@@ -156,21 +144,14 @@ class _Driver:
         return dict.fromkeys(_THREADS, str(n_threads))
 
     def _take(self, result: Result) -> None:
-        attempt = self.in_flight.pop(result.keys)
-        nodes = [self.pending[key] for key in result.keys]
+        attempt, node = self.in_flight.pop(result.key), self.pending[result.key]
         if result.is_done:
-            for node in nodes:
-                self._end(node, result)
-        elif result.is_final:
-            for node in nodes:
-                self._give_up(node, result.reason)
-        elif len(nodes) > 1:
-            self._divide(result)
-        elif attempt <= self.options.n_retries:
-            self._emit("retry", nodes[0], reason=result.reason)
-            self._submit(nodes, attempt=attempt + 1)
+            self._end(node, result)
+        elif result.is_final or attempt > self.options.n_retries:
+            self._give_up(node, result.reason)
         else:
-            self._give_up(nodes[0], result.reason)
+            self._emit("retry", node, reason=result.reason)
+            self._submit(node, attempt=attempt + 1)
 
     def _end(self, node: Node, result: Result) -> None:
         if not _is_seen(node):
@@ -181,14 +162,6 @@ class _Driver:
         del self.pending[node.key]
         self.outcome.n_done += 1
         self._emit("done", node, seconds=result.seconds)
-
-    def _divide(self, result: Result) -> None:
-        """Divide a failed group in halves, so that a failing run stops no other."""
-        keys = result.keys
-        at = next(i for i, group in enumerate(self.groups) if keys[0] in group)
-        self.groups[at : at + 1] = [keys[: len(keys) // 2], keys[len(keys) // 2 :]]
-        reason = f"{result.reason}; {len(keys)} runs in lockstep are divided into two groups"
-        self._emit("retry", self.pending[keys[0]], reason=reason)
 
     def _give_up(self, node: Node, reason: str) -> None:
         del self.pending[node.key]
@@ -207,33 +180,6 @@ class _Driver:
             n_done = self.outcome.n_cached + self.outcome.n_done
             event = Event(what, node, seconds, reason, n_done, self.outcome.n_runs)
             self.on_event(event)
-
-
-def _groups(plan: Plan, options: RunOptions) -> list[tuple[str, ...]]:
-    """Return keys of runs that are executed together.
-
-    All runs of the plan are used, not only the remaining ones, so that an interrupted campaign
-    trains the same policies together: on CUDA the group may change last digits.
-    """
-    alike: dict[Lockstep | str, list[str]] = {}
-    for node in plan.nodes.values():
-        alike.setdefault(node.lockstep or node.key, []).append(node.key)
-    groups = []
-    for keys in alike.values():
-        n_parts = math.ceil(len(keys) / _n_lockstep(len(keys), options))
-        n_each = math.ceil(len(keys) / n_parts)
-        groups += [tuple(keys[at : at + n_each]) for at in range(0, len(keys), n_each)]
-    return groups
-
-
-def _n_lockstep(n_alike: int, options: RunOptions) -> int:
-    """Return the number of policies per group: by default a GPU's share, 1 on a CPU."""
-    where = options.workers
-    if options.n_lockstep is not None:
-        return options.n_lockstep
-    is_here = where.slurm is None and where.scheduler is None
-    n_gpus = len(count_gpus(where.device)) if is_here else 0
-    return min(math.ceil(n_alike / n_gpus), _MOST_TOGETHER) if n_gpus else 1
 
 
 def _is_seen(node: Node) -> bool:

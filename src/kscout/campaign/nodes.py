@@ -27,17 +27,6 @@ _FORMAT = 1
 
 @final
 @dataclass(frozen=True)
-class Lockstep:
-    """Equal for runs that one command can execute together, each into its own folder."""
-
-    words: tuple[str, ...]
-    """The common command, to which each run adds its own `--config` and `--out`."""
-    alike: str
-    """A hash of the shared settings."""
-
-
-@final
-@dataclass(frozen=True)
 class Node:
     """One run: a command of kscout that fills one folder.
 
@@ -64,8 +53,6 @@ class Node:
     """Texts that the command reads, by name; they are written to the folder first."""
     group: str = ""
     """Runs of one kind and group take similar time."""
-    lockstep: Lockstep | None = None
-    """Execution together with others; None for a single run."""
 
     @property
     def folder(self) -> Path:
@@ -81,12 +68,6 @@ class Node:
     @property
     def log(self) -> Path:
         return self.folder / LOG
-
-    @property
-    def own_words(self) -> tuple[str, ...]:
-        """Return its own part of a command: the files of settings, and the output folder."""
-        configs = [word for name in self.files for word in ("--config", str(self.folder / name))]
-        return (*configs, "--out", str(self.output))
 
     def record(self) -> dict[str, Any]:
         """Return the content of `node.json` and of the campaign's index."""
@@ -215,7 +196,8 @@ def make_node(
         files=files or {},
         group=group,
     )
-    return replace(node, command=(*words, *node.own_words))
+    configs = [word for name in node.files for word in ("--config", str(node.folder / name))]
+    return replace(node, command=(*words, *configs, "--out", str(node.output)))
 
 
 def name_of(part: Node | Source) -> str:

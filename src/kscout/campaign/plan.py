@@ -9,7 +9,6 @@ from kscout.campaign.analyses import analysis_nodes, spanning_nodes
 from kscout.campaign.file import Evaluation, GivenStore, MadeStore, Store
 from kscout.campaign.grid import Grid, Network
 from kscout.campaign.nodes import (
-    Lockstep,
     Node,
     Setting,
     Source,
@@ -65,9 +64,6 @@ class Plan:
     def add(self, node: Node) -> Node:
         """Add a run; an existing one is unchanged."""
         use = flags({"use": self.use})
-        if node.lockstep is not None:
-            together = replace(node.lockstep, words=(*use, *node.lockstep.words))
-            node = replace(node, lockstep=together)
         return self.nodes.setdefault(node.key, replace(node, command=(*use, *node.command)))
 
     def of_kind(self, kind: str) -> list[Node]:
@@ -228,7 +224,7 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
     if setting.horizon.size is None:
         # Otherwise the command would restrict the run to the image size of its default preset.
         words += flags(setting.columns)
-    node = make_node(
+    return make_node(
         root,
         "policy",
         f"{file_name(training.label)}-seed{training.seed}",
@@ -240,11 +236,6 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
         files={SETTINGS: to_toml(config)},
         group=f"{training.method}, {setting.label}",
     )
-    shared = to_table(config)
-    for name in ("seed", *training.varied):
-        del shared["training"][name]
-    together = ("train", "policies", *setting.words)
-    return replace(node, lockstep=Lockstep(together, address("policy", shared, {})))
 
 
 def _evaluation(

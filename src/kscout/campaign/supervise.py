@@ -1,11 +1,11 @@
 """Run a command that must end with its caller. Only the standard library is used.
 
-    python supervise.py DESCRIPTOR,... COMMAND...
+    python supervise.py DESCRIPTOR COMMAND...
 
 Standard input is a pipe that the caller holds open: when it closes, because the caller ended for
 any reason, the command and all its child processes are killed. If this process itself is killed,
-the system kills the command. The descriptors, locks of the runs' folders, are inherited, so that
-the locks are held as long as any part of the command lives.
+the system kills the command. The descriptor, the lock of the run's folder, is inherited, so that
+the lock is held as long as any part of the command lives.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import threading
 _PR_SET_PDEATHSIG = 1
 
 
-def main(descriptors: list[int], command: list[str]) -> int:
+def main(descriptor: int, command: list[str]) -> int:
     """Run the command to its end and return its exit code, 128 + signal if it was killed."""
     # Loaded before the fork, because no library should be opened between fork and exec.
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -32,7 +32,7 @@ def main(descriptors: list[int], command: list[str]) -> int:
         command,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        pass_fds=descriptors,
+        pass_fds=[descriptor],
         preexec_fn=die_with_parent,
     )
     threading.Thread(target=_kill_at_end_of_input, args=(child.pid,), daemon=True).start()
@@ -53,4 +53,4 @@ def _kill_group(group: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main([int(one) for one in sys.argv[1].split(",")], sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

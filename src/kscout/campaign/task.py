@@ -1,13 +1,12 @@
-"""Execution of runs in a worker: under their folders' locks, in a process that ends with it."""
+"""Execution of a run in a worker: under its folder's lock, in a process that ends with it."""
 
 import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -22,10 +21,9 @@ _TAIL_BYTES = 8192
 @final
 @dataclass(frozen=True)
 class Task:
-    """Everything that a worker needs for its runs, possibly on another machine."""
+    """Everything that a worker needs for a run, possibly on another machine."""
 
-    nodes: tuple[Node, ...]
-    """One run, or several that one command executes in lockstep."""
+    node: Node
     needs: tuple[Path, ...] = ()
     """Files that exist if the inputs do."""
     program: tuple[str, ...] = ()
@@ -36,32 +34,21 @@ class Task:
     """The folder that all other paths are relative to."""
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(node.key for node in self.nodes)
+    def folder(self) -> Path:
+        return self.cwd / self.node.folder
 
     @property
-    def folders(self) -> list[Path]:
-        return [self.cwd / node.folder for node in self.nodes]
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """Return the arguments of `kscout`."""
-        first = self.nodes[0]
-        if len(self.nodes) == 1 or first.lockstep is None:
-            return first.command
-        return (*first.lockstep.words, *(word for node in self.nodes for word in node.own_words))
-
-    def product(self, node: Node) -> Path:
-        """Return the file that proves that a run is complete."""
-        return self.cwd / node.output / node.product
+    def product(self) -> Path:
+        """Return the file that proves that the run is complete."""
+        return self.cwd / self.node.output / self.node.product
 
 
 @final
 @dataclass(frozen=True)
 class Result:
-    """Outcome of a task: all its runs succeeded, or none."""
+    """Outcome of a task."""
 
-    keys: tuple[str, ...]
+    key: str
     is_done: bool
     seconds: float = 0.0
     reason: str = ""
@@ -71,70 +58,54 @@ class Result:
 
 
 def run_task(task: Task) -> Result:
-    """Execute the unfinished runs; the result contains any error."""
+    """Execute an unfinished run; the result contains any error."""
+    key = task.node.key
     try:
-        with ExitStack() as stack:
-            # With waiting, because processes of a killed worker may end with a delay.
-            locks = [
-                stack.enter_context(locked(folder, wait=True)) for folder in sorted(task.folders)
-            ]
-            waiting = [
-                node
-                for node in task.nodes
-                if not is_done(task.cwd / node.folder, task.product(node))
-            ]
-            if not waiting:
-                return Result(task.keys, is_done=True)
-            result = _run_locked(replace(task, nodes=tuple(waiting)), locks)
-            return replace(result, keys=task.keys)
+        # With waiting, because processes of a killed worker may end with a delay.
+        with locked(task.folder, wait=True) as lock:
+            if is_done(task.folder, task.product):
+                return Result(key, is_done=True)
+            return _run_locked(task, lock)
     except OSError as error:
-        reason = f"{error.strerror or error} ({error.filename or task.folders[0]})"
-        return Result(task.keys, is_done=False, reason=reason)
+        reason = f"{error.strerror or error} ({error.filename or task.folder})"
+        return Result(key, is_done=False, reason=reason)
 
 
-def _run_locked(task: Task, locks: Sequence[int]) -> Result:
+def _run_locked(task: Task, lock: int) -> Result:
+    node, folder = task.node, task.folder
     for path in task.needs:
         if not (task.cwd / path).is_file():
             reason = f"{path} was deleted during the campaign; run it again, or restore the file"
             return _failed(task, reason, is_final=True)
     started = time.time()
-    for node, folder in zip(task.nodes, task.folders, strict=True):
-        (folder / FAILED).unlink(missing_ok=True)
-        (folder / DONE).unlink(missing_ok=True)
-        for name, text in node.files.items():
-            write_text(folder / name, text)
-        write_json(folder / NODE, {**node.record(), "started": now(), "started_s": started})
-    code = _run_command(task, locks)
+    (folder / FAILED).unlink(missing_ok=True)
+    (folder / DONE).unlink(missing_ok=True)
+    for name, text in node.files.items():
+        write_text(folder / name, text)
+    write_json(folder / NODE, {**node.record(), "started": now(), "started_s": started})
+    code = _run_command(task, lock)
     seconds = time.time() - started
-    missing = [path for path in map(task.product, task.nodes) if not path.is_file()]
-    if code != 0 or missing:
-        product = missing[0] if missing else Path()
-        return _failed(task, _reason(task.folders[0] / LOG, code, product))
-    for folder in task.folders:
-        write_json(folder / DONE, {"date": now(), "seconds": round(seconds, 2)})
-    return Result(task.keys, is_done=True, seconds=seconds)
+    if code != 0 or not task.product.is_file():
+        return _failed(task, _reason(folder / LOG, code, task.product))
+    write_json(folder / DONE, {"date": now(), "seconds": round(seconds, 2)})
+    return Result(node.key, is_done=True, seconds=seconds)
 
 
-def _run_command(task: Task, locks: Sequence[int]) -> int:
+def _run_command(task: Task, lock: int) -> int:
     program = task.program or (sys.executable, "-P", "-m", "kscout")
-    command = [*program, *task.command]
+    command = [*program, *task.node.command]
     # Lines of progress are logged immediately, and messages are on one line.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "500", **task.environment}
-    first, *others = task.folders
-    head = f"== {now()}, attempt {task.attempt}: "
-    for folder in others:
-        with (folder / LOG).open("a", encoding="utf-8") as log:
-            log.write(f"{head}in lockstep with {first.name}, see {first / LOG}\n")
-    with (first / LOG).open("ab") as log:
-        log.write(os.fsencode(f"{head}{shlex.join(command)}\n"))
+    with (task.folder / LOG).open("ab") as log:
+        log.write(os.fsencode(f"== {now()}, attempt {task.attempt}: {shlex.join(command)}\n"))
         log.flush()
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", supervise.__file__, ",".join(map(str, locks)), *command],
+            [sys.executable, "-I", "-S", supervise.__file__, str(lock), *command],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=locks,
+            pass_fds=[lock],
             cwd=task.cwd,
             env=environment,
         )
@@ -148,9 +119,8 @@ def _run_command(task: Task, locks: Sequence[int]) -> int:
 
 def _failed(task: Task, reason: str, *, is_final: bool = False) -> Result:
     record = {"date": now(), "reason": reason, "attempt": task.attempt}
-    for folder in task.folders:
-        write_json(folder / FAILED, record)
-    return Result(task.keys, is_done=False, reason=reason, is_final=is_final)
+    write_json(task.folder / FAILED, record)
+    return Result(task.node.key, is_done=False, reason=reason, is_final=is_final)
 
 
 def _reason(log: Path, code: int, product: Path) -> str:

@@ -117,7 +117,7 @@ class DaskPool(Pool):
         return max(1, sum(self.client.nthreads().values()))
 
     def submit(self, task: Task) -> None:
-        name = f"{task.nodes[0].kind}-{task.keys[0]}-{len(task.keys)}-{task.attempt}-{os.getpid()}"
+        name = f"{task.node.kind}-{task.node.key}-{task.attempt}-{os.getpid()}"
         future = self.client.submit(run_task, task, key=name, pure=False)
         # The scheduler forgets tasks whose future is deleted.
         self._futures[name] = future, task
@@ -146,8 +146,8 @@ class DaskPool(Pool):
             return future.result()
         if isinstance(error, KilledWorker):
             reason = "its workers failed repeatedly, often because of too little memory"
-            return Result(task.keys, is_done=False, reason=reason, is_final=len(task.keys) == 1)
-        return Result(task.keys, is_done=False, reason=f"{type(error).__name__}: {error}")
+            return Result(task.node.key, is_done=False, reason=reason, is_final=True)
+        return Result(task.node.key, is_done=False, reason=f"{type(error).__name__}: {error}")
 
 
 def count_gpus(device: str) -> list[str]:

@@ -29,7 +29,7 @@ from kscout.cli.report import report
 from kscout.cli.serve import serve
 from kscout.cli.threads import share_the_machine
 from kscout.cli.train_joint import train_joint
-from kscout.cli.train_policy import train_policy, train_together
+from kscout.cli.train_policy import train_policy
 from kscout.cli.zoo import zoo
 from kscout.errors import KScoutError
 
@@ -96,7 +96,6 @@ app.command()(demo)
 data.app.command("export")(export_images)
 app.add_typer(data.app, name="data", help=_DATA)
 train.app.command("policy")(train_policy)
-train.app.command("policies")(train_together)
 train.app.command("joint")(train_joint)
 app.add_typer(train.app, name="train", help=_TRAIN)
 app.command()(evaluate)

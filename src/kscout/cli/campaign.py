@@ -41,15 +41,6 @@ def run(
             "interface, or any long option of sbatch; repeatable.",
         ),
     ] = None,
-    lockstep: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Largest number of policies trained together in one process. "
-            "[default: all seeds and gammas "
-            "of a setting that fit a GPU, up to 32; 1 on a CPU, SLURM or a given scheduler]",
-        ),
-    ] = None,
     retries: Annotated[int, typer.Option(help="Further attempts for a failed run.")] = 1,
     report: Annotated[
         bool, typer.Option(help="Write report.html to the folder after the last run.")
@@ -67,7 +58,7 @@ def run(
     plan = plan_of(file, out, device)
     where = WorkerOptions(workers, device, scheduler, _pairs(slurm))
     with events_shown(plan) as on_event:
-        options = RunOptions(where, retries, n_lockstep=lockstep)
+        options = RunOptions(where, retries)
         outcome = run_campaign(plan, options, file=str(file), on_event=on_event)
     page = write_page(plan, outcome) if report else None
     print_outcome(plan, outcome, page, as_json)

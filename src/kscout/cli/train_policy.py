@@ -1,4 +1,4 @@
-"""`kscout train policy` and `kscout train policies`."""
+"""`kscout train policy`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -69,9 +69,7 @@ def train_policy(
     ] = None,
     gamma: Annotated[
         list[float] | None,
-        typer.Option(
-            help="Discount of ngreedy; several are trained together, in OUT/gamma-G. (default: 1)"
-        ),
+        typer.Option(help="Discount of ngreedy; several: each into OUT/gamma-G. (default: 1)"),
     ] = None,
     preset: Preset = _PRESET,
     initial: Annotated[
@@ -107,7 +105,7 @@ def train_policy(
     Example: kscout train policy --data stores/knee --reconstructor runs/unet --out runs/greedy
     """
     from kscout.data.store import Store
-    from kscout.training.policy import train_policies
+    from kscout.training.several import train_policies
 
     flags |= {"policy.name": policy, "training.method": method}
     flags |= {"training.gamma": gamma[0] if gamma else None}
@@ -140,40 +138,6 @@ def _start(initial: str, n_initial: int | None, data: Path) -> dict[str, Any]:
         )
     (start,) = starts
     return {"acquisition.n_initial": len(start), "acquisition.initial": columns_text(start)}
-
-
-def train_together(
-    data: options.TrainingStore,
-    reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
-    config: Annotated[
-        list[Path], typer.Option(help="TOML file of a policy's settings; one per policy.")
-    ],
-    out: Annotated[
-        list[Path], typer.Option(help="Run folder; one per policy, in the order of the files.")
-    ],
-    device: options.Device = "auto",
-    as_json: options.AsJson = False,
-) -> None:
-    """Train policies in lockstep, each with its own file and folder, as campaigns do.
-
-    Their settings may differ in the seed and in the settings that their estimator lists, such as
-    gamma.
-
-    Example: kscout train policies --data stores/knee --reconstructor runs/unet --config a.toml
-    --out runs/a --config b.toml --out runs/b
-    """
-    from kscout.data.store import Store
-    from kscout.training.policy import train_policies
-
-    if len(config) != len(out):
-        raise ConfigError(
-            f"{len(config)} --config and {len(out)} --out; give one of each per policy"
-        )
-    store = Store.open(data)
-    configs = [resolve_policy(_PRESET, file, [], {}) for file in config]
-    with training_progress() as on_step:
-        runs = train_policies(configs, store, reconstructor, out, device=device, on_step=on_step)
-    print_runs(runs, as_json=as_json)
 
 
 def resolve_policy(

@@ -63,7 +63,7 @@ class PolicyTraining:
 
     @property
     def varied(self) -> dict[str, Any]:
-        """The estimator's own settings in which runs in lockstep may differ, besides the seed."""
+        """Settings of the estimator in which runs of one command may differ, besides the seed."""
         return {name: getattr(self, name) for name in ESTIMATORS[self.method].varies}
 
     @property

@@ -164,19 +164,19 @@ def trainable_reconstructions() -> list[str]:
 ESTIMATORS = Table(
     "estimator",
     group="kscout.estimators",
-    base="kscout.training.estimators:Estimator",
+    base="kscout.training.algorithms:Estimator",
     make=EstimatorEntry,
     room="kscout.training",
     entries={
         "greedy": EstimatorEntry(
-            "estimators.greedy:Greedy",
+            "algorithms.greedy:Greedy",
             "the paper's greedy estimator: the gain of the next column",
             settings="kscout.config.policy:GreedyTraining",
             title="greedy",
             label="greedy",
         ),
         "ngreedy": EstimatorEntry(
-            "estimators.non_greedy:NonGreedy",
+            "algorithms.non_greedy:NonGreedy",
             "the paper's non-greedy estimator: discounted gains until the end",
             settings="kscout.config.policy:NonGreedyTraining",
             title="non-greedy",
@@ -184,7 +184,7 @@ ESTIMATORS = Table(
             varies=("gamma",),
         ),
         "dense": EstimatorEntry(
-            "estimators.dense:Dense",
+            "algorithms.dense:Dense",
             "regression on the gains of many columns at each state",
             settings="kscout.config.policy:DenseTraining",
             title="dense",
@@ -192,7 +192,7 @@ ESTIMATORS = Table(
             policy="column",
         ),
         "posterior": EstimatorEntry(
-            "estimators.posterior:Posterior",
+            "algorithms.posterior:Posterior",
             "posterior sampler: columns are tried on sampled images",
             settings="kscout.config.posterior:PosteriorTraining",
             title="posterior",
@@ -200,7 +200,7 @@ ESTIMATORS = Table(
             policy="posterior",
         ),
         "ensemble": EstimatorEntry(
-            "estimators.ensemble:Ensemble",
+            "algorithms.ensemble:Ensemble",
             "per-step weights of several trained policies, by non-negative least squares",
             settings="kscout.config.ensemble:EnsembleTraining",
             title="ensemble",

@@ -38,25 +38,18 @@ class Kept:
 
 
 @final
-class Room:
-    """Memory for activations, which is reused: the system would zero new memory page by page."""
-
-    def __init__(self) -> None:
-        self.taken: tuple[list[Passed], Tensor, Tensor] | None = None
-
-
-@final
 class KeptConvPolicy(Policy):
     """A view of a `ConvPolicy` on a CPU; without compiled kernels it behaves like the policy.
 
     Args:
         policy: the network.
-        room: shared by policies of one shape that cache features in turn, not at the same time.
     """
 
-    def __init__(self, policy: ConvPolicy, room: Room | None = None) -> None:
+    def __init__(self, policy: ConvPolicy) -> None:
         super().__init__()
-        self.policy, self.room = policy, room or Room()
+        self.policy = policy
+        self.memory: tuple[list[Passed], Tensor, Tensor] | None = None
+        """Memory for activations, which is reused: the system would zero new memory by pages."""
         convolutions = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
         self.weights: list[Tensor] = [layer.weight for layer in convolutions]
         self.biases: list[Tensor] = [x.bias for x in convolutions if x.bias is not None]
@@ -86,11 +79,10 @@ class KeptConvPolicy(Policy):
         is_short = not 0 < self.n_bytes_kept(n_images) <= n_bytes
         if is_short or serving("policy", policy_request(self.policy)) != "c":
             return 0
-        taken = self.room.taken
-        if taken is None or len(taken[-1]) < n_images:
-            taken = self.room.taken = self._reserve(n_images)
+        if self.memory is None or len(self.memory[-1]) < n_images:
+            self.memory = self._reserve(n_images)
         weights = [packed(weight) for weight in self.weights]
-        self.kept = Kept(weights, *taken)
+        self.kept = Kept(weights, *self.memory)
         return n_images
 
     def n_bytes_kept(self, n_images: int) -> int:

@@ -3,7 +3,7 @@
 The errors of policies differ: a posterior sampler models the present slice, gain regression the
 baseline gains of columns. With members' gains S_m the ensemble predicts G = sum_m w_m S_m + c. The
 weights w and the constant c depend on the number of acquired columns, and
-`kscout.training.estimators.ensemble` fits them.
+`kscout.training.algorithms.ensemble` fits them.
 
 From few columns the largest immediate gain is a poor choice. With an `order` the first columns
 are those of that order, the same for all slices; the sum decides all later ones.

@@ -5,7 +5,7 @@ columns, so that gradients need no second forward pass; the plain one caches not
 every policy.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, final, runtime_checkable
 
 import torch
@@ -16,7 +16,7 @@ from kscout.core import Observation, Policy
 from kscout.kernels.registry import build
 from kscout.policies.conv import ConvPolicy, policy_request
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
-from kscout.policies.conv_kept import KeptConvPolicy, Room
+from kscout.policies.conv_kept import KeptConvPolicy
 from kscout.policies.mixed_precision import MixedPrecision
 
 
@@ -101,22 +101,15 @@ def in_precision(policy: Policy, precision: str) -> Policy:
     return view
 
 
-def views_of(
-    policies: Sequence[Policy], *, device: torch.device, precision: str, compiles: bool
-) -> list[View]:
-    """Return the fastest view of each policy.
+def view_of(policy: Policy, *, device: torch.device, precision: str, compiles: bool) -> View:
+    """Return the fastest view of a policy.
 
     Args:
-        policies: of one class and shape.
+        policy: on its device.
         device: device of the training.
         precision: `fp32`, or on CUDA another value for 16-bit passes.
         compiles: whether torch.compile builds 16-bit passes that have no kernels.
     """
-    room = Room()
-    return [_view(policy, room, device, precision, compiles) for policy in policies]
-
-
-def _view(policy: Policy, room: Room, device: torch.device, precision: str, compiles: bool) -> View:
     is_half = device.type == "cuda" and precision != "fp32"
 
     def plain() -> View:
@@ -126,7 +119,7 @@ def _view(policy: Policy, room: Room, device: torch.device, precision: str, comp
         return plain()
     makers: dict[str, Callable[[], View]] = {
         "cuda": lambda: HalfPrecisionConvPolicy(policy),
-        "c": lambda: KeptConvPolicy(policy, room),
+        "c": lambda: KeptConvPolicy(policy),
         "torch": plain,
     }
     return build("policy", policy_request(policy), makers)

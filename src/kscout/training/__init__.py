@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from kscout.config import PolicyTraining as PolicyTraining
     from kscout.config import ReconstructorConfig as ReconstructorConfig
     from kscout.config import ReconstructorTraining as ReconstructorTraining
-    from kscout.training.estimators import EpochResult as EpochResult
-    from kscout.training.estimators import Estimator as Estimator
-    from kscout.training.estimators import PolicyTrainee as PolicyTrainee
-    from kscout.training.estimators.gradient import Batch as Batch
-    from kscout.training.estimators.gradient import Draws as Draws
-    from kscout.training.estimators.gradient import GradientEstimator as GradientEstimator
-    from kscout.training.estimators.gradient import action_draws as action_draws
-    from kscout.training.estimators.gradient import n_draws as n_draws
-    from kscout.training.estimators.recording import Estimate as Estimate
-    from kscout.training.estimators.recording import Recording as Recording
+    from kscout.training.algorithms import EpochResult as EpochResult
+    from kscout.training.algorithms import Estimator as Estimator
+    from kscout.training.algorithms import PolicyTrainee as PolicyTrainee
+    from kscout.training.algorithms.gradient import Batch as Batch
+    from kscout.training.algorithms.gradient import Draws as Draws
+    from kscout.training.algorithms.gradient import GradientEstimator as GradientEstimator
+    from kscout.training.algorithms.gradient import action_draws as action_draws
+    from kscout.training.algorithms.gradient import n_draws as n_draws
+    from kscout.training.algorithms.recording import Estimate as Estimate
+    from kscout.training.algorithms.recording import Recording as Recording
     from kscout.training.fixed_order import FixedOrderResult as FixedOrderResult
     from kscout.training.fixed_order import fit_fixed_order as fit_fixed_order
     from kscout.training.joint.sampler import Sampler as Sampler
     from kscout.training.joint.train import train_joint as train_joint
-    from kscout.training.policy import train_policies as train_policies
     from kscout.training.policy import train_policy as train_policy
     from kscout.training.policy_gradient import advantages as advantages
     from kscout.training.policy_gradient import greedy_loss as greedy_loss
     from kscout.training.policy_gradient import non_greedy_loss as non_greedy_loss
     from kscout.training.policy_gradient import returns_to_go as returns_to_go
     from kscout.training.reconstructor import train_reconstructor as train_reconstructor
+    from kscout.training.several import train_policies as train_policies
 
 _MODULES = {
     "kscout.config": (
@@ -53,15 +53,16 @@ _MODULES = {
         "GreedyTraining JointConfig JointTraining NonGreedyTraining PolicyConfig "
         "PolicyTraining ReconstructorConfig ReconstructorTraining"
     ),
-    "kscout.training.estimators.gradient": "Batch Draws GradientEstimator action_draws n_draws",
-    "kscout.training.estimators": "EpochResult Estimator PolicyTrainee",
-    "kscout.training.estimators.recording": "Estimate Recording",
+    "kscout.training.algorithms.gradient": "Batch Draws GradientEstimator action_draws n_draws",
+    "kscout.training.algorithms": "EpochResult Estimator PolicyTrainee",
+    "kscout.training.algorithms.recording": "Estimate Recording",
     "kscout.training.fixed_order": "FixedOrderResult fit_fixed_order",
     "kscout.training.joint.sampler": "Sampler",
     "kscout.training.policy_gradient": "advantages greedy_loss non_greedy_loss returns_to_go",
     "kscout.training.joint.train": "train_joint",
-    "kscout.training.policy": "train_policies train_policy",
+    "kscout.training.policy": "train_policy",
     "kscout.training.reconstructor": "train_reconstructor",
+    "kscout.training.several": "train_policies",
 }
 
 __getattr__, __dir__, __all__ = on_first_use(__name__, _MODULES)

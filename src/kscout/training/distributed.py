@@ -161,20 +161,6 @@ def sum_over_processes(value: Tensor) -> Tensor:
     return total
 
 
-def gathered(mine: Shaped[Tensor, "part *_"], n_all: int) -> Shaped[Tensor, "batch *_"]:
-    """Return, in every process, the whole of a batch of which each has its share.
-
-    Args:
-        mine: this process's share, as `share` gives it; it may be empty.
-        n_all: length of the whole.
-    """
-    if n_processes() == 1:
-        return mine
-    whole = mine.new_zeros(n_all, *mine.shape[1:])
-    share(whole).copy_(mine)
-    return sum_over_processes(whole)
-
-
 def from_main(value: Value) -> Value:
     """Return the main process's value in every process; a failure there must be sent as one."""
     if n_processes() == 1:

@@ -161,3 +161,17 @@ def _check_counts(n_slices: int, n_slices_per_step: int | None, n_candidates: in
     for name, count in (("n_slices_per_step", n_slices_per_step), ("n_candidates", n_candidates)):
         if count is not None and count < 1:
             raise ConfigError(f"{name} = {count} tries nothing; give 1 or more, or leave it out")
+
+
+def carried_on(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:
+    """Replace NaN, the gains of columns that the order has measured and a policy may not have.
+
+    Such a column keeps its previous gain, but gets at least the best gain of the columns left,
+    since it was the best before. Columns of the start get the best gain of the first row.
+    """
+    filled: list[Tensor] = []
+    for row in gains:
+        best = row.nan_to_num(-torch.inf).amax()
+        before = torch.maximum(filled[-1], best) if filled else best
+        filled.append(torch.where(row.isnan(), before, row))
+    return torch.stack(filled)

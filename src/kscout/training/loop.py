@@ -33,7 +33,7 @@ SAVE_EVERY_S = 180.0
 @final
 @dataclass(frozen=True)
 class EpochResult:
-    """What an epoch gave for one trainee; both parts go into its line of metrics."""
+    """Scores and counts of an epoch; both go into its line of metrics."""
 
     scores: Mapping[str, float]
     """Means over the epoch, e.g. `train_ssim`."""
@@ -42,61 +42,61 @@ class EpochResult:
 
 
 class Course(ABC, Generic[ModuleT, ConfigT]):
-    """How trainees are taken through an epoch.
+    """One way to train a module, step by step.
 
-    A new one implements `take_step` and `end_epoch`. One that carries more than weights from step
-    to step (a running mean, a replay buffer) also gives `state` and `restore`, and one whose
-    weights at validation are not those that it trains (their moving average) gives `evaluated`.
-    Sums over an epoch are added by `add`, because a checkpoint can be written after any step.
+    A subclass implements `take_step` and `end_epoch`. If more than weights is carried from step to
+    step (a moving average, a replay buffer), it also implements `state` and `restore`; if the
+    weights at validation are not the trained ones (but their moving average), `evaluated`. Sums
+    over an epoch are added by `add`, because a checkpoint can be written after any step.
 
     Args:
-        trainees: what learns; several differ in settings that leave their batches alike.
-        n_slices: of the training data.
+        trainee: the module in training.
+        n_slices: number of training slices.
     """
 
     n_steps: int
-    """Optimizer steps of an epoch."""
+    """Steps of an epoch."""
     typical_epoch: int | None = None
-    """The first epoch that takes as long as those after it; None where all do, and all steps."""
+    """The first epoch with the duration of later ones; None if all epochs and steps are alike."""
 
-    def __init__(self, trainees: Sequence[Trainee[ModuleT, ConfigT]], n_slices: int) -> None:
-        self.trainees = trainees
-        self.n_steps = n_steps_of(n_slices, trainees[0].config.training.batch_size)
-        self.sums: list[dict[str, Tensor]] = [{} for _ in trainees]
-        """Sums of each trainee over the steps of this epoch."""
+    def __init__(self, trainee: Trainee[ModuleT, ConfigT], n_slices: int) -> None:
+        self.trainee, self.config = trainee, trainee.config
+        self.n_steps = n_steps_of(n_slices, trainee.config.training.batch_size)
+        self.sums: dict[str, Tensor] = {}
+        """Sums over the steps of this epoch."""
         self.n_taken, self.is_between, self.saved_s = 0, True, time.monotonic()
         self.means: dict[str, Tensor] = {}
-        """Means of the first trainee over the batch of the last step, to be shown."""
+        """Means over the batch of the last step, for display."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Make the draws of an epoch, counted from 1."""
+        """Draw the random numbers of an epoch, counted from 1."""
 
     @abstractmethod
     def take_step(self, epoch: int, step: int) -> None:
-        """Take one step of all trainees, counted from 0."""
+        """Take one step, counted from 0."""
 
     @abstractmethod
-    def end_epoch(self, epoch: int) -> list[EpochResult]:
-        """Return the results of an epoch for each trainee, from its sums."""
+    def end_epoch(self, epoch: int) -> EpochResult:
+        """Return the result of an epoch, from its sums."""
 
     def n_steps_in(self, epoch: int) -> int:
         """Return the number of steps of an epoch."""
         return self.n_steps
 
-    def add(self, number: int, **values: Tensor) -> None:
-        """Add to the sums of a trainee over this epoch."""
-        sums = self.sums[number]
+    def add(self, **values: Tensor) -> None:
+        """Add to the sums over this epoch."""
         for name, value in values.items():
-            sums[name] = sums[name] + value if name in sums else value.clone()
+            known = self.sums.get(name)
+            self.sums[name] = value.clone() if known is None else known + value
 
-    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
-        """Take the steps of an epoch that are left; return the results for each trainee.
+    def train_epoch(self, epoch: int, on_step: OnStep) -> EpochResult:
+        """Take the steps of an epoch that are left.
 
         Args:
             epoch: counted from 1.
-            on_step: called after each optimizer step.
+            on_step: called after each step.
         """
-        training, n_steps = self.trainees[0].config.training, self.n_steps_in(epoch)
+        training, n_steps = self.config.training, self.n_steps_in(epoch)
         self._resume(n_steps)
         self.begin_epoch(epoch)
         for step in range(self.n_taken, n_steps):
@@ -112,150 +112,122 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
 
     def _resume(self, n_steps: int) -> None:
         """Restore the steps and sums of an epoch that was saved in part."""
-        parts, device = [x.part for x in self.trainees], next(self.trainees[0].module.parameters())
-        self.n_taken = parts[0].get("step", 0)
-        if parts[0].get("n_steps", n_steps) != n_steps:
+        part, device = self.trainee.part, next(self.trainee.module.parameters()).device
+        self.n_taken = part.get("step", 0)
+        if part.get("n_steps", n_steps) != n_steps:
             raise RunError(
-                f"the checkpoint was saved inside an epoch of {parts[0]['n_steps']} steps, and here"
-                f" it has {n_steps}; resume on the kind of device that it was saved on"
+                f"the checkpoint was saved inside an epoch of {part['n_steps']} steps, and here "
+                f"it has {n_steps}; resume on the kind of device that it was saved on"
             )
-        self.sums = [{x: y.to(device.device) for x, y in p.get("sums", {}).items()} for p in parts]
+        self.sums = {name: value.to(device) for name, value in part.get("sums", {}).items()}
 
     def save_part(self, epoch: int) -> None:
-        """Write checkpoints inside an epoch, with one process and between two steps."""
-        is_new = self.n_taken > self.trainees[-1].part.get("step", 0)
+        """Write a checkpoint inside an epoch, with one process and between two steps."""
+        is_new = self.n_taken > self.trainee.part.get("step", 0)
         if not (is_new and self.is_between) or n_processes() > 1:
             return
-        for number, trainee in enumerate(self.trainees):
-            sums = {name: value.cpu() for name, value in self.sums[number].items()}
-            part = {"step": self.n_taken, "n_steps": self.n_steps_in(epoch), "sums": sums}
-            trainee.keep_part(part, self.state(number))
+        sums = {name: value.cpu() for name, value in self.sums.items()}
+        part = {"step": self.n_taken, "n_steps": self.n_steps_in(epoch), "sums": sums}
+        self.trainee.keep_part(part, self.state())
         self.saved_s = time.monotonic()
 
-    def evaluated(self, number: int) -> ModuleT:
-        """Return a trainee's module with the weights to validate and to write."""
-        return self.trainees[number].module
+    def evaluated(self) -> ModuleT:
+        """Return the module with the weights to validate and to write."""
+        return self.trainee.module
 
-    def begins_able(self, number: int) -> bool:
-        """Return whether a trainee chooses well before its first epoch, which is then validated."""
-        return self.trainees[number].start is not None
+    def begins_able(self) -> bool:
+        """Return whether the module is validated before its first epoch, as it is no random one."""
+        return self.trainee.start is not None
 
-    def rate(self, number: int, epoch: int) -> float:
-        """Return a trainee's step size in an epoch, for its record."""
-        return self.trainees[number].rate(epoch)
+    def rate(self, epoch: int) -> float:
+        """Return the learning rate of an epoch, for its record."""
+        return self.trainee.rate(epoch)
 
-    def state(self, number: int) -> dict[str, Any]:
-        """Return what a trainee's checkpoint must hold besides module and optimizer."""
+    def state(self) -> dict[str, Any]:
+        """Return the content of a checkpoint besides module and optimizer."""
         return {}
 
-    def restore(self, number: int, state: dict[str, Any]) -> None:
-        """Take back what `state` gave, so that training goes on alike; empty at the beginning."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the content of `state`; it is empty at the beginning of a training."""
 
 
 CourseT = TypeVar("CourseT", bound=Course[Any, Any])
 
 
 def train_epochs(
-    trainees: Sequence[Trainee[Any, Any]],
-    make_course: Callable[[Sequence[Trainee[Any, Any]]], CourseT],
-    validate: Callable[[CourseT, int], Mapping[str, float]],
+    course: CourseT,
+    validate: Callable[[CourseT], Mapping[str, float]],
     *,
     picture: Callable[[CourseT], Tensor],
     device: torch.device,
     on_step: OnStep,
 ) -> None:
-    """Train to the last epoch and close the runs.
+    """Train to the last epoch and close the run.
 
     SIGINT and SIGTERM take effect between two steps, where a checkpoint is written.
 
     Args:
-        trainees: those that are not finished.
-        make_course: how such trainees learn together.
-        validate: means over held-out slices of one trainee of a course, `val_ssim` among them; the
-            first decides which epoch is best.
-        picture: what `on_step` may show of the first trainee of a course after an epoch.
-        device: where they learn.
-        on_step: called after each optimizer step, and with the epoch's record after each epoch.
+        course: how a module trains that is not finished.
+        validate: means over held-out slices, `val_ssim` among them; the first selects the best
+            epoch.
+        picture: an image of the progress, which `on_step` may show after an epoch.
+        device: device of the training.
+        on_step: called after each step, and with the epoch's record after each epoch.
     """
-    n_epochs = trainees[0].config.training.n_epochs
-    course: CourseT | None = None
+    trainee = course.trainee
     try:
-        for epoch in range(min(trainee.n_done for trainee in trainees) + 1, n_epochs + 1):
-            for active in _alike([x for x in trainees if x.n_done < epoch and not x.is_over]):
-                if course is None or [*map(id, course.trainees)] != [*map(id, active)]:
-                    course = make_course(active)
-                    _begin(course, validate)
-                on_epoch = _shown(on_step, partial(picture, course))
-                _train_epoch(course, epoch, validate, device=device, on_step=on_epoch)
+        if not trainee.is_over:
+            course.restore(trainee.carried)
+            if not trainee.n_done and not trainee.part and course.begins_able():
+                scores = validate(course)
+                trainee.note(**{f"{key}_at_start": value for key, value in scores.items()})
+        on_epoch = _shown(on_step, partial(picture, course))
+        while not trainee.is_over:
+            _train_epoch(course, trainee.n_done + 1, validate, device=device, on_step=on_epoch)
     except (KeyboardInterrupt, SystemExit):
-        for trainee in trainees:
-            trainee.log_position()
+        trainee.log_position()
         raise
-    for trainee in trainees:
-        trainee.finish()
+    trainee.finish()
 
 
 def _shown(on_step: OnStep, picture: Callable[[], Tensor]) -> OnStep:
     """Return a callback that receives a picture with the record of an epoch."""
-    return lambda told: on_step(replace(told, picture=picture) if told.record else told)
-
-
-def _alike(trainees: Sequence[Trainee[Any, Any]]) -> list[list[Trainee[Any, Any]]]:
-    """Group trainees by their step in the epoch: a kill may have left some behind others."""
-    steps = [trainee.part.get("step", 0) for trainee in trainees]
-    groups = [[x for x, own in zip(trainees, steps, strict=True) if own == n] for n in {*steps}]
-    return sorted(groups, key=lambda group: group[0].part.get("step", 0))
-
-
-def _begin(course: CourseT, validate: Callable[[CourseT, int], Mapping[str, float]]) -> None:
-    """Restore what trainees carry; validate those that choose well before their first epoch."""
-    for number, trainee in enumerate(course.trainees):
-        course.restore(number, trainee.carried)
-        if not trainee.n_done and not trainee.part and course.begins_able(number):
-            scores = validate(course, number)
-            trainee.note(**{f"{key}_at_start": value for key, value in scores.items()})
+    return lambda progress: on_step(
+        replace(progress, picture=picture) if progress.record else progress
+    )
 
 
 def _train_epoch(
     course: CourseT,
     epoch: int,
-    validate: Callable[[CourseT, int], Mapping[str, float]],
+    validate: Callable[[CourseT], Mapping[str, float]],
     *,
     device: torch.device,
     on_step: OnStep,
 ) -> None:
     """Train, validate and write one epoch; save the steps so far if it is interrupted."""
-    active, begun = course.trainees, time.perf_counter()
+    trainee, begun = course.trainee, time.perf_counter()
     try:
-        results = course.train_epoch(epoch, on_step)
-        _check_finite(epoch, active, results)
-        scores = [validate(course, number) for number in range(len(active))]
+        result = course.train_epoch(epoch, on_step)
+        _check_finite(epoch, trainee, result)
+        scores = validate(course)
     except (KeyboardInterrupt, SystemExit):
         course.save_part(epoch)
         raise
-    shared = {
+    record = {
+        "epoch": epoch,
+        **result.scores,
+        **scores,
+        "learning_rate": course.rate(epoch),
         "time_s": round(time.perf_counter() - begun, 3),
-        "n_lockstep": len(active),
         "peak_memory_bytes": peak_memory(device),
+        **result.facts,
     }
-    records = [
-        {
-            "epoch": epoch,
-            **result.scores,
-            **score,
-            "learning_rate": course.rate(number, epoch),
-            **shared,
-            **result.facts,
-        }
-        for number, (result, score) in enumerate(zip(results, scores, strict=True))
-    ]
     with deferred_signals():
-        for number, (trainee, record) in enumerate(zip(active, records, strict=True)):
-            first = next(iter(scores[number].values()))
-            trainee.keep(record, first, course.evaluated(number), course.state(number))
+        trainee.keep(record, next(iter(scores.values())), course.evaluated(), course.state())
         course.saved_s = time.monotonic()
-    n_steps, n_epochs = course.n_steps, active[0].config.training.n_epochs
-    on_step(Progress(epoch, n_epochs, n_steps, n_steps, records[0], course.typical_epoch))
+    n_steps, n_epochs = course.n_steps, trainee.config.training.n_epochs
+    on_step(Progress(epoch, n_epochs, n_steps, n_steps, record, course.typical_epoch))
 
 
 @contextmanager
@@ -370,20 +342,15 @@ def fixed_convolution(
     return from_main(name)
 
 
-def _check_finite(
-    epoch: int, trainees: Sequence[Trainee[Any, Any]], results: Sequence[EpochResult]
-) -> None:
-    for trainee, result in zip(trainees, results, strict=True):
-        training = trainee.config.training
-        advice = f"lower training.learning_rate (now {training.learning_rate})"
-        for name, value in result.scores.items():
-            if not math.isfinite(value):
-                raise RunError(
-                    f"{name} of epoch {epoch} is {value}; {advice} and name another --out"
-                )
-        # Scores that are not numbers draw columns on CUDA all the same; weights show them later.
-        if not torch.stack([p.isfinite().all() for p in trainee.module.parameters()]).all():
-            raise RunError(
-                f"the weights of epoch {epoch} are not finite; {advice}, or see that the outputs "
-                "and their gradients are finite"
-            )
+def _check_finite(epoch: int, trainee: Trainee[Any, Any], result: EpochResult) -> None:
+    training = trainee.config.training
+    advice = f"lower training.learning_rate (now {training.learning_rate})"
+    for name, value in result.scores.items():
+        if not math.isfinite(value):
+            raise RunError(f"{name} of epoch {epoch} is {value}; {advice} and name another --out")
+    # Scores that are not numbers draw columns on CUDA all the same; weights show them later.
+    if not torch.stack([p.isfinite().all() for p in trainee.module.parameters()]).all():
+        raise RunError(
+            f"the weights of epoch {epoch} are not finite; {advice}, or see that the outputs "
+            "and their gradients are finite"
+        )

@@ -1,14 +1,8 @@
-"""Training of policies on a frozen reconstructor: one, or several in lockstep.
-
-Policies in lockstep differ in their seed and in settings that their estimator names. Each sees its
-own slices in its own order and makes its own draws, exactly as it would alone; only the
-reconstructions are made together.
-"""
+"""Training of a policy on a frozen reconstruction."""
 
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +21,7 @@ from kscout.config import AcquisitionSetting, JointConfig, PolicyConfig
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
-from kscout.device import check_memory
+from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, SAMPLERS, metric_word
 from kscout.policies import load as load_policy
@@ -35,16 +29,9 @@ from kscout.policies import save
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.reconstruction import load
 from kscout.runs import RunRecord, read_run
+from kscout.training.algorithms import Estimator, PolicyTrainee
 from kscout.training.convolution import convolution, to_layout
-from kscout.training.distributed import (
-    FAULTS,
-    from_main,
-    is_main,
-    process_group,
-    share,
-    sum_over_processes,
-)
-from kscout.training.estimators import Estimator, PolicyTrainee
+from kscout.training.distributed import refuse_processes
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.panel import final_picture
 from kscout.training.starting import begin_from, network_of
@@ -65,97 +52,74 @@ def train_policy(
     device: str = "auto",
     on_step: OnStep = lambda _: None,
 ) -> RunRecord:
-    """Train one policy on a frozen reconstructor, or go on with a training that was interrupted."""
-    where = (store, reconstructor, [out])
-    return train_policies([config], *where, start=start, device=device, on_step=on_step)[0]
-
-
-def train_policies(
-    configs: Sequence[PolicyConfig],
-    store: Store,
-    reconstructor: str | Path,
-    outs: Sequence[str | Path],
-    *,
-    start: str | Path | None = None,
-    device: str = "auto",
-    on_step: OnStep = lambda _: None,
-) -> list[RunRecord]:
-    """Train policies in lockstep, each into its own run folder.
-
-    Under `torchrun` all processes call this alike, and the main one writes.
+    """Train one policy on a frozen reconstruction, or resume an interrupted training.
 
     Args:
-        configs: settings that differ in the seed and in what their estimator lets vary alone.
+        config: settings.
         store: slices with the splits `train` and `val`.
         reconstructor: what `kscout.reconstruction.load` takes; it stays frozen.
-        outs: a run folder for each.
-        start: a trained policy whose weights all of them begin from, as `kscout.policies.load`
-            takes it; its network is theirs. Not given: initial weights.
+        out: the run folder.
+        start: a trained policy whose weights are the initial weights, as `kscout.policies.load`
+            takes it; its network is used. Not given: random initial weights.
         device: `auto`, `cpu` or `cuda`.
         on_step: called after each optimizer step, and with the epoch's record after each epoch.
     """
-    _check_alike(configs)
-    estimator = ESTIMATORS.resolve(configs[0].training.method)
-    _check_groups(configs[0], estimator)
-    with process_group(device, faults=Path(outs[0]) / FAULTS) as place, ExitStack() as stack:
-        frozen, begun = load(reconstructor), None
-        configs = [_under_protocol_of(frozen, config) for config in configs]
-        inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
-        slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
-        if start is not None:
-            begun = load_policy(start)
-            configs = [network_of(begun, start, x, _sizes(x, slices)) for x in configs]
-            inputs["start"] = fingerprint(begun)
-        check_setting(configs[0], (slices, held_out))
-        note = _protocol_note(configs[0], frozen, slices)
-        _check_memory(configs, slices)
-        trainees = []
-        for config, out in zip(configs, outs, strict=True):
-            # Before the folder is made: a policy that cannot be trained leaves nothing behind.
-            policy = new_policy(config, slices).to(place)
-            if isinstance(policy, EnsemblePolicy):
-                # As long as it has no weights of its own, all that it is are its members.
-                inputs["members"] = fingerprint(policy)
-            if begun is not None:
-                begin_from(policy, begun)
-            run = stack.enter_context(opened_run(out, config, inputs, place, note=note))
-            trainee = Trainee.resume(policy, config, run, partial(_save, config, inputs))
-            trainee.start = begun
-            trainees.append(trainee)
-        waiting = [trainee for trainee in trainees if not trainee.is_finished]
-        if waiting:
-            _train(waiting, estimator, slices, held_out, frozen, on_step)
-        return from_main([read_run(out) for out in outs] if is_main() else [])
+    refuse_processes("a policy training")
+    estimator = ESTIMATORS.resolve(config.training.method)
+    _check_groups(config, estimator)
+    place, frozen, begun = resolve_device(device), load(reconstructor), None
+    config = _under_protocol_of(frozen, config)
+    inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
+    slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
+    if start is not None:
+        begun = load_policy(start)
+        config = network_of(begun, start, config, _sizes(config, slices))
+        inputs["start"] = fingerprint(begun)
+    check_setting(config, (slices, held_out))
+    note = _protocol_note(config, frozen, slices)
+    _check_memory(config, slices)
+    # Before the folder is made: a policy that cannot be trained leaves nothing behind.
+    policy = new_policy(config, slices).to(place)
+    if isinstance(policy, EnsemblePolicy):
+        # As long as it has no weights of its own, its members are all that it consists of.
+        inputs["members"] = fingerprint(policy)
+    if begun is not None:
+        begin_from(policy, begun)
+    with opened_run(out, config, inputs, place, note=note) as run:
+        trainee = Trainee.resume(policy, config, run, partial(_save, config, inputs))
+        trainee.start = begun
+        if not trainee.is_finished:
+            _train(trainee, estimator, slices, held_out, frozen, on_step)
+    return read_run(out)
 
 
 def _train(
-    trainees: list[PolicyTrainee],
+    trainee: PolicyTrainee,
     estimator: type[Estimator],
     slices: SliceSet,
     held_out: SliceSet,
     reconstructor: Reconstructor,
     on_step: OnStep,
 ) -> None:
-    training, device = trainees[0].config.training, slices.device
+    training, device = trainee.config.training, slices.device
     _, n_rows, n_cols = slices.shape
     frozen = reconstructor.frozen(
         precision=training.precision, n_rows=n_rows, n_cols=n_cols, device=device
     )
-    runs = [trainee.run for trainee in trainees if trainee.run is not None]
+    runs = [] if trainee.run is None else [trainee.run]
     backend = fixed_convolution(runs, training.convolution, device, trains=False)
     learned = {"train": slices, "val": held_out}[training.learns_from]
-    acquisition = trainees[0].config.acquisition
+    acquisition = trainee.config.acquisition
     use = (acquisition.start, acquisition.horizon, frozen.protocol_for(training.protocol))
     note = zero_filled_note(frozen, held_out, *use)
-    if note is not None and is_main():
+    if note is not None:
         warn([note])
     if device.type == "cpu":
         # On CUDA what is frozen has chosen its own, which torch.compile may count on.
         to_layout(frozen, backend)
     with convolution(backend):
         train_epochs(
-            trainees,
-            lambda active: estimator(active, learned, frozen),
+            estimator(trainee, learned, frozen),
             partial(_validation, held_out),
             picture=partial(_picture, held_out),
             device=device,
@@ -163,16 +127,16 @@ def _train(
         )
 
 
-def _validation(slices: SliceSet, estimator: Estimator, number: int) -> dict[str, float]:
-    estimator.evaluated(number).eval()
-    policy, config = estimator.chooser(number), estimator.trainees[number].config
-    return final_scores(policy, estimator.reconstructor, estimator.validated(slices), config)
+def _validation(slices: SliceSet, estimator: Estimator) -> dict[str, float]:
+    estimator.evaluated().eval()
+    held_out = estimator.validated(slices)
+    return final_scores(estimator.chooser(), estimator.reconstructor, held_out, estimator.config)
 
 
 def _picture(slices: SliceSet, estimator: Estimator) -> Tensor:
-    estimator.evaluated(0).eval()
-    policy, config = estimator.chooser(0), estimator.trainees[0].config
-    return final_picture(policy, estimator.reconstructor, estimator.validated(slices), config)
+    estimator.evaluated().eval()
+    held_out = estimator.validated(slices)
+    return final_picture(estimator.chooser(), estimator.reconstructor, held_out, estimator.config)
 
 
 @torch.no_grad()
@@ -191,25 +155,24 @@ def final_scores(
     draws = action_uniforms(len(slices), 1, setting.horizon, training.seed, "validation")
     index = torch.arange(len(slices), device=slices.index_device)
     total = torch.zeros(2, device=slices.device)
-    for whole, uniforms in zip(index.split(size), draws.to(slices.device).split(size), strict=True):
-        if len(mine := share(whole)):
-            found = rollout(
-                policy,
-                Simulator(
-                    slices.batch(mine),
-                    reconstructor,
-                    protocol=training.protocol,
-                    metric=training.metric,
-                ),
-                n_initial=setting.start,
-                horizon=setting.horizon,
-                columns_per_step=setting.group,
-                uniforms=share(uniforms),
-            )
-            scores = (found.ssim if found.score is None else found.score, found.ssim)
-            total += torch.stack([x[:, 0, -1].sum() for x in scores])
+    for part, uniforms in zip(index.split(size), draws.to(slices.device).split(size), strict=True):
+        found = rollout(
+            policy,
+            Simulator(
+                slices.batch(part),
+                reconstructor,
+                protocol=training.protocol,
+                metric=training.metric,
+            ),
+            n_initial=setting.start,
+            horizon=setting.horizon,
+            columns_per_step=setting.group,
+            uniforms=uniforms,
+        )
+        scores = (found.ssim if found.score is None else found.score, found.ssim)
+        total += torch.stack([x[:, 0, -1].sum() for x in scores])
     names = (f"val_{metric_word(training.metric)}", "val_ssim")
-    return dict(zip(names, (sum_over_processes(total) / len(slices)).tolist(), strict=True))
+    return dict(zip(names, (total / len(slices)).tolist(), strict=True))
 
 
 def _save(
@@ -280,8 +243,7 @@ def _protocol_note(
     setting = config.acquisition
     start = None if setting.initial is None else columns_text(parse_columns(setting.initial))
     use = Use(slices.shape, setting.n_initial, setting.horizon, config.training.protocol, start)
-    if is_main():
-        warn(network_notes(reconstructor, use))
+    warn(network_notes(reconstructor, use))
     return protocol_note(reconstructor, use)
 
 
@@ -295,7 +257,7 @@ def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]
         split.check_start(setting.start)
         _check_span(config, split)
     note = _size_note(setting, splits[0].n_cols)
-    if note is not None and is_main():
+    if note is not None:
         logging.getLogger(__name__).warning(note)
 
 
@@ -321,15 +283,14 @@ def _check_span(config: PolicyConfig | JointConfig, split: SliceSet) -> None:
         check_budget(split.selectable, n_initial=start, horizon=0)
 
 
-def _check_memory(configs: Sequence[PolicyConfig], slices: SliceSet) -> None:
-    """Refuse draws that no memory holds, before the first of them."""
-    training, horizon = configs[0].training, configs[0].acquisition.horizon
-    n_bytes = training.n_bytes(len(slices), horizon, math.prod(slices.shape))
+def _check_memory(config: PolicyConfig, slices: SliceSet) -> None:
+    """Raise an error if the random numbers of an epoch do not fit into memory."""
+    training, horizon = config.training, config.acquisition.horizon
     check_memory(
-        len(configs) * n_bytes,
+        training.n_bytes(len(slices), horizon, math.prod(slices.shape)),
         slices.device,
         f"trying {training.n_tried:,} columns at each of {horizon} steps on {len(slices):,} slices",
-        "lower --trajectories (or training.n_random and n_repeated), --batch-size or --seeds",
+        "lower --trajectories (or training.n_random and n_repeated) or --batch-size",
     )
 
 
@@ -379,16 +340,3 @@ def _dropout(module: nn.Module) -> float:
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
         return module.dropout
     return module.p if isinstance(module, _DROPOUTS) else 0.0
-
-
-def _check_alike(configs: Sequence[PolicyConfig]) -> None:
-    """Refuse to run policies in lockstep whose settings would want different batches."""
-    first = configs[0].training
-    own = {"seed": first.seed, **first.varied}
-    for config in configs:
-        is_other = config.training.method != first.method
-        if is_other or replace(config, training=replace(config.training, **own)) != configs[0]:
-            raise ConfigError(
-                f"policies in lockstep differ in more than {' and '.join(own)}; train them one "
-                "by one"
-            )

@@ -2,7 +2,7 @@
 
 For q columns drawn with replacement, the mean reward of the q is the baseline (Kool et al. 2019),
 which makes 1 / (q - 1) the factor of an unbiased estimate. The losses are scalars to be minimized;
-`kscout.training.estimators` runs acquisitions and computes their gradients.
+`kscout.training.algorithms` runs acquisitions and computes their gradients.
 """
 
 import torch

@@ -124,26 +124,20 @@ def _train(
         scores = [validation_ssim(model, held_out, mask, training) for mask in masks]
         return sum(scores) / len(scores)
 
-    def validate(course: Supervised, number: int) -> dict[str, float]:
-        return {"val_ssim": score(course.evaluated(number))}
+    def validate(course: Supervised) -> dict[str, float]:
+        return {"val_ssim": score(course.evaluated())}
 
     @torch.no_grad()
     def picture(course: Supervised) -> Tensor:
-        model, mask = course.evaluated(0).eval(), masks[-1][:1].to(slices.device)
+        model, mask = course.evaluated().eval(), masks[-1][:1].to(slices.device)
         batch = coarser(held_out.batch(torch.tensor([0])), mask.shape[1])
         image = batch.unnormalized(model(batch.kspace, mask & batch.selectable), training.protocol)
         return panel(batch.target[0], image[0], mask[0])
 
     trainee.note(val_ssim_zero_filled=score(ZeroFilled()))
     with convolution(backend):
-        train_epochs(
-            [trainee],
-            lambda trainees: Supervised(trainees, slices),
-            validate,
-            picture=picture,
-            device=slices.device,
-            on_step=on_step,
-        )
+        course = Supervised(trainee, slices)
+        train_epochs(course, validate, picture=picture, device=slices.device, on_step=on_step)
 
 
 def masking_of(n_cols: int, training: ReconstructorTraining) -> MaskDistribution:
@@ -155,10 +149,9 @@ def masking_of(n_cols: int, training: ReconstructorTraining) -> MaskDistribution
 class Supervised(Course[Reconstructor, ReconstructorConfig]):
     """Takes a model through the training slices, batch by batch, never waiting for the device."""
 
-    def __init__(self, trainees: Sequence[ReconstructorTrainee], slices: SliceSet) -> None:
-        super().__init__(trainees, len(slices))
-        (self.trainee,), self.slices = trainees, slices
-        self.training = self.trainee.config.training
+    def __init__(self, trainee: ReconstructorTrainee, slices: SliceSet) -> None:
+        super().__init__(trainee, len(slices))
+        self.slices, self.training = slices, trainee.config.training
         self.sizes = self.training.sizes or (slices.n_cols,)
         # One graph runs at a time, so that those of all sizes share their memory.
         pool = Pool(slices.device) if slices.device.type == "cuda" else None
@@ -186,13 +179,13 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         self.is_mirrored = (torch.rand(n_slices, generator=drawn) < 0.5) & training.flips
         self.trainee.begin(epoch)
 
-    def end_epoch(self, epoch: int) -> list[EpochResult]:
+    def end_epoch(self, epoch: int) -> EpochResult:
         """Read the loss from the device, which no step waits for."""
         n_slices = len(self.slices)
-        loss = float(sum_over_processes(self.sums[0]["loss"])) / n_slices
-        return [EpochResult({"train_loss": loss}, {"n_slices": n_slices})]
+        loss = float(sum_over_processes(self.sums["loss"])) / n_slices
+        return EpochResult({"train_loss": loss}, {"n_slices": n_slices})
 
-    def rate(self, number: int, epoch: int) -> float:
+    def rate(self, epoch: int) -> float:
         """Return the step size at the end of an epoch."""
         return self._rate(epoch, self.n_steps - 1)
 
@@ -225,7 +218,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         for group in self.trainee.optimizer.param_groups:
             group["lr"] = self._rate(epoch, step)
         self.trainee.optimizer.step()
-        self.add(0, loss=summed)
+        self.add(loss=summed)
         self.means = {"loss": summed / max(1, len(mine))}
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:

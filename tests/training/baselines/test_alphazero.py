@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from training_stores import small_config, train_in_lockstep_and_alone, train_whole_and_cut, weights
+from training_stores import small_config, train_whole_and_cut, weights
 
 from kscout import policies
 from kscout.config import PolicyConfig
@@ -117,13 +117,6 @@ def test_settings_of_one_seed_give_one_result_and_a_stopped_run_goes_on_alike(
         assert (whole.path / name).read_bytes() == (cut / name).read_bytes()
     loaded = policies.load(cut)
     assert isinstance(loaded, AlphaZeroPolicy) and loaded.is_stochastic
-
-
-@pytest.mark.slow
-def test_policies_that_take_turns_are_those_trained_alone(store: Store, tmp_path: Path) -> None:
-    together, _ = train_in_lockstep_and_alone(config_of(n_epochs=2), store, tmp_path)
-    first, second = (weights(run.path) for run in together)
-    assert any(not torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_stores import small_config, train_in_lockstep_and_alone, train_whole_and_cut
+from training_stores import small_config, train_whole_and_cut
 
 from kscout import policies
 from kscout.config import PolicyConfig
@@ -58,8 +58,3 @@ def test_an_interrupted_training_ends_with_the_same_weights(store: Store, tmp_pa
     assert not policies.load(cut).is_stochastic
     metrics = read_run(cut).metrics
     assert all(record["loss"] >= 0 and record["train_ssim"] > 0 for record in metrics)
-
-
-@pytest.mark.slow
-def test_policies_that_take_turns_are_those_trained_alone(store: Store, tmp_path: Path) -> None:
-    train_in_lockstep_and_alone(config_of(n_epochs=2), store, tmp_path)

@@ -200,8 +200,9 @@ def test_the_best_mask_of_a_small_problem_is_found(generator: torch.Generator) -
         horizon=horizon,
     )
     torch.testing.assert_close(found.best_score, scores.amax(dim=1))
-    best = torch.stack([sets[i] for i in scores.argmax(dim=1).tolist()])
-    assert torch.equal(found.best_mask, best)
+    # Mirrored masks of real images have equal scores but for rounding.
+    reached = simulator.start_from(found.best_mask).score
+    torch.testing.assert_close(reached, scores.amax(dim=1))
     assert found.best_mask.sum(dim=1).tolist() == [n_initial + horizon] * 4
     # Each mask of a slice is reconstructed once, in whatever order its columns came.
     n_sets = sum(math.comb(len(left), n) for n in range(horizon + 1))

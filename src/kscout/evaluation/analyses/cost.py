@@ -20,7 +20,8 @@ from kscout.runs import RunRecord
 class CostRow:
     """What the runs of one method took, mean over its seeds.
 
-    Runs trained in lockstep share their time: `time_s` is what each waited, `own_time_s` its share.
+    Runs that kscout 0.2 trained together (`n_lockstep`) share their time: `time_s` is the time of
+    all of them, `own_time_s` the share of each.
     """
 
     policy: str
@@ -66,11 +67,7 @@ class Cost(Analysis[CostRow]):
         """Tabulate time and memory, with the paper's days in the note."""
         columns = (
             *(Column("run"), Column("kind"), Column("seeds"), Column("epochs")),
-            *(
-                Column("in lockstep"),
-                Column("time (s)", digits=1),
-                Column("its share (s)", digits=1),
-            ),
+            Column("time (s)", digits=1),
             Column("per epoch (s)", digits=2),
             *(Column("peak memory (MiB)", digits=0), Column("reconstructions per s", digits=0)),
             *(Column("reconstructions", digits=0), Column("per decision", digits=1)),
@@ -80,8 +77,7 @@ class Cost(Analysis[CostRow]):
             Row(
                 (
                     *(row.policy, row.kind, str(row.n_seeds), str(row.n_epochs)),
-                    str(row.n_lockstep),
-                    *map(measured, (row.time_s, row.own_time_s, row.time_per_epoch_s)),
+                    *map(measured, (row.own_time_s, row.time_per_epoch_s)),
                     *map(measured, (row.peak_memory_mib, row.reconstructions_per_s)),
                     *map(measured, (row.reconstructions, row.per_decision)),
                     row.device,
@@ -90,8 +86,7 @@ class Cost(Analysis[CostRow]):
             for row in rows
         )
         note = (
-            "Time is the mean over seeds of all epochs, validation included; runs that train in "
-            "lockstep wait for each other, and the share of each is its time over their number. "
+            "Time is the mean over seeds of all epochs, validation included. "
             "Reconstructions are those of one training, and for each column that it chose; a "
             "trained policy needs one a decision, to see the image. Joint trainings do not count "
             "them. "

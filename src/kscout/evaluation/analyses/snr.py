@@ -44,7 +44,6 @@ with lazily():
 
     from kscout import policies, reconstruction
     from kscout.acquisition.budget import check_budget
-    from kscout.acquisition.episode import Simulator
     from kscout.compatibility import Use, check_matrix, network_notes, policy_notes, warn
     from kscout.core import Policy, Reconstructor, SliceBatch
     from kscout.data.slices import SliceSet
@@ -53,7 +52,7 @@ with lazily():
     from kscout.figures.curves import draw_snr
     from kscout.policies.views import Recomputed
     from kscout.randomness import keyed_generator
-    from kscout.training.estimators.gradient import Batch, GradientEstimator
+    from kscout.training.algorithms.gradient import Batch, GradientEstimator
     from kscout.training.trainee import Trainee
     from kscout.weights import fingerprint
 
@@ -165,10 +164,13 @@ class EstimatorGradient:
                 f"runs of {training.method} have no gradient of a batch whose noise could be "
                 "measured; choose runs of an estimator that takes one step per batch"
             )
-        training = replace(training, n_trajectories=setting.n_trajectories)
+        protocol = reconstructor.protocol_for(setting.protocol)
+        training = replace(training, n_trajectories=setting.n_trajectories, protocol=protocol)
         self.setting, self.config = setting, replace(settings, training=training)
         trainee = Trainee.resume(policy, self.config)
-        self.estimator: GradientEstimator = kind([trainee], slices, reconstructor)
+        self.estimator: GradientEstimator = kind(trainee, slices, reconstructor)
+        # In 32 bit, and without cached features.
+        self.estimator.view = Recomputed(policy)
         self.parameters = last_layer(policy)
         # The gradients of other layers are not needed.
         policy.requires_grad_(False)
@@ -187,19 +189,11 @@ class EstimatorGradient:
     ) -> Float[Tensor, " value"]:
         number, batch = numbered
         self.policy.zero_grad(set_to_none=True)
-        simulator = Simulator(
-            batch,
-            self.reconstructor,
-            protocol=self.setting.protocol,
-            metric=self.config.training.metric,
-        )
         generator = keyed_generator("gradient noise", self.setting.seed, pass_index, number)
-        draws = self.estimator.draw(self.config, len(batch), 1, lambda _: generator)
-        draws = draws.to(batch.kspace.device)
-        # The one batch becomes the axis of policies.
-        per_batch = [x.movedim(0, -1) for x in draws.per_batch]
-        views = [Recomputed(self.policy)]
-        self.estimator.gradients(Batch(views, [self.config], simulator, draws.per_slice, per_batch))
+        drawn = self.estimator.draw(len(batch), 1, lambda _: generator)
+        draws = {**drawn.per_slice, **{name: x[0] for name, x in drawn.per_batch.items()}}
+        device = batch.kspace.device
+        self.estimator.update(Batch(batch, {name: x.to(device) for name, x in draws.items()}))
         gradients = [parameter.grad for parameter in self.parameters]
         return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
 

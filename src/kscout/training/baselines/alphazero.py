@@ -7,7 +7,7 @@ optimizer steps on stored decisions: the cross-entropy of its distribution with 
 searches use the ground truth, hence only training: at test the network chooses by itself.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
@@ -25,7 +25,6 @@ from kscout.randomness import keyed_generator
 from kscout.training.baselines.episodic import Episodic
 from kscout.training.baselines.search_trees import Trees
 from kscout.training.baselines.settings import AlphaZeroTraining
-from kscout.training.distributed import n_processes, share, sum_over_processes
 from kscout.training.replay import Rows
 
 COLUMNS = ("index", "mask", "step", "visits")
@@ -35,34 +34,27 @@ number of searches that passed each column."""
 
 @final
 class AlphaZero(Episodic):
-    """Trains policies to predict the visits of a tree search."""
+    """Trains a policy to predict the visits of a tree search."""
 
     settings = AlphaZeroTraining
     columns = COLUMNS
     n_images = 1
 
-    @property
-    def n_at_once(self) -> int:
-        return super().n_at_once * n_processes()
-
     def acquire(
-        self, number: int, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
+        self, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
     ) -> tuple[list[Rows], dict[str, Tensor], int]:
-        """Acquire slices by search, each process its share; all processes get all episodes."""
-        view, config = self.views[number], self.trainees[number].config
-        training, setting = _training(config), config.acquisition
-        view.refresh()
-        mine, word = share(places), metric_word(training.metric)
-        # A process without a slice of its own searches one that does not count.
-        taken = mine if len(mine) else places[:1]
+        """Acquire slices by search."""
+        training, setting = _training(self.config), self.config.acquisition
+        self.view.refresh()
         episodes = search_episodes(
-            view,
-            self.simulator(config, order[taken]),
+            self.view,
+            self.simulator(order[places]),
             training,
-            self._draws(config, epoch, taken),
+            self._draws(epoch, places),
             n_initial=setting.start,
             horizon=setting.horizon,
-        ).gathered(mine - places[0], len(places))
+        )
+        word = metric_word(training.metric)
         totals = {
             f"search_{word}": episodes.score.sum(),
             f"tree_{word}": episodes.best_score.sum(),
@@ -70,11 +62,9 @@ class AlphaZero(Episodic):
         }
         return [decisions_of(order[places], episodes)], totals, episodes.n_reconstructions
 
-    def _draws(
-        self, config: PolicyConfig, epoch: int, places: Int[Tensor, " episode"]
-    ) -> "SearchDraws":
+    def _draws(self, epoch: int, places: Int[Tensor, " episode"]) -> "SearchDraws":
         """Draw the random numbers of some of a round's episodes, on the CPU, each from its seed."""
-        training, horizon = _training(config), config.acquisition.horizon
+        training, horizon = _training(self.config), self.config.acquisition.horizon
         n_cols = self.slices.n_cols
         shape = (horizon, training.searches(n_cols))
         uniforms, gammas = [], []
@@ -89,11 +79,11 @@ class AlphaZero(Episodic):
             *(torch.from_numpy(np.stack(part)).to(self.device) for part in (uniforms, gammas))
         )
 
-    def loss(self, number: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+    def loss(self, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
         """Return the mean cross-entropy of the network on stored decisions."""
-        replayed = self.replayed(number, rows)
+        replayed = self.replayed(rows)
         mask, step, visits = replayed.values
-        logits = self.views[number].recall(replayed.observe(mask, step), 0)
+        logits = self.view.recall(replayed.observe(mask, step), 0)
         blocked = mask | ~replayed.simulator.batch.selectable
         return imitation_loss(column_log_probabilities(logits.float(), blocked), visits)
 
@@ -122,30 +112,6 @@ class Episodes:
     """The best mask at the budget that any search met."""
     best_score: Float[Tensor, " slice"]
     n_reconstructions: int
-
-    def gathered(self, places: Int[Tensor, " place"], n_slices: int) -> "Episodes":
-        """Return the episodes of all processes in each of them.
-
-        Args:
-            places: where this process's episodes belong; as many as count, from the first.
-            n_slices: of all processes.
-        """
-        if n_processes() == 1:
-            return self
-        found = {}
-        for name in _PER_SLICE:
-            own = getattr(self, name)
-            every = own.new_zeros((n_slices, *own.shape[1:]), dtype=_SUMMED.get(own.dtype))
-            every[places] = own[: len(places)].to(every.dtype)
-            found[name] = sum_over_processes(every).to(own.dtype)
-        counted = self.n_reconstructions if len(places) else 0
-        n_found = sum_over_processes(torch.tensor(counted, device=self.score.device))
-        return replace(self, **found, n_reconstructions=int(n_found))
-
-
-_PER_SLICE = ("mask", "visits", "score", "best_mask", "best_score")
-_SUMMED = {torch.bool: torch.int32}
-"""What is summed over processes in another type."""
 
 
 def search_episodes(

@@ -11,7 +11,6 @@ where Q' is a copy of the network of some steps before; after the last column no
 """
 
 import copy
-from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -25,48 +24,47 @@ from kscout.data.slices import SliceSet
 from kscout.names import metric_word
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
+from kscout.training.algorithms import PolicyTrainee
 from kscout.training.baselines.episodic import Episodic
 from kscout.training.baselines.settings import DdqnTraining
-from kscout.training.estimators import PolicyTrainee
 from kscout.training.replay import Rows
 
 
 @final
 class Ddqn(Episodic):
-    """Trains policies to estimate the discounted gains of a column and of those after it."""
+    """Trains a policy to estimate the discounted gains of a column and of those after it."""
 
     settings = DdqnTraining
     columns = ("index", "mask", "number", "column", "gain")
     n_images = 2
 
     def __init__(
-        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
+        self, trainee: PolicyTrainee, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
-        super().__init__(trainees, slices, reconstructor)
-        for trainee in trainees:
-            trainee.module.is_stochastic = False
-        self.targets = [copy.deepcopy(x.module).requires_grad_(False) for x in trainees]
+        super().__init__(trainee, slices, reconstructor)
+        trainee.module.is_stochastic = False
+        self.target = copy.deepcopy(trainee.module).requires_grad_(False)
 
-    def state(self, number: int) -> dict[str, Any]:
-        return {"memory": super().state(number), "target": self.targets[number].state_dict()}
+    def state(self) -> dict[str, Any]:
+        return {"memory": super().state(), "target": self.target.state_dict()}
 
-    def restore(self, number: int, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Restore the replay buffer and the copy of the network."""
         if state:
-            super().restore(number, state["memory"])
-            self.targets[number].load_state_dict(state["target"])
+            super().restore(state["memory"])
+            self.target.load_state_dict(state["target"])
 
     @torch.no_grad()
     def acquire(
-        self, number: int, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
+        self, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
     ) -> tuple[list[Rows], dict[str, Tensor], int]:
-        view, config = self.views[number], self.trainees[number].config
+        view, config = self.view, self.config
         training, horizon = _training(config), config.acquisition.horizon
         generator = keyed_generator("explored", training.seed, epoch)
         draws = torch.rand(len(order), horizon, 2, generator=generator)
         index, uniforms, new = order[places], draws[places].to(self.device), []
         view.refresh()
-        simulator = self.simulator(config, index)
+        simulator = self.simulator(index)
         state = simulator.start(config.acquisition.start)
         for step in range(horizon):
             blocked = simulator.blocked(state)
@@ -80,16 +78,15 @@ class Ddqn(Episodic):
         total = {f"train_{metric_word(training.metric)}": state.score.double().sum()}
         return new, total, len(places) * (1 + horizon)
 
-    def update(self, number: int, n_before: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+    def update(self, n_before: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
         """Renew the copy of the network if it is due, then take an optimizer step."""
-        trainee = self.trainees[number]
-        if n_before % _training(trainee.config).n_target == 0:
-            self.targets[number].load_state_dict(trainee.module.state_dict())
-        return super().update(number, n_before, rows)
+        if n_before % _training(self.config).n_target == 0:
+            self.target.load_state_dict(self.trainee.module.state_dict())
+        return super().update(n_before, rows)
 
-    def loss(self, number: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
-        config, view = self.trainees[number].config, self.views[number]
-        training, replayed = _training(config), self.replayed(number, rows)
+    def loss(self, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        config, view = self.config, self.view
+        training, replayed = _training(config), self.replayed(rows)
         mask, step, column, gain = replayed.values
         after = mask.scatter(-1, column[:, None], True)
         with torch.no_grad():
@@ -97,7 +94,7 @@ class Ddqn(Episodic):
             target = double_target(
                 gain * training.scale,
                 view(seen).float(),
-                self.targets[number](seen).float(),
+                self.target(seen).float(),
                 after | ~replayed.simulator.batch.selectable,
                 training.discount * (step + 1 < config.acquisition.horizon),
             )

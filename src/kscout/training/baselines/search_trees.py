@@ -1,4 +1,4 @@
-"""Search over sets of columns, the trees of many slices in lockstep.
+"""Search over sets of columns, with the trees of many slices side by side.
 
 Jin, Unser and Yi, arXiv 1901.04547, with a frozen reconstructor and SSIM as the value, as in
 arXiv 2010.16262. A node is a mask P of one slice, however it was reached, and P + a is that mask

@@ -36,8 +36,8 @@ class Joint(Course[Pair, JointConfig]):
     """Takes one pair through its updates; those of the reconstruction are counted."""
 
     def __init__(self, trainee: JointTrainee, slices: SliceSet, kind: type[Sampler]) -> None:
-        super().__init__([trainee], len(slices))
-        self.trainee, self.slices, self.config = trainee, slices, trainee.config
+        super().__init__(trainee, len(slices))
+        self.slices = slices
         self.training, self.model = trainee.config.training, trainee.module.reconstructor
         self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
         # Random columns, which come first, take no time.
@@ -85,15 +85,14 @@ class Joint(Course[Pair, JointConfig]):
         number = self.training.updates_of(epoch)[step]
         self._prepare(epoch, number, is_new=step == 0)
         self.means = {"loss": self._learn(number, self.draws[step])}
-        self.add(0, **self.means)
+        self.add(**self.means)
         if self.sampler.is_due(number):
-            score = self._teach()
-            self.means["sampler_score"] = score
-            self.add(0, score=score, n_scores=torch.ones_like(score))
+            score = self.means["sampler_score"] = self._teach()
+            self.add(score=score, n_scores=torch.ones_like(score))
 
-    def end_epoch(self, epoch: int) -> list[EpochResult]:
+    def end_epoch(self, epoch: int) -> EpochResult:
         """Read losses from the device, which no update waits for."""
-        training, numbers, sums = self.training, self.training.updates_of(epoch), self.sums[0]
+        training, numbers, sums = self.training, self.training.updates_of(epoch), self.sums
         scores = {"train_loss": float(sums["loss"]) / len(numbers)}
         if "score" in sums:
             scores["sampler_score"] = float(sums["score"] / sums["n_scores"])
@@ -103,20 +102,20 @@ class Joint(Course[Pair, JointConfig]):
             "n_sampler_updates": self.n_taught,
             "n_slices": len(numbers) * training.batch_size,
         }
-        return [EpochResult(scores, facts)]
+        return EpochResult(scores, facts)
 
-    def rate(self, number: int, epoch: int) -> float:
+    def rate(self, epoch: int) -> float:
         """Return the step size of the reconstruction at the end of an epoch."""
         return self._rate(self.training.updates_of(epoch)[-1])
 
-    def evaluated(self, number: int) -> Pair:
+    def evaluated(self) -> Pair:
         return Pair(self.model, self.sampler.policy)
 
-    def state(self, number: int) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         sampler = self.sampler.state() if self.is_asked else None
         return {"pool": self.pool.state(), "sampler": sampler, "n_taught": self.n_taught}
 
-    def restore(self, number: int, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Take pool and sampler of before."""
         if not state:
             return

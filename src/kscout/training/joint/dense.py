@@ -14,8 +14,8 @@ from torch import Tensor
 from kscout.config import DenseSampling, DenseTraining, JointConfig, PolicyConfig, warmed_rate
 from kscout.core import Policy
 from kscout.data.slices import SliceSet
-from kscout.training.estimators.dense import Dense
-from kscout.training.estimators.gradient import Drawn
+from kscout.training.algorithms.dense import Dense
+from kscout.training.algorithms.gradient import EpochDraws
 from kscout.training.gradients import take_step
 from kscout.training.joint.sampler import Material, Sampler
 from kscout.training.trainee import Trainee
@@ -31,8 +31,8 @@ class DenseGains(Sampler):
         super().__init__(policy, material)
         self.config = policy_config(material.config)
         trainee = Trainee(policy, self.config, material.optimizer)
-        self.estimator = Dense([trainee], material.slices, material.view)
-        self.drawn: tuple[int, Drawn] | None = None
+        self.estimator = Dense(trainee, material.slices, material.view)
+        self.drawn: tuple[int, EpochDraws] | None = None
 
     @classmethod
     def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:
@@ -43,12 +43,12 @@ class DenseGains(Sampler):
     @property
     def policy(self) -> Policy:
         """The running mean of the weights."""
-        return self.estimator.evaluated(0)
+        return self.estimator.evaluated()
 
     def renew(self, epoch: int, *, is_first: bool) -> None:
         """Begin with the mean gains of a fixed order on the network that was found by then."""
         if is_first:
-            self.estimator.restore(0, {})
+            self.estimator.restore({})
 
     def is_due(self, number: int) -> bool:
         return _training(self.material.config).is_due(number)
@@ -57,24 +57,24 @@ class DenseGains(Sampler):
         training, estimator = _training(self.material.config), self.estimator
         epoch, step = divmod(number, estimator.n_steps)
         if self.drawn is None or self.drawn[0] != epoch:
-            self.drawn = epoch, estimator.draws_of(self.config, epoch + 1)
+            self.drawn = epoch, estimator.draws_of(epoch + 1)
+        drawn = self.drawn[1]
         self.learner.train()
-        summed = estimator.batch_gradients([self.drawn[1]], step)
-        n_slices = len(self.drawn[1].order[step * training.sampler_batch :])
+        score = estimator.batch_gradients(drawn, step)
         n_steps = training.n_sampler_updates
         rate = warmed_rate(training.sampler_rate, number, n_steps, training.n_warm)
         take_step(self.material.optimizer, rate)
-        estimator.step_taken([self.drawn[1]], step)
+        estimator.after_step(drawn, epoch + 1, step)
         # Repeats leave gradients behind, which a step of the reconstruction must not take.
         self.material.optimizer.zero_grad()
-        return summed[0] / min(n_slices, training.sampler_batch)
+        return score
 
     def state(self) -> dict[str, Any]:
-        return self.estimator.state(0)
+        return self.estimator.state()
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take units, mean weights and labels of before."""
-        self.estimator.restore(0, state)
+        self.estimator.restore(state)
 
 
 def policy_config(config: JointConfig) -> PolicyConfig:

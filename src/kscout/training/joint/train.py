@@ -109,22 +109,17 @@ def _train(
     to_layout(pair.reconstructor, backend)
     trainee = Trainee.resume(pair, config, run, partial(_save, config, run.provenance.inputs))
 
-    def validate(course: Joint, number: int) -> dict[str, float]:
+    def validate(course: Joint) -> dict[str, float]:
         course.current.refresh()
-        policy = course.evaluated(number).policy.eval()
+        policy = course.evaluated().policy.eval()
         return final_scores(policy, course.current.view, held_out, config)
 
     def picture(course: Joint) -> Tensor:
-        return final_picture(course.evaluated(0).policy, course.current.view, held_out, config)
+        return final_picture(course.evaluated().policy, course.current.view, held_out, config)
 
     with convolution(backend):
         train_epochs(
-            [trainee],
-            lambda _: Joint(trainee, slices, kind),
-            validate,
-            picture=picture,
-            device=device,
-            on_step=on_step,
+            Joint(trainee, slices, kind), validate, picture=picture, device=device, on_step=on_step
         )
 
 

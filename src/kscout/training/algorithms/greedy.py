@@ -1,9 +1,8 @@
-"""The greedy estimator: each column is judged by its own gain.
+"""The greedy estimator: the reward of a column is its own gain.
 
 Paper: arXiv 2010.16262, section 4, pseudocode in appendix A.5.
 """
 
-from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -11,10 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.config import GreedyTraining, PolicyConfig
+from kscout.config import GreedyTraining
 from kscout.physics.sampling import Initial
 from kscout.policies.views import View
-from kscout.training.estimators.gradient import (
+from kscout.training.algorithms.gradient import (
     Batch,
     Draws,
     GeneratorFor,
@@ -22,20 +21,20 @@ from kscout.training.estimators.gradient import (
     action_draws,
     n_draws,
 )
-from kscout.training.estimators.recording import Estimate, Recording
+from kscout.training.algorithms.recording import Estimate, Recording
 from kscout.training.policy_gradient import advantages
 
 
 def greedy_gradients(
-    policies: Sequence[View],
+    view: View,
     simulator: Simulator,
     *,
     n_initial: Initial,
     uniforms: Float[Tensor, "slice step q *member"],
-    followed: Int[Tensor, "step policy"],
+    followed: Int[Tensor, " step"],
     replay: Int[Tensor, "step slice q *member"] | None = None,
 ) -> Estimate:
-    """Add the gradients of the greedy loss, summed over steps, to the policies' own.
+    """Add the gradients of the greedy loss, summed over steps, to the policy's own.
 
     At each step, q columns a_i are drawn from one state s, and one of them is acquired:
     `loss = -1 / (q - 1) sum_i log pi(a_i | s) (r_i - mean_j r_j)`, as a mean over slices. Where a
@@ -43,24 +42,23 @@ def greedy_gradients(
     them together, and log pi(a_i | s) as in `group_log_probabilities`.
 
     Args:
-        policies: one, or several in lockstep.
-        simulator: holds the slices, divided among the policies in equal consecutive parts.
+        view: the policy.
+        simulator: holds the slices.
         n_initial: central columns measured at the start, or columns.
         uniforms: numbers in [0, 1) that decide the draws.
-        followed: which of the q columns each policy goes on with; one index for its whole batch,
-            as in the authors' code.
+        followed: which of the q columns is acquired; one index for the whole batch, as in the
+            authors' code.
         replay: columns to take instead of drawing.
     """
     n_slices, n_steps, q = uniforms.shape[:3]
-    n_own = n_slices // len(policies)
 
     def weigh(rewards: Float[Tensor, "*step slice q"]) -> Float[Tensor, "*step slice q"]:
-        return -advantages(rewards) / ((q - 1) * n_own)
+        return -advantages(rewards) / ((q - 1) * n_slices)
 
-    recording = Recording(policies, simulator, weigh, is_by_step=True, n_states=n_slices * n_steps)
+    recording = Recording(view, simulator, weigh, is_by_step=True, n_states=n_slices * n_steps)
     # Made for all steps at once: small tensors cost a GPU as much as large ones.
     draws = uniforms.transpose(0, 1).contiguous()
-    choices = followed.repeat_interleave(n_own, dim=1)
+    choices = followed[:, None].expand(-1, n_slices).contiguous()
     state = simulator.start(n_initial)
     for step in range(n_steps):
         given = None if replay is None else replay[step]
@@ -73,26 +71,23 @@ def greedy_gradients(
 
 @final
 class Greedy(GradientEstimator):
-    """Trains policies with the greedy estimator."""
+    """Trains a policy with the greedy estimator."""
 
     settings = GreedyTraining
     is_pure = True
     takes_groups = True
 
-    def draw(
-        self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
-    ) -> Draws:
-        q, n_steps = n_draws(config), config.acquisition.n_steps
+    def draw(self, n_slices: int, n_batches: int, generator: GeneratorFor) -> Draws:
+        q, n_steps = n_draws(self.config), self.config.acquisition.n_steps
         followed = torch.randint(q, (n_batches, n_steps), generator=generator("followed"))
-        return Draws([action_draws(config, n_slices, generator)], [followed])
+        uniforms = action_draws(self.config, n_slices, generator)
+        return Draws({"uniforms": uniforms}, {"followed": followed})
 
-    def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
-        (uniforms,), (followed,) = batch.per_slice, batch.per_batch
-        n_initial = batch.configs[0].acquisition.start
+    def update(self, batch: Batch) -> Float[Tensor, ""]:
         return greedy_gradients(
-            batch.policies,
-            batch.simulator,
-            n_initial=n_initial,
-            uniforms=uniforms,
-            followed=followed,
+            self.view,
+            self.simulator(batch.slices),
+            n_initial=self.config.acquisition.start,
+            uniforms=batch.draws["uniforms"],
+            followed=batch.draws["followed"],
         ).final_score

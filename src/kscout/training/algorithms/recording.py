@@ -1,11 +1,11 @@
-"""Columns are chosen now, and the gradients of their log-probabilities are computed later.
+"""Columns are chosen first, and the gradients of their log-probabilities are computed later.
 
-Parameters do not change within a batch. So columns are chosen without an autograd graph, what the
-policies saw is stored, and log-probabilities are computed again, in chunks, once their weights in
-the loss are known (arXiv 2010.16262, appendix B.1). Memory is bounded whatever the horizon.
+Parameters do not change within a batch. Columns are chosen without an autograd graph, observations
+are stored, and log-probabilities are computed again, in chunks, when their weights in the loss are
+known (arXiv 2010.16262, appendix B.1). Memory is bounded for every horizon.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import final
@@ -25,23 +25,16 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
 from kscout.device import at_most_a_quarter
 from kscout.policies.views import View
-from kscout.training.estimators.visited import (
-    joined,
-    observation_of,
-    observe,
-    part_of,
-    rows_of,
-    score,
-)
+from kscout.training.algorithms.states import joined, observation_of, observe, rows_of
 from kscout.training.replay import Rows
 
 N_AT_ONCE = {"cpu": 16, "cuda": 512}
 """States of a policy whose gradients are computed together, by kind of device."""
 
 KEPT_BYTES = {"cpu": 2**28, "cuda": 2**33}
-"""Most memory that features of all policies take from the choice until the gradients, by kind of
-device; those of later states are computed again. On a CPU, more states gain nothing by waiting for
-the last. On an H200, a batch of 16 at 128 x 128 pixels keeps all features of 16 steps, greedy in
+"""Most memory that cached features take from the choice until the gradients, by kind of device;
+those of later states are computed again. On a CPU, more states gain nothing by waiting for the
+last. On an H200, a batch of 16 at 128 x 128 pixels keeps all features of 16 steps, greedy in
 0.8 GiB and non-greedy in 6 GiB; the latter takes 9 % longer with 4 GiB and 15 % with 2 GiB."""
 
 N_GRAPHED_ON_CPU = 64
@@ -54,43 +47,41 @@ Weigh = Callable[[Float[Tensor, "*step slice q"]], Float[Tensor, "*step slice q"
 @final
 @dataclass(frozen=True)
 class Estimate:
-    """What one batch gave beside the gradients; slices of several policies lie in a row."""
+    """Samples, rewards and weights of one batch, next to the gradients."""
 
     columns: Int[Tensor, "step slice q *member"]
     log_probs: Float[Tensor, "step slice q"]
     rewards: Float[Tensor, "step slice q"]
     weights: Float[Tensor, "step slice q"]
     """The factor of each log-probability in the loss."""
-    final_score: Float[Tensor, " policy"]
+    final_score: Float[Tensor, ""]
     """Mean SSIM at the end of the acquisitions that were followed."""
 
     @property
-    def losses(self) -> Float[Tensor, "step policy"]:
-        """Each step's share of each policy's loss."""
-        weighted = (self.log_probs * self.weights).unflatten(1, (len(self.final_score), -1))
-        return weighted.sum(dim=(-2, -1))
+    def losses(self) -> Float[Tensor, " step"]:
+        """Each step's share of the loss."""
+        return (self.log_probs * self.weights).sum(dim=(-2, -1))
 
 
 @final
 class Recording:
-    """One batch of acquisitions: what the policies saw, drew and gained.
+    """The observations, sampled columns and rewards of one batch of acquisitions.
 
     For each step an estimator calls `choose`, acquires, and calls `reward`; then `finish` leaves
-    the gradients of the loss in the policies' parameters.
+    the gradients of the loss in the policy's parameters.
 
     Args:
-        policies: one, or several in lockstep: the simulator's slices are divided among them in
-            equal consecutive parts.
+        view: the policy in training.
         simulator: holds the slices.
-        weigh: the estimator's weights of log-probabilities, from the rewards of all steps.
-        is_by_step: whether `weigh` may be given the rewards of one step alone.
-        n_states: states that will be scored, for which features are kept where a view can.
-        kept_bytes: the most memory for that, by kind of device.
+        weigh: maps the rewards of all steps to the weights of log-probabilities in the loss.
+        is_by_step: whether `weigh` may receive the rewards of a single step.
+        n_states: states that will be scored, whose features are cached if the view can.
+        kept_bytes: upper limit of the memory for that, by kind of device.
     """
 
     def __init__(
         self,
-        policies: Sequence[View],
+        view: View,
         simulator: Simulator,
         weigh: Weigh,
         *,
@@ -98,16 +89,13 @@ class Recording:
         n_states: int = 0,
         kept_bytes: Mapping[str, int] = KEPT_BYTES,
     ) -> None:
-        self.policies, self.simulator, self.weigh = policies, simulator, weigh
+        self.view, self.simulator, self.weigh = view, simulator, weigh
         device = simulator.batch.kspace.device
-        n_own = n_states // len(policies)
-        n_bytes = at_most_a_quarter(kept_bytes[device.type], device) // len(policies)
-        # Every view is asked, so that none keeps features of the batch before.
-        self.n_kept = min([policy.keep(n_own, n_bytes) for policy in policies])
+        self.n_kept = view.keep(n_states, at_most_a_quarter(kept_bytes[device.type], device))
         is_small = len(simulator.batch) <= N_GRAPHED_ON_CPU
         # A CPU holds a small step's graph more cheaply than it computes features again.
         self.goes_back_at_once = (
-            is_by_step and is_small and device.type == "cpu" and self.n_kept < max(1, n_own)
+            is_by_step and is_small and device.type == "cpu" and self.n_kept < max(1, n_states)
         )
         self.visited: list[Rows] = []
         self.rewards: list[Float[Tensor, "slice q"]] = []
@@ -119,35 +107,33 @@ class Recording:
         uniforms: Float[Tensor, "state draw *member"],
         replay: Int[Tensor, "state draw *member"] | None = None,
     ) -> Int[Tensor, "state draw *member"]:
-        """Draw columns from the policies' scores, or groups of different columns."""
-        seen = observe(self.policies, self.simulator, state)
+        """Draw columns from the policy's scores, or groups of different columns."""
+        seen = observe(self.view, self.simulator, state)
         with torch.set_grad_enabled(self.goes_back_at_once):
-            self.logits = score(self.policies, seen)
+            self.logits = self.view(seen)
         drawn = self._draw(state, uniforms, replay)
         self.visited.append(rows_of(seen, **drawn._asdict()))
         return drawn.columns
 
     def reward(self, gains: Float[Tensor, "slice q"]) -> None:
-        """Take note of what the columns chosen last gained."""
+        """Add the rewards of the columns that were chosen last."""
         self.rewards.append(gains)
         if self.goes_back_at_once:
             _backward(self.logits, self.visited[-1], self.weigh(gains))
 
     def finish(self, state: State) -> Estimate:
-        """Add the gradients of the loss to the policies' own."""
+        """Add the gradients of the loss to the policy's own."""
         rewards = torch.stack(self.rewards)
         weights = self.weigh(rewards)
         if not self.goes_back_at_once:
-            for number in range(len(self.policies)):
-                self._add_gradients(number, weights)
+            self._add_gradients(weights)
         columns, log_probs = (
             torch.stack(
                 [x.view(*rewards.shape[1:], *x.shape[2:]) for x in (r[name] for r in self.visited)]
             )
             for name in ("columns", "log_probs")
         )
-        final_score = state.score.view(len(self.policies), -1).mean(dim=-1)
-        return Estimate(columns, log_probs, rewards, weights, final_score)
+        return Estimate(columns, log_probs, rewards, weights, state.score.mean())
 
     @torch.no_grad()
     def _draw(
@@ -164,27 +150,28 @@ class Recording:
         columns = draw_groups(logits, blocked, uniforms) if replay is None else replay
         return Drawn(blocked, columns, _log_probabilities(logits, blocked, columns))
 
-    def _add_gradients(self, number: int, weights: Float[Tensor, "step slice q"]) -> None:
-        """Compute a policy's log-probabilities again, with gradients, and add those of the loss.
+    def _add_gradients(self, weights: Float[Tensor, "step slice q"]) -> None:
+        """Compute log-probabilities again, with gradients, and add the gradients of the loss.
 
         Steps are joined, so that a GPU has many images to work on at once.
         """
-        n_policies, begin = len(self.policies), 0
+        begin = 0
         for alike in self._alike_steps():
-            own = []
+            steps = []
             for step in alike:
-                weight = weights[step].reshape(self.visited[step]["log_probs"].shape)
-                own.append(part_of({**self.visited[step], "weight": weight}, number, n_policies))
-            for rows in joined(own, N_AT_ONCE[weights.device.type]):
-                scores = self.policies[number].recall(observation_of(rows), begin)
+                rows = self.visited[step]
+                weight = weights[step].reshape(rows["log_probs"].shape)
+                steps.append({**rows, "weight": weight})
+            for rows in joined(steps, N_AT_ONCE[weights.device.type]):
+                scores = self.view.recall(observation_of(rows), begin)
                 _backward(scores, rows, rows["weight"])
                 begin += len(scores)
 
     def _alike_steps(self) -> list[list[int]]:
-        """Group consecutive steps with as many draws per state whose features are kept, or not."""
+        """Group consecutive steps with equal numbers of draws and, or without, cached features."""
         n_scored, kinds = 0, []
         for rows in self.visited:
-            n_scored += len(rows["mask"]) // len(self.policies)
+            n_scored += len(rows["mask"])
             kinds.append((rows["columns"].shape[1], n_scored <= self.n_kept))
         return [list(steps) for _, steps in groupby(range(len(kinds)), kinds.__getitem__)]
 
@@ -192,7 +179,7 @@ class Recording:
 def _backward(
     scores: Float[Tensor, "state col"], rows: Rows, weights: Float[Tensor, "state draw"]
 ) -> None:
-    """Add the gradients of the weighted log-probabilities' sum to the policies' own."""
+    """Add the gradients of the weighted log-probabilities' sum to the policy's own."""
     log_probs = _log_probabilities(scores.float(), rows["blocked"], rows["columns"])
     (log_probs * weights).sum().backward()
 

@@ -1,28 +1,26 @@
-"""The non-greedy estimator: a column is judged by its own gain and all later ones.
+"""The non-greedy estimator: the return of a column is its own gain and all later ones.
 
-A discount gamma in [0, 1] weighs later gains; the paper's NGreedy has none, gamma = 1.
+A discount gamma in [0, 1] reduces later gains; the paper's NGreedy has none, gamma = 1.
 Paper: arXiv 2010.16262, section 4, pseudocode in appendix A.5.
 """
 
-from collections.abc import Sequence
 from typing import final
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.config import NonGreedyTraining, PolicyConfig
+from kscout.config import NonGreedyTraining
 from kscout.physics.sampling import Initial
 from kscout.policies.views import View
-from kscout.training.estimators.gradient import (
+from kscout.training.algorithms.gradient import (
     Batch,
     Draws,
     GeneratorFor,
     GradientEstimator,
     action_draws,
 )
-from kscout.training.estimators.recording import KEPT_BYTES, Estimate, Recording
+from kscout.training.algorithms.recording import KEPT_BYTES, Estimate, Recording
 from kscout.training.policy_gradient import returns_to_go
 
 _KEPT_BYTES = {**KEPT_BYTES, "cpu": 0}
@@ -30,15 +28,15 @@ _KEPT_BYTES = {**KEPT_BYTES, "cpu": 0}
 
 
 def non_greedy_gradients(
-    policies: Sequence[View],
+    view: View,
     simulator: Simulator,
     *,
     n_initial: Initial,
     uniforms: Float[Tensor, "slice step q *member"],
-    gammas: Sequence[float],
+    gamma: float,
     replay: Int[Tensor, "step slice q *member"] | None = None,
 ) -> Estimate:
-    """Add the gradients of the non-greedy loss to the policies' own.
+    """Add the gradients of the non-greedy loss to the policy's own.
 
     The q columns of the first step start q trajectories, each of which then draws one a step:
     `loss = -1 / (q - 1) sum_i sum_t log pi(a_it | s_it) R_it`, as a mean over slices, with
@@ -46,27 +44,20 @@ def non_greedy_gradients(
     columns, a_it is a group of them, as in `greedy_gradients`.
 
     Args:
-        policies: one, or several in lockstep.
-        simulator: holds the slices, divided among the policies in equal consecutive parts.
+        view: the policy.
+        simulator: holds the slices.
         n_initial: central columns measured at the start, or columns.
         uniforms: numbers in [0, 1) that decide the draws.
-        gammas: discount of each policy.
+        gamma: discount.
         replay: columns to take instead of drawing.
     """
     n_slices, n_steps, q, *group = uniforms.shape
-    n_own = n_slices // len(policies)
 
     def weigh(rewards: Float[Tensor, "step slice q"]) -> Float[Tensor, "step slice q"]:
-        parts = zip(rewards.split(n_own, dim=1), gammas, strict=True)
-        returns = [-returns_to_go(part, gamma) / ((q - 1) * n_own) for part, gamma in parts]
-        return torch.cat(returns, dim=1)
+        return -returns_to_go(rewards, gamma) / ((q - 1) * n_slices)
 
     recording = Recording(
-        policies,
-        simulator,
-        weigh,
-        n_states=n_slices * (1 + q * (n_steps - 1)),
-        kept_bytes=_KEPT_BYTES,
+        view, simulator, weigh, n_states=n_slices * (1 + q * (n_steps - 1)), kept_bytes=_KEPT_BYTES
     )
     draws = uniforms.transpose(0, 1).contiguous()
     state = simulator.start(n_initial)
@@ -82,23 +73,22 @@ def non_greedy_gradients(
 
 @final
 class NonGreedy(GradientEstimator):
-    """Trains policies with the non-greedy estimator."""
+    """Trains a policy with the non-greedy estimator."""
 
     settings = NonGreedyTraining
     is_pure = True
     takes_groups = True
 
-    def draw(
-        self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
-    ) -> Draws:
-        return Draws([action_draws(config, n_slices, generator)])
+    def draw(self, n_slices: int, n_batches: int, generator: GeneratorFor) -> Draws:
+        return Draws({"uniforms": action_draws(self.config, n_slices, generator)})
 
-    def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
-        (uniforms,) = batch.per_slice
+    def update(self, batch: Batch) -> Float[Tensor, ""]:
+        training = self.config.training
+        assert isinstance(training, NonGreedyTraining)
         return non_greedy_gradients(
-            batch.policies,
-            batch.simulator,
-            n_initial=batch.configs[0].acquisition.start,
-            uniforms=uniforms,
-            gammas=[config.training.varied["gamma"] for config in batch.configs],
+            self.view,
+            self.simulator(batch.slices),
+            n_initial=self.config.acquisition.start,
+            uniforms=batch.draws["uniforms"],
+            gamma=training.gamma,
         ).final_score

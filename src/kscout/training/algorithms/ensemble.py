@@ -1,0 +1,288 @@
+"""Weights of an ensemble, by non-negative least squares on slices with known gains.
+
+Slices are acquired by the members, each by one of them in turn. At each step the columns with the
+highest scores of some member are tried, and their gains are regressed on the gains that the members
+predict. Both are centered within each state, because a constant over its columns decides nothing.
+States of adjacent steps count, too. A constant makes the sum a gain, which rules to stop need.
+
+From few columns the largest immediate gain is a poor choice. With `training.ordered` the first
+steps are those of a fixed order; of several numbers of steps the one with the best final scores is
+selected.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator
+from kscout.compatibility import check_matrix, check_real
+from kscout.config import EnsembleTraining, PolicyConfig
+from kscout.core import Reconstructor
+from kscout.data.kinds import IMAGES
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.names import metric_word
+from kscout.policies.ensemble import EnsemblePolicy
+from kscout.randomness import keyed_generator
+from kscout.training.algorithms import EpochResult, Estimator, PolicyTrainee
+from kscout.training.fixed_order import fit_fixed_order
+
+_N_AT_ONCE = {"cpu": 4, "cuda": 48}
+"""Slices acquired together."""
+_NEAR = 2
+"""States of this many steps before and after a step also determine its weights."""
+
+_RIDGE = 1e-12
+"""Relative ridge, for members that predict the same."""
+_LEAST = 1e-300
+"""Prevents division by zero if a member predicts nothing."""
+
+
+@final
+class Ensemble(Estimator):
+    """Fits the weights of the members of an `EnsemblePolicy`."""
+
+    settings = EnsembleTraining
+
+    def __init__(
+        self, trainee: PolicyTrainee, slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        super().__init__(trainee, slices, reconstructor)
+        self.policy, self.training = _policy(trainee), _training(trainee.config)
+        self.n_slices = min(self.training.n_slices, len(slices))
+        self.n_ordered = sorted(set(self.training.ordered)) or [0]
+        """Candidate numbers of first steps that follow the fixed order."""
+        self.n_batches = -(-self.n_slices // _N_AT_ONCE[self.device.type])
+        self.n_steps = len(self.n_ordered) * self.n_batches
+        self.order: list[int] = []
+        self._check()
+
+    def _check(self) -> None:
+        """Reject members and settings that cannot be fitted on these slices."""
+        policy, metric, n_steps = (
+            self.policy,
+            self.training.metric,
+            self.config.acquisition.horizon,
+        )
+        if self.n_ordered[-1] >= n_steps:
+            raise ConfigError(
+                f"training.ordered leaves no step to fit: {self.n_ordered[-1]} of {n_steps}; give "
+                "fewer steps"
+            )
+        if policy.order:
+            raise ConfigError(
+                f"policy.order is {list(policy.order)}, but the training fits it; leave it out, "
+                "and give its length as training.ordered"
+            )
+        kind = None if self.slices.kind == IMAGES.name else f"the slices are {self.slices.kind}"
+        check_real(policy, kind)
+        check_matrix(policy, self.slices.shape, network=self.reconstructor)
+        if policy.needs_judge and metric != "ssim":
+            raise ConfigError(
+                f"a member tries columns by SSIM, and the weights are fitted for {metric}; leave "
+                "out --metric, or give policies that try none"
+            )
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the fixed order, or fit one."""
+        if self.n_ordered[-1]:
+            self.order = state["order"] if state else self._fitted_order()
+
+    def _fitted_order(self) -> list[int]:
+        training = self.training
+        return fit_fixed_order(
+            self.slices,
+            self.reconstructor,
+            n_initial=self.config.acquisition.start,
+            horizon=self.n_ordered[-1],
+            n_slices_per_step=training.n_baseline_slices,
+            protocol=training.protocol,
+            metric=training.metric,
+            device=self.device,
+        ).order
+
+    def state(self) -> dict[str, Any]:
+        return {"order": self.order} if self.order else {}
+
+    def validated(self, slices: SliceSet) -> SliceSet:
+        """Return some of the slices: members may try many columns of each."""
+        return slices.sample(self.training.n_validated)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Draw the slices that are acquired together."""
+        self.batches = [*self._batches(epoch)]
+
+    @torch.no_grad()
+    def take_step(self, epoch: int, step: int) -> None:
+        """Acquire some slices, after one number of ordered steps."""
+        part, at = divmod(step, self.n_batches)
+        self.policy.eval()
+        self._begin(self.n_ordered[part])
+        if f"scores {part}" not in self.sums:
+            empty = Sums.empty(
+                self.config.acquisition.horizon, len(self.policy.members), self.device
+            )
+            scores = torch.zeros((), dtype=torch.float64, device=self.device)
+            new = {**vars(empty), "scores": scores}
+            self.sums |= {f"{name} {part}": value for name, value in new.items()}
+        self.sums[f"scores {part}"] += self._acquire(*self.batches[at], self._sums(part))
+
+    def _sums(self, part: int) -> "Sums":
+        """Return the sums after one number of ordered steps."""
+        return Sums(*(self.sums[f"{field.name} {part}"] for field in fields(Sums)))
+
+    @torch.no_grad()
+    def end_epoch(self, epoch: int) -> EpochResult:
+        """Fit the weights after each number of ordered steps, and select the best final score."""
+        policy, numbers = self.policy, self.n_ordered
+        means = [float(self.sums[f"scores {x}"]) / self.n_slices for x in range(len(numbers))]
+        # Of equal ones the first, which decides most steps by what it sees.
+        best = max(range(len(numbers)), key=means.__getitem__)
+        self._begin(numbers[best])
+        fitted = self._sums(best).solved()
+        for own, value in zip((policy.weights, policy.constants), fitted, strict=True):
+            own.copy_(value)
+        horizon = self.config.acquisition.horizon
+        n_decisions = self.n_slices * sum(horizon - n_first for n_first in numbers)
+        n_tried = n_decisions * (1 + len(policy.members) * self.training.n_best)
+        n_images = n_tried + self.n_slices * sum(numbers)
+        facts = {"n_reconstructions": n_images, "n_decisions": n_decisions}
+        return EpochResult({f"train_{metric_word(self.training.metric)}": means[best]}, facts)
+
+    def _begin(self, n_first: int) -> None:
+        """Let the policy start with this many columns of the order."""
+        self.policy.begin_with(self.order[:n_first], self.slices.n_cols)
+        if self.training.metric != "ssim":
+            self.policy.gain_units = ()
+
+    def _batches(self, epoch: int) -> Iterator[tuple[Int[Tensor, " slice"], Int[Tensor, " slice"]]]:
+        """Yield slices that are acquired together, and their numbers, which select the member."""
+        generator = keyed_generator(self.training.seed, epoch, "weighed slices")
+        drawn = torch.randperm(len(self.slices), generator=generator)[: self.n_slices]
+        numbers = torch.arange(self.n_slices, device=self.device)
+        n_at_once = _N_AT_ONCE[self.device.type]
+        parts = (drawn.to(self.slices.index_device).split(n_at_once), numbers.split(n_at_once))
+        yield from zip(*parts, strict=True)
+
+    def _acquire(
+        self, index: Int[Tensor, " slice"], number: Int[Tensor, " slice"], sums: "Sums"
+    ) -> Float[Tensor, ""]:
+        """Acquire slices, try columns of each step, and return the sum of their final scores."""
+        policy, training, setting = self.policy, self.training, self.config.acquisition
+        simulator = Simulator(
+            self.slices.batch(index),
+            self.reconstructor,
+            protocol=training.protocol,
+            metric=training.metric,
+        )
+        state = simulator.start(setting.start)
+        slices = torch.arange(len(index), device=self.device)
+        for step in range(setting.horizon):
+            seen = simulator.observe(policy, state, n_left=setting.horizon - step)
+            blocked = simulator.blocked(state)
+            if step < len(policy.order):
+                scores = policy.along_order(seen).masked_fill(blocked, -torch.inf)
+                state = simulator.acquire(state, scores.argmax(dim=-1))
+                continue
+            expected = policy.expected(seen).masked_fill(blocked, -torch.inf)
+            n_best = min(training.n_best, blocked.shape[-1])
+            best = expected.topk(n_best, dim=-1).indices
+            # If too few are left, the best column replaces the others.
+            is_left = ~blocked.expand(expected.shape).gather(-1, best)
+            best = torch.where(is_left, best, best[..., :1])
+            columns = best.transpose(0, 1).flatten(1)
+            gains = simulator.score_columns(state, columns) - state.score[:, None]
+            predicted = expected.gather(-1, columns.expand(len(expected), -1, -1))
+            sums.add(step, predicted, gains)
+            state = simulator.acquire(state, best[number % len(best), slices, 0])
+        return state.score.double().sum()
+
+
+@final
+@dataclass(frozen=True)
+class Sums:
+    """Sums of the normal equations, by step."""
+
+    products: Float64[Tensor, "step member member"]
+    moments: Float64[Tensor, "step member"]
+    totals: Float64[Tensor, "step term"]
+    """Sums of the predictions of each member and of gains, and their number."""
+
+    @classmethod
+    def empty(cls, n_steps: int, n_members: int, device: torch.device) -> "Sums":
+        """Return zeros."""
+        shapes = ((n_members, n_members), (n_members,), (n_members + 2,))
+        nothing = torch.zeros((), dtype=torch.float64, device=device)
+        return cls(*(nothing.new_zeros((n_steps, *shape)) for shape in shapes))
+
+    def add(
+        self,
+        step: int,
+        expected: Float[Tensor, "member state column"],
+        gains: Float[Tensor, "state column"],
+    ) -> None:
+        """Add the states of a step, also to the steps nearby."""
+        terms = torch.cat([expected, gains[None]]).double()
+        about = (terms - terms.mean(dim=-1, keepdim=True)).flatten(1)
+        count = terms.new_full((1,), gains.numel())
+        near = slice(max(0, step - _NEAR), step + _NEAR + 1)
+        self.products[near] += about[:-1] @ about[:-1].T
+        self.moments[near] += about[:-1] @ about[-1]
+        self.totals[near] += torch.cat([terms.flatten(1).sum(dim=-1), count])
+
+    def solved(self) -> tuple[Float[Tensor, "step member"], Float[Tensor, " step"]]:
+        """Return non-negative weights and constants; without data, the first weight is one."""
+        rows = [non_negative(*both) for both in zip(self.products, self.moments, strict=True)]
+        weights = torch.stack(rows).to(self.totals.device)
+        means = self.totals[:, :-1] / self.totals[:, -1:].clamp(min=1)
+        constants = means[:, -1] - (weights * means[:, :-1]).sum(dim=-1)
+        return weights.float(), constants.float()
+
+
+def non_negative(
+    products: Float64[Tensor, "weight weight"], moments: Float64[Tensor, " weight"]
+) -> Float64[Tensor, " weight"]:
+    """Solve normal equations for non-negative weights.
+
+    The most negative weight is set to zero and the others are solved again, until none is
+    negative. Without data, the first weight is one.
+
+    Args:
+        products: sums of products of predictions.
+        moments: sums of products of predictions and targets.
+    """
+    products, moments = products.cpu(), moments.cpu()
+    weights, kept = torch.zeros_like(moments), list(range(len(moments)))
+    while kept:
+        own = products[kept][:, kept]
+        # Scaled to a unit diagonal, so that the ridge is relative.
+        unit = own.diagonal().clamp(min=_LEAST).sqrt()
+        own = own / (unit[:, None] * unit) + _RIDGE * torch.eye(len(kept), dtype=own.dtype)
+        # Not lstsq, whose results differ from call to call.
+        found, info = torch.linalg.solve_ex(own, moments[kept] / unit)
+        if int(info) == 0 and bool((found >= 0).all()):
+            weights[kept] = found / unit
+            break
+        del kept[int(found.nan_to_num().argmin())]
+    if not bool((weights > 0).any()):
+        weights[0] = 1.0
+    return weights
+
+
+def _policy(trainee: PolicyTrainee) -> EnsemblePolicy:
+    policy = trainee.module
+    if not isinstance(policy, EnsemblePolicy):
+        raise ConfigError(
+            f"ensemble fits the weights of several policies, and {type(policy).__name__} is one; "
+            "use policy.name = 'ensemble', or another --method"
+        )
+    return policy
+
+
+def _training(config: PolicyConfig) -> EnsembleTraining:
+    assert isinstance(config.training, EnsembleTraining)
+    return config.training

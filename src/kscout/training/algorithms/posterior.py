@@ -1,0 +1,272 @@
+"""Training of posterior samplers with the energy score.
+
+For each slice some columns are measured, and the policy samples two images x, x'. With the ground
+truth t, the loss of a value is the energy score
+
+    (|x - t| + |x' - t| - |x - x'|) / 2,
+
+whose mean over the noise is lowest if the samples have the distribution of the ground truth given
+the measurement. It is computed for all pixels and for all entries of k-space, whose variance
+determines the gain of a column. Training tries no column and reconstructs no image.
+
+The measured columns are those of an acquisition: a start, and others up to the budget. They are
+sampled by their mean gains along a fixed order, with a random sharpness, or are those that another
+policy acquires on the same slice (`training.follows`). In half of all cases some of these are
+replaced by sampled ones, because no other policy acquires exactly the columns that this one will.
+"""
+
+from typing import Any, cast, final
+
+import torch
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor
+
+from kscout.acquisition.rollout import rollout
+from kscout.compatibility import check_matrix
+from kscout.config import PolicyConfig, PosteriorTraining
+from kscout.core import Reconstructor, SliceBatch
+from kscout.data.kinds import IMAGES
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.names import METRICS
+from kscout.physics.fourier import fft2c, ifft2c, opposite
+from kscout.physics.sampling import apply_mask, center_mask, start_mask
+from kscout.policies import load
+from kscout.policies.posterior import Network, PosteriorPolicy, moved_noises, noises
+from kscout.training.algorithms import PolicyTrainee
+from kscout.training.algorithms.gradient import Batch, Draws, GeneratorFor, Tensors, WarmedEstimator
+from kscout.training.augmentation import N_VARIED, is_flipped, varied
+from kscout.training.fixed_order import carried_on, fit_fixed_order
+
+_N_DRAWN = 2
+"""Samples of each slice."""
+_SHARPNESS = (0.5, 2.5)
+"""Range of the weight of mean gains, in standard deviations over columns, next to Gumbel noise."""
+_WHOLE = 0.5
+"""Share of slices whose mask is exactly that of another policy."""
+_FIRST = 1e3
+"""Far above any other sampling key."""
+_N_RANGES = 256
+"""Slices from which the range of images is estimated."""
+_N_AT_ONCE = {"cpu": 16, "cuda": 256}
+"""Slices acquired together."""
+_LEAST_STD = 1e-11
+_LEAST_SQUARE = 1e-12
+"""Added to squares before the root, whose gradient at zero is infinite."""
+
+
+@final
+class Posterior(WarmedEstimator):
+    """Trains a posterior sampler."""
+
+    settings = PosteriorTraining
+    is_pure = True
+
+    def __init__(
+        self, trainee: PolicyTrainee, slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        super().__init__(trainee, slices, reconstructor)
+        if slices.kind != IMAGES.name:
+            raise ConfigError(
+                f"posterior samples are real images, and the store holds {slices.kind}; train "
+                "another policy, or import magnitude images"
+            )
+        self.policy, self.training = _policy(trainee), _training(trainee.config)
+        self.gains = torch.zeros(1, slices.n_cols, device=self.device)
+        """By the number of columns measured after the start, in deviations over columns."""
+        self.followed: Int[Tensor, "slice step"] | None = None
+        setting = trainee.config.acquisition
+        budget = setting.n_initial + setting.horizon
+        if max(self.training.starts, default=0) >= budget:
+            raise ConfigError(
+                f"of training.starts, {max(self.training.starts)} columns leave nothing to choose "
+                f"of a budget of {budget}; leave it out"
+            )
+        # Cached here, as CUDA graphs read it.
+        self.noises = noises(*slices.shape[1:], self.device)
+        is_half = self.device.type == "cuda" and self.training.precision != "fp32"
+        self.network: Network = self.policy.network
+        if self.training.compile and is_half:
+            self.network = cast(Network, torch.compile(self.network, dynamic=False))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore a checkpoint, or find the range of images and the gains along a fixed order."""
+        if state:
+            self.gains, self.followed = state["gains"].to(self.device), state["followed"]
+        else:
+            self._begin()
+            self.policy.range_per_std.copy_(self._range_per_std())
+        if self.followed is not None:
+            self.followed = self.followed.to(self.device)
+
+    def _range_per_std(self) -> Float[Tensor, ""]:
+        """Return a ratio of sums over slices, which gives dark slices little weight."""
+        total = torch.zeros(2, device=self.device)
+        for batch in self.slices.sample(_N_RANGES).batches(64):
+            total += torch.stack([batch.data_range.sum(), batch.target_std.sum()])
+        return total[0] / total[1].clamp(min=_LEAST_STD)
+
+    def _begin(self) -> None:
+        training, setting = self.training, self.config.acquisition
+        order = fit_fixed_order(
+            self.slices,
+            self.reconstructor,
+            n_initial=setting.start,
+            horizon=setting.horizon,
+            n_slices_per_step=training.n_baseline_slices,
+            protocol=training.protocol,
+            metric=training.metric,
+            device=self.device,
+        )
+        gains = carried_on(order.gains.to(self.device))
+        apart = gains - gains.mean(dim=-1, keepdim=True)
+        self.gains = apart / gains.std(dim=-1, keepdim=True).clamp(min=1e-12)
+        self.followed = self._paths() if training.follows else None
+
+    @torch.no_grad()
+    def _paths(self) -> Int[Tensor, "slice step"]:
+        """Return the columns that another policy acquires, slice by slice."""
+        training, setting = self.training, self.config.acquisition
+        policy, columns = load(training.follows, device=self.device), []
+        name = str(training.follows)
+        check_matrix(policy, self.slices.shape, name=name, network=self.reconstructor)
+        for batch in self.slices.batches(_N_AT_ONCE[self.device.type]):
+            done = rollout(
+                policy,
+                self.simulator(batch),
+                n_initial=setting.start,
+                horizon=setting.horizon,
+                is_argmax=True,
+            )
+            columns.append(done.columns[:, 0].cpu())
+        return torch.cat(columns)
+
+    def state(self) -> dict[str, Any]:
+        followed = None if self.followed is None else self.followed.cpu()
+        return {"gains": self.gains.cpu(), "followed": followed}
+
+    def validated(self, slices: SliceSet) -> SliceSet:
+        """Return some of the slices: many columns of each are tried on every sample."""
+        return slices.sample(self.training.n_validated)
+
+    def draw(self, n_slices: int, n_batches: int, generator: GeneratorFor) -> Draws:
+        return Draws(
+            {
+                "columns": torch.rand(n_slices, self.slices.n_cols, generator=generator("columns")),
+                "counts": torch.rand(n_slices, 4, generator=generator("counts")),
+                "moved": torch.rand(n_slices, _N_DRAWN, 3, generator=generator("noises")),
+                "augmentation": torch.rand(n_slices, N_VARIED, generator=generator("varied")),
+            }
+        )
+
+    def augmented(self, batch: SliceBatch, draws: Tensors) -> SliceBatch:
+        """Return slices of which some are mirrored or magnified."""
+        return varied(batch, draws["augmentation"], self.training)
+
+    @property
+    def n_tried(self) -> float:
+        """Equivalent of two images per slice: no column is tried."""
+        return (_N_DRAWN - 1) / self.config.acquisition.n_steps
+
+    def update(self, batch: Batch) -> Float[Tensor, ""]:
+        slices, draws = batch.slices, batch.draws
+        is_mirrored = is_flipped(draws["augmentation"], self.training)
+        mask = self._masks(slices, draws["columns"], draws["counts"], is_mirrored)
+        kspace = apply_mask(slices.kspace, mask)
+        truth = ifft2c(slices.kspace)[:, 0].real
+        n_rows, n_cols = truth.shape[-2:]
+        noise = moved_noises(n_rows, n_cols, draws["moved"])
+        # The last batch of an epoch may be smaller, and compilation for it takes longer than it.
+        is_whole = len(kspace) == self.training.batch_size
+        drawn = self.policy.draw(
+            kspace,
+            mask,
+            noise,
+            network=self.network if is_whole else self.policy.network,
+            is_half=self.training.precision != "fp32",
+        )
+        torch.autograd.backward(energy_score(drawn, truth, slices.target_std))
+        mean = drawn.detach().mean(dim=1).clamp(min=0)
+        metric = METRICS.resolve(self.training.metric)
+        return metric(mean, slices.target, data_range=slices.data_range).mean()
+
+    def _masks(
+        self,
+        slices: SliceBatch,
+        columns: Float[Tensor, "slice col"],
+        counts: Float[Tensor, "slice 4"],
+        is_mirrored: Bool[Tensor, " slice"],
+    ) -> Bool[Tensor, "slice col"]:
+        """Return columns that may be measured before a step; random numbers decide them.
+
+        Args:
+            slices: the slices.
+            columns: decide the columns.
+            counts: decide their number, the sharpness of the distribution, the columns of a path
+                that are left out, and the start.
+            is_mirrored: whether the slice is mirrored compared to the path of the other policy.
+        """
+        setting, starts = self.config.acquisition, self.training.starts
+        n_cols, device = slices.n_cols, columns.device
+        start = start_mask(setting.start, columns.shape, device)
+        if starts:
+            known = torch.stack([center_mask(n_cols, n, device) for n in starts])
+            start = known[(counts[:, 3] * len(starts)).long()]
+        n_start = start.sum(dim=-1)
+        n_more = (counts[:, 0] * (setting.n_initial + setting.horizon - n_start)).long()
+        row = (n_start + n_more - setting.n_initial).clamp(min=0, max=len(self.gains) - 1)
+        least, most = _SHARPNESS
+        sharpness = least + (most - least) * counts[:, 1:2]
+        # The largest of such numbers are draws without replacement (Gumbel).
+        keys = sharpness * self.gains[row] - (-columns.clamp(min=1e-7).log()).log()
+        if self.followed is not None:
+            path = self.followed[slices.index]
+            path = torch.where(is_mirrored[:, None], opposite(n_cols, device)[path], path)
+            is_passed = torch.arange(path.shape[1], device=device) < n_more[:, None]
+            left_out = (counts[:, 2:3] - _WHOLE) / (1 - _WHOLE)
+            is_kept = is_passed & (columns.gather(-1, path) >= left_out)
+            # Before all sampled columns, which replace those left out or in the start.
+            keys = keys + keys.new_zeros(keys.shape).scatter(-1, path, _FIRST * is_kept)
+        keys = keys.masked_fill(start | ~slices.selectable, -torch.inf)
+        rank = keys.argsort(dim=-1, descending=True).argsort(dim=-1)
+        return start | ((rank < n_more[:, None]) & slices.selectable)
+
+
+def energy_score(
+    drawn: Float[Tensor, "slice 2 row col"],
+    truth: Float[Tensor, "slice row col"],
+    unit: Float[Tensor, " slice"],
+) -> Float[Tensor, ""]:
+    """Return the mean energy score of pixels, plus that of entries of k-space."""
+    pairs = [(*drawn.unbind(dim=1), truth), (*fft2c(drawn).unbind(dim=1), fft2c(truth))]
+    unit = unit[:, None, None].clamp(min=_LEAST_STD)
+    scores = [
+        _length((one - true) / unit)
+        + _length((other - true) / unit)
+        - _length((one - other) / unit)
+        for one, other, true in pairs
+    ]
+    return (scores[0].mean() + scores[1].mean()) / 2
+
+
+def _length(
+    difference: Float[Tensor, "slice row col"] | Complex[Tensor, "slice row col"],
+) -> Float[Tensor, "slice row col"]:
+    if not difference.is_complex():
+        return difference.abs()
+    return (difference.real.square() + difference.imag.square() + _LEAST_SQUARE).sqrt()
+
+
+def _policy(trainee: PolicyTrainee) -> PosteriorPolicy:
+    policy = trainee.module
+    if not isinstance(policy, PosteriorPolicy):
+        raise ConfigError(
+            f"posterior trains networks that sample images, and {type(policy).__name__} samples "
+            "none; use policy.name = 'posterior', or another --method"
+        )
+    return policy
+
+
+def _training(config: PolicyConfig) -> PosteriorTraining:
+    assert isinstance(config.training, PosteriorTraining)
+    return config.training

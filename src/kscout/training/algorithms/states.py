@@ -1,0 +1,49 @@
+"""States that a policy visits, as rows of tensors by name, joined over steps."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.state import State
+from kscout.core import Observation
+from kscout.kernels.cuda import count_on
+from kscout.policies.views import View
+from kscout.training.replay import Rows
+
+_OBSERVED = tuple(field.name for field in fields(Observation))
+
+
+def observe(
+    view: View, simulator: Simulator, state: State, n_left: Int[Tensor, " state"] | None = None
+) -> Observation:
+    """Return the observation of states, with a step for each, as several steps will be joined."""
+    seen = simulator.observe(view.chooser, state, n_left=n_left)
+    return replace(seen, step=count_on(state.mask.device, state.step).expand(len(state)))
+
+
+def rows_of(seen: Observation, **more: Tensor) -> Rows:
+    """Return the tensors of an observation, which has a step for each state, and further ones."""
+    own = {name: getattr(seen, name) for name in _OBSERVED}
+    return {**{name: value for name, value in own.items() if value is not None}, **more}
+
+
+def observation_of(rows: Rows) -> Observation:
+    """Return the observation among tensors."""
+    return Observation(**{name: rows[name] for name in _OBSERVED if name in rows})  # type: ignore[arg-type]
+
+
+def joined(steps: Sequence[Rows], n_at_once: int) -> Iterator[Rows]:
+    """Yield at most `n_at_once` consecutive rows at a time, from one step or several."""
+    n_rows = [len(rows["mask"]) for rows in steps]
+    for begin in range(0, sum(n_rows), n_at_once):
+        pieces, at = [], 0
+        for rows, n in zip(steps, n_rows, strict=True):
+            first, last = max(begin - at, 0), min(begin + n_at_once - at, n)
+            if first < last:
+                pieces.append({name: value[first:last] for name, value in rows.items()})
+            at += n
+        yield {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
