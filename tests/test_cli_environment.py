@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kscout.cli import main, sentence_of
 from kscout.cli.environment import check_environment, check_file_names
+from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 
 
@@ -80,6 +82,33 @@ def test_an_output_without_space_is_one_sentence(words: list[str]) -> None:
     lines = [line for line in ended.stderr.splitlines() if "busy" not in line]
     assert ended.returncode == 1 and len(lines) == 1
     assert lines[0].startswith("error: No space left on device; free some space")
+
+
+def test_ctrl_c_before_a_command_begins_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kscout.cli.app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["kscout", "zoo"])
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "interrupted; repeat the same command to resume\n"
+
+
+def test_a_closed_output_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StoreWriter(tmp_path / "store", {"made by": "tests"}) as writer:
+        writer.append("test", "a", np.ones((2, 9, 11), np.float32))
+        writer.finish()
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setattr(sys, "argv", ["kscout", "data", "info", str(tmp_path / "store")])
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code in (0, None)
 
 
 _AT_IMPORT = """

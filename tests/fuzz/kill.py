@@ -140,7 +140,7 @@ def alone(name: str, folder: Path) -> Tally:
     """Run a command undisturbed."""
     here, tally = set_up(folder), Tally()
     begin = time.perf_counter()
-    ended = in_child(lambda: command(COMMANDS[name]), here, folder / "log")
+    ended = in_child(lambda: _as_typed(name), here, folder / "log")
     tally.duration_s = time.perf_counter() - begin
     if ended.code:
         raise RuntimeError(f"{name} ended with {ended.code}:\n{ended.output}")
@@ -167,7 +167,7 @@ def _counting(name: str, counted: Path) -> int:
         n_changes += 1
 
     on_change(count)
-    code = command(COMMANDS[name])
+    code = _as_typed(name)
     counted.write_text(str(n_changes))
     return code
 
@@ -205,7 +205,7 @@ def disturb(name: str, tally: Tally, draw: random.Random, folder: Path) -> None:
             moments.append(f"by {sent.name} {told}")
         if n_left:
             tally.faults.append(f"{name}: {n_left} processes outlived {sent.name}")
-    ended = in_child(lambda: command(COMMANDS[name]), here, folder / "log")
+    ended = in_child(lambda: _as_typed(name), here, folder / "log")
     found = _last_words(ended.output) if ended.code else differing(tally.wanted, written(here))
     if found and moments:
         tally.faults.append(f"{name}, killed {' and '.join(moments)}: {found}")
@@ -222,7 +222,7 @@ def kill(
     if isinstance(moment, int):
         child = start(lambda: _until_change(name, moment), here, log)
     else:
-        child = start(lambda: _interruptible(name), here, log)
+        child = start(lambda: _as_typed(name), here, log)
         time.sleep(moment * duration_s)
         os.kill(child, sent)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (-sent, 128 + sent)
@@ -231,9 +231,11 @@ def kill(
 _SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
-def _interruptible(name: str) -> int:
+def _as_typed(name: str) -> int:
     # A shell that starts this script in the background has it ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Processes that the command starts would import this script.
+    vars(sys.modules["__main__"]).pop("__file__", None)
     return command(COMMANDS[name])
 
 
@@ -271,7 +273,7 @@ def _until_change(name: str, number: int) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     on_change(count)
-    return command(COMMANDS[name])
+    return _as_typed(name)
 
 
 def written(here: Path) -> Snapshot:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -89,6 +90,18 @@ def test_a_service_that_is_told_to_end_keeps_its_sessions(tmp_path: Path) -> Non
     order = kept[asking.name]["order"]
     assert len(asking.answered) >= 10 and order[: len(asking.answered)] == asking.answered
     assert len(order) <= len(asking.answered) + 1, "no more than was sent"
+
+
+@pytest.mark.slow
+def test_a_second_signal_does_not_cut_the_end_short(tmp_path: Path) -> None:
+    child, told = begun(tmp_path, keep=tmp_path / "kept")
+    sent(f"{json.loads(told)['http']}/sessions", ASKED)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(child, number)
+        time.sleep(0.02)
+    _, status = os.waitpid(child, 0)
+    log = (tmp_path / "log").read_text()
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM and log == ""
 
 
 class Asking(threading.Thread):

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -111,8 +112,11 @@ app.command()(bench)
 
 def main() -> None:
     """Run the command line; an error of the user prints one sentence, with exit code 1."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # File names may contain invalid characters.
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # The caller has closed it.
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+        elif isinstance(stream, TextIOWrapper):  # File names may contain invalid characters.
             stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     # What a training has saved, and where it resumes.
@@ -121,11 +125,7 @@ def main() -> None:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
-        check_file_names(sys.argv)
-        check_environment(os.environ)
-        if _COMPUTING & set(sys.argv) and "--help" not in sys.argv:
-            share_the_machine()
-        app()
+        _run()
     except SystemExit as stop:
         if stop.code in _STOPPED:
             resumes = "repeat the same command to resume"
@@ -141,6 +141,18 @@ def main() -> None:
         line = Text.assemble(("error:", "bold red"), f" {shown}")
         console(stderr=True).print(line, soft_wrap=True)
         sys.exit(1)
+
+
+def _run() -> None:
+    try:
+        check_file_names(sys.argv)
+        check_environment(os.environ)
+        if _COMPUTING & set(sys.argv) and "--help" not in sys.argv:
+            share_the_machine()
+        app()
+    # Before typer runs a command, which turns it into an exit code.
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 def sentence_of(error: Exception) -> str | None:

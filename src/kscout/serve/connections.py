@@ -6,8 +6,10 @@ import logging
 import resource
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, final
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kscout.errors import ConfigError
@@ -52,6 +54,16 @@ def log_once_per_minute(
             _LOG.warning("no file handles are free; new connections wait (ulimit -n raises them)")
 
     return handle
+
+
+@final
+class GracefulServer(uvicorn.Server):
+    """A server that ends its sessions in order, also at a second signal; the wait is bounded."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end at the first signal."""
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
 
 
 @final

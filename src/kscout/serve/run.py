@@ -115,7 +115,7 @@ def serve(
         import uvicorn
 
         from kscout.serve.app import make_app
-        from kscout.serve.connections import BoundedProtocol, reserve_handles
+        from kscout.serve.connections import BoundedProtocol, GracefulServer, reserve_handles
         from kscout.serve.mrd import MrdServer
         from kscout.serve.page.stage import Shown, Stage
     except ImportError as error:
@@ -167,7 +167,7 @@ def serve(
             server_header=False,
             proxy_headers=behind_proxy,
         )
-        server = uvicorn.Server(config)
+        server = GracefulServer(config)
         server.run(sockets=[listening])
         if failed:
             raise failed[0]
