@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,15 @@ from kscout.cli import main, sentence_of
 from kscout.cli.environment import check_environment, check_file_names
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def restored_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restore what a command changes in its process."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_figures_need_no_window() -> None:
@@ -28,7 +38,6 @@ def test_a_variable_that_is_no_number_is_rejected(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setattr(sys, "argv", ["kscout", "zoo"])
     with pytest.raises(SystemExit) as stopped:
         main()
@@ -92,7 +101,6 @@ def test_ctrl_c_before_a_command_begins_is_one_sentence(
 
     monkeypatch.setattr("kscout.cli.app", interrupted)
     monkeypatch.setattr(sys, "argv", ["kscout", "zoo"])
-    monkeypatch.setenv("MPLBACKEND", "agg")
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 130
@@ -103,7 +111,6 @@ def test_a_closed_output_has_no_effect(tmp_path: Path, monkeypatch: pytest.Monke
     with StoreWriter(tmp_path / "store", {"made by": "tests"}) as writer:
         writer.append("test", "a", np.ones((2, 9, 11), np.float32))
         writer.finish()
-    monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setattr(sys, "argv", ["kscout", "data", "info", str(tmp_path / "store")])
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(SystemExit) as stopped:
