@@ -13,7 +13,7 @@ from typer.main import get_command
 from kscout.cli import app
 from kscout.errors import DataError
 from kscout.evaluation.analyses import run_analysis
-from kscout.evaluation.analyses.ranking import Ranking
+from kscout.evaluation.analyses.ranking import MetricRanking
 from kscout.evaluation.summaries.summary import policy_table
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.tables import Table
@@ -139,7 +139,7 @@ def test_every_figure_table_and_player_of_a_report_names_its_protocol(
     results: Path, tmp_path: Path
 ) -> None:
     write_run(tmp_path / "run")
-    run_analysis(Ranking(), [str(results / "base")], out=tmp_path)
+    run_analysis(MetricRanking(), [str(results / "base")], out=tmp_path)
     for folder in (results, tmp_path):
         sections = build_report([folder]).sections
         blocks = [block for section in sections for block in section.blocks]

@@ -169,7 +169,7 @@ class Horizon:
 
 @final
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationSection:
     """Comparison of policies; defaults are the paper's."""
 
     policies: tuple[str, ...] = ("random", "fixed", "na-oracle", "oracle")
@@ -229,6 +229,6 @@ class File:
     """The policy to train, with its arguments."""
     training: dict[str, Any] = field(default_factory=dict)
     """Settings of all trainings; a section with the name of an estimator only applies to it."""
-    evaluation: Evaluation | None = None
+    evaluation: EvaluationSection | None = None
     analyses: dict[str, bool | dict[str, Any]] = field(default_factory=dict)
     """Options by analysis; true: none."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from kscout.campaign.analyses import check_analysis
-from kscout.campaign.file import Crossed, Evaluation, File, Store, Table
+from kscout.campaign.file import Crossed, EvaluationSection, File, Store, Table
 from kscout.columns import parse_columns
 from kscout.config import (
     ACQUISITIONS,
@@ -67,7 +67,7 @@ class Grid:
     """One per method, varied setting and seed; acquisition and protocol are set later."""
     protocol: Protocol | None
     """None: that of each reconstruction."""
-    evaluation: Evaluation | None
+    evaluation: EvaluationSection | None
     analyses: Mapping[str, Table]
     """Options by analysis."""
     use: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from kscout.campaign.analyses import analysis_nodes, spanning_nodes
-from kscout.campaign.file import Evaluation, GivenStore, MadeStore, Store
+from kscout.campaign.file import EvaluationSection, GivenStore, MadeStore, Store
 from kscout.campaign.grid import Grid, Network
 from kscout.campaign.nodes import (
     Node,
@@ -239,7 +239,7 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
 
 
 def _evaluation(
-    root: Path, evaluation: Evaluation, setting: Setting, policies: Sequence[Node]
+    root: Path, evaluation: EvaluationSection, setting: Setting, policies: Sequence[Node]
 ) -> Node:
     options = {key: value for key, value in to_table(evaluation).items() if key != "policies"}
     options["seed"] = options.pop("seeds")

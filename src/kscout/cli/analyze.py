@@ -94,7 +94,7 @@ def _run(
     if as_json:
         typer.echo(json.dumps(finite(kind.document(rows))))
         return
-    lines = [to_table(row, nulls=True) for row in kind.told(rows)]
+    lines = [to_table(row, nulls=True) for row in kind.printed_rows(rows)]
     console = answer_console()
     if lines:
         protocol = protocol_of_table(out, kind)

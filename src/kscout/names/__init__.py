@@ -330,7 +330,7 @@ ANALYSES = Table(
             "reconstructions:Reconstructions", "reconstructions of the same slices and masks"
         ),
         "examples": Entry("examples:Examples", "reconstructions of selected slices"),
-        "ranking": Entry("ranking:Ranking", "ranking of policies by SSIM and by PSNR"),
+        "ranking": Entry("ranking:MetricRanking", "ranking of policies by SSIM and by PSNR"),
         "masks": Entry("masks:Masks", "measured columns and their order, as files"),
     },
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from kscout.errors import DataError, unknown_name
-from kscout.evaluation.analyses import Material, Page, protocols_in
+from kscout.evaluation.analyses import Page, ReportInputs, protocols_in
 from kscout.evaluation.summaries.overview import overview_table
 from kscout.evaluation.summaries.summary import EvaluationFolder, Summary
 from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name, under_protocol
@@ -80,11 +80,11 @@ def analysis_sections(contents: Contents, styles: dict[str, LineStyle]) -> list[
             is_one = names.count(table.name) == 1
             parts.setdefault(table.title, []).extend(blocks if is_one else labeled(blocks, label))
     runs = [run.path for run in contents.runs if run.metrics]
-    material = Material(runs, contents.evaluations)
+    inputs = ReportInputs(runs, contents.evaluations)
     asked = set(parts)
     for name in ANALYSES.entries:
         kind = ANALYSES.resolve(name)
-        if kind.title not in asked and (blocks := kind.unasked(material, page)):
+        if kind.title not in asked and (blocks := kind.blocks_without_table(inputs, page)):
             protocol = protocols_in(run.config for run in contents.runs)
             own = under_protocol(blocks, protocol if kind.reads == "runs" else None)
             parts.setdefault(kind.title, []).extend(own)

@@ -16,14 +16,14 @@ TIE = 1e-6
 
 def describe_comparison(summary: Summary) -> str:
     """State the difference between the headline policy and the reference, with its interval."""
-    told = summary.told
-    if told is None:
+    policy = summary.headline_policy
+    if policy is None:
         return describe_winner(summary)
     end = f"after {_columns(summary.steps)}"
-    if summary.is_uneven and told.n_acquired is not None:
-        end = f"after {told.n_acquired:.1f} acquired columns on average"
-    opening = f"**{told.policy}** reaches SSIM {told.ssim:.4f} {end}"
-    compared = summary.comparison(told.policy)
+    if summary.is_uneven and policy.n_acquired is not None:
+        end = f"after {policy.n_acquired:.1f} acquired columns on average"
+    opening = f"**{policy.policy}** reaches SSIM {policy.ssim:.4f} {end}"
+    compared = summary.comparison(policy.policy)
     if compared is None:
         return f"{opening}."
     side = "above" if compared.difference >= 0 else "below"
@@ -35,8 +35,8 @@ def describe_comparisons(evaluations: Sequence[EvaluationFolder]) -> str:
     """State the same difference in each of several evaluations, with intervals."""
     parts = []
     for one in evaluations:
-        told = one.summary.told
-        compared = None if told is None else one.summary.comparison(told.policy)
+        policy = one.summary.headline_policy
+        compared = None if policy is None else one.summary.comparison(policy.policy)
         if compared is None:
             continue
         ends = compared.interval

@@ -14,6 +14,7 @@ from kscout.campaign.plan import make_plan
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
+from kscout.evaluation import Analysis
 from kscout.names import table as names
 
 MODULE = Path(__file__).parents[2] / "outside" / "spread.py"
@@ -93,3 +94,9 @@ def test_a_report_shows_its_table_and_imports_only_what_is_named(folder: Path) -
     kscout("--use", "spread", "report", "analyses", "-o", "named.html")
     page = (folder / "named.html").read_text(encoding="utf-8")
     assert "Distance from the center" in page and "--use" not in page
+
+
+@pytest.mark.parametrize(("old", "new"), [("told", "printed_rows"), ("unasked", "without_table")])
+def test_a_method_of_version_0_2_is_rejected_with_its_new_name(old: str, new: str) -> None:
+    with pytest.raises(ConfigError, match=f"Own.{old} of version 0.2 is called .*{new}; rename it"):
+        type("Own", (Analysis,), {old: classmethod(lambda cls, rows: rows)})

@@ -16,7 +16,7 @@ from kscout.evaluation.analyses.cost import Cost, CostRow
 from kscout.evaluation.analyses.curves import CurveRow, Curves
 from kscout.evaluation.analyses.files import find_tables
 from kscout.evaluation.analyses.gammas import Gammas, gamma_rows
-from kscout.evaluation.analyses.ranking import Ranking, RankingRow, kendall_tau, rank_policies
+from kscout.evaluation.analyses.ranking import MetricRanking, RankingRow, kendall_tau, rank_policies
 from kscout.evaluation.records.run_names import named_runs
 from kscout.evaluation.summaries.summary import PolicySummary, Score, Summary, Training
 from synthetic_results import make_summary
@@ -171,8 +171,8 @@ def test_ranking_finds_where_metrics_disagree() -> None:
     )
     assert [row.policy for row in rows] == ["oracle", "center-out", "random"]
     assert [row.psnr_rank for row in rows] == [2, 1, 3]
-    document = Ranking.document(rows)
-    assert Ranking.parse(document) == rows
+    document = MetricRanking.document(rows)
+    assert MetricRanking.parse(document) == rows
     found = document["here"]
     assert found["disagreements"] == [["oracle", "center-out"]]
     assert found["kendall_tau_feasible"] == pytest.approx(1)

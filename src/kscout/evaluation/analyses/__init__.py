@@ -6,7 +6,7 @@ because plans and reports do not import torch.
 """
 
 from kscout.config.options import Option, options_of, with_options
-from kscout.evaluation.analyses.analysis import Analysis, Material, Page, PolicyAnalysis, Split
+from kscout.evaluation.analyses.analysis import Analysis, Page, PolicyAnalysis, ReportInputs, Split
 from kscout.evaluation.analyses.files import (
     Tabulated,
     find_tables,

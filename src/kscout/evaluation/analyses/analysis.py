@@ -1,4 +1,4 @@
-"""What an analysis is: derive from `Analysis`, or from `PolicyAnalysis` to run policies."""
+"""The base classes of analyses: `Analysis`, and `PolicyAnalysis` if it runs policies."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 
 from kscout.config import FrozenPrecision, read, to_table
+from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.summaries.summary import EvaluationFolder
 from kscout.figures.blocks import Block
@@ -18,6 +19,8 @@ Row = TypeVar("Row")
 """A frozen dataclass: one row of the table of an analysis."""
 K = TypeVar("K", bound=Hashable)
 Split = Literal["train", "val", "test"]
+_RENAMED = {"told": "printed_rows", "unasked": "blocks_without_table"}
+"""Methods of analyses since version 0.2."""
 
 
 def grouped(rows: Sequence[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
@@ -31,28 +34,28 @@ def grouped(rows: Sequence[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
 @final
 @dataclass(frozen=True)
 class Page:
-    """What the sections of a page share."""
+    """Settings that the sections of a page share."""
 
     styles: Mapping[str, LineStyle] = field(default_factory=dict)
-    """The looks of methods."""
+    """Line styles of methods."""
     settings: Mapping[tuple[int, int], str | None] = field(default_factory=dict)
-    """The paper's setting by start and number of steps, as evaluations tell; None for none."""
+    """The paper's setting by start and number of steps; None if it has none."""
 
     @property
     def setting(self) -> str | None:
-        """The paper's setting, where all evaluations are of one."""
-        found = set(self.settings.values())
-        return next(iter(found)) if len(found) == 1 else None
+        """The paper's setting, if all evaluations have the same one."""
+        names = set(self.settings.values())
+        return next(iter(names)) if len(names) == 1 else None
 
     def looks_of(self, names: set[str]) -> Mapping[str, LineStyle] | None:
-        """Return the page's looks where they cover all names."""
+        """Return the line styles of the page if they contain all names."""
         return self.styles if names <= set(self.styles) else None
 
 
 @final
 @dataclass(frozen=True)
-class Material:
-    """What lies in the folders of a report beside the tables of analyses."""
+class ReportInputs:
+    """Runs and evaluations in the folders of a report."""
 
     runs: Sequence[Path] = ()
     """Run folders that have logged an epoch."""
@@ -70,30 +73,36 @@ class Analysis(ABC, Generic[Row]):
     """The arguments of the command: policies or reconstructions (names, run folders, weights
     files), run folders, or folders that `evaluate` wrote."""
     file: ClassVar[str]
-    """Name of the files that it writes: `entropies` for `entropies.csv`, `.json` and figures."""
+    """Name of its files: `entropies` for `entropies.csv`, `.json` and figures."""
     row: ClassVar[type[Any]]
     """The dataclass of a row."""
     title: ClassVar[str] = ""
-    """The section of a report; empty where reports leave it out."""
+    """Title of its section in reports; without one it has no section."""
     required: ClassVar[tuple[str, ...]] = ()
-    """Options that the command line insists on."""
+    """Options that the command line requires."""
     free: ClassVar[frozenset[str]] = frozenset({"device", "batch_size"})
-    """Options that change no row, so that no table is refused or replaced because of them."""
+    """Options that do not affect rows; tables may differ in them."""
     one_seed: ClassVar[bool] = False
-    """A campaign hands over the first seed of each method where its file names none."""
+    """Whether a campaign passes the first seed of each method only, by default."""
     spans_horizons: ClassVar[bool] = False
-    """A campaign runs it once over the evaluations of all horizons, and not for each."""
+    """Whether a campaign runs it once for the evaluations of all horizons."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401 - of other bases
+        super().__init_subclass__(**keywords)
+        for old, new in _RENAMED.items():
+            if old in vars(cls):
+                raise ConfigError(f"{cls.__name__}.{old} of version 0.2 is called {new}; rename it")
 
     @abstractmethod
     def compute(
-        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[Row]:
         """Compute the rows of the table.
 
         Args:
-            given: the arguments; see `reads`.
-            out: folder of the table, for what is written beside it.
-            on_step: told how far the work has come.
+            sources: the arguments; see `reads`.
+            out: folder of the table, for additional files.
+            on_step: called with the progress.
         """
 
     def figures(self, rows: Sequence[Row], folder: Path) -> dict[str, Any]:
@@ -101,23 +110,23 @@ class Analysis(ABC, Generic[Row]):
 
         Args:
             rows: the table.
-            folder: where it was written, with what `compute` left there.
+            folder: its folder, with the files that `compute` wrote.
         """
         return {}
 
     @classmethod
     def blocks(cls, rows: Sequence[Row], page: Page, folder: Path) -> list[Block]:
-        """Lay out the table for a report: all columns as they are, where not overridden."""
+        """Return the section of a report; by default all columns of the table."""
         return [plain_table(cls.title, cls.file, cls.document(rows))]
 
     @classmethod
-    def unasked(cls, material: Material, page: Page) -> list[Block]:
-        """Return what a report shows where nobody ran the analysis and its material lies there."""
+    def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:
+        """Return the section of a report that contains the inputs but no table of the analysis."""
         return []
 
     @classmethod
-    def told(cls, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows that the command prints; all are in the files."""
+    def printed_rows(cls, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows that the command prints; the files contain all."""
         return rows
 
     @classmethod

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Float32, Int, Int16
 from kscout.config import FrozenPrecision
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.analyses.analysis import Analysis, Material, Page, Split, grouped
+from kscout.evaluation.analyses.analysis import Analysis, Page, ReportInputs, Split, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.orders import read_orders
 from kscout.evaluation.records.results import RESULTS, read_scores
@@ -189,10 +189,10 @@ class AveragePolicies(Analysis[PolicyRow]):
     def _refuse_without_effect(self) -> None:
         """Refuse what results on disk cannot be asked for, rather than ignore it."""
         names = [item.name for item in fields(self) if item.name not in ("results", "seed")]
-        given = [f"--{n.replace('_', '-')}" for n in names if getattr(self, n) is not None]
-        if given:
+        flags = [f"--{n.replace('_', '-')}" for n in names if getattr(self, n) is not None]
+        if flags:
             raise ConfigError(
-                f"{', '.join(given)} would have no effect: --results reads an evaluation and runs "
+                f"{', '.join(flags)} would have no effect: --results reads an evaluation and runs "
                 "nothing; leave out one or the other"
             )
         if len(self.seed) > 1:
@@ -202,10 +202,10 @@ class AveragePolicies(Analysis[PolicyRow]):
             )
 
     def compute(
-        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[PolicyRow]:
         """Average what policies measured in an evaluation, or run them once over a split."""
-        found = self._of_slices(given) if self.results is None else self._of_results(given)
+        found = self._of_slices(sources) if self.results is None else self._of_results(sources)
         return [row for name, average in found.items() for row in _rows(name, average)]
 
     def _of_results(self, names: Sequence[str]) -> dict[str, AveragePolicy]:
@@ -214,8 +214,8 @@ class AveragePolicies(Analysis[PolicyRow]):
         seed = self.seed[0] if self.seed else None
         return average_policies_of_results(self.results, names, summary, seed=seed)
 
-    def _of_slices(self, given: Sequence[str]) -> dict[str, AveragePolicy]:
-        ready = open_policies(given, self)
+    def _of_slices(self, sources: Sequence[str]) -> dict[str, AveragePolicy]:
+        ready = open_policies(sources, self)
         return {
             name if len(entries) == 1 else f"{name}, seed {entry.seed}": average_policy(
                 entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)
@@ -229,7 +229,7 @@ class AveragePolicies(Analysis[PolicyRow]):
         return {self.file: draw_average_policy(_pictures(rows))}
 
     @classmethod
-    def told(cls, rows: Sequence[PolicyRow]) -> Sequence[PolicyRow]:
+    def printed_rows(cls, rows: Sequence[PolicyRow]) -> Sequence[PolicyRow]:
         return ()
 
     @classmethod
@@ -238,15 +238,15 @@ class AveragePolicies(Analysis[PolicyRow]):
         return _blocks(_pictures(rows))
 
     @classmethod
-    def unasked(cls, material: Material, page: Page) -> list[Block]:
+    def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:
         """Draw what trained policies measured in evaluations, from their long tables."""
         blocks: list[Block] = []
-        for one in material.evaluations:
+        for one in inputs.evaluations:
             results = one.path / RESULTS
             if not results.is_file() or results.stat().st_size > _LARGEST_RESULTS:
                 continue
             drawn = under_protocol(_blocks(_pictures_of(one)), one.summary.protocol)
-            blocks += labeled(drawn, one.label) if len(material.evaluations) > 1 else drawn
+            blocks += labeled(drawn, one.label) if len(inputs.evaluations) > 1 else drawn
         return blocks
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import final
 
-from kscout.evaluation.analyses.analysis import Analysis, Material, Page
+from kscout.evaluation.analyses.analysis import Analysis, Page, ReportInputs
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.run_names import grouped_runs
 from kscout.evaluation.summaries.paper_numbers import ARXIV, COST_DAYS, SETTINGS
@@ -56,10 +56,10 @@ class Cost(Analysis[CostRow]):
     row = CostRow
 
     def compute(
-        self, given: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[CostRow]:
         """Return one row per method, from what its runs logged."""
-        groups = grouped_runs([Path(one) for one in given])
+        groups = grouped_runs([Path(x) for x in sources])
         return [_row(name, records) for name, records in groups.items()]
 
     @classmethod
@@ -95,9 +95,9 @@ class Cost(Analysis[CostRow]):
         return [Table("What training took", columns, lines, note, "training")]
 
     @classmethod
-    def unasked(cls, material: Material, page: Page) -> list[Block]:
+    def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:
         """Tabulate all runs."""
-        runs = [str(path) for path in material.runs]
+        runs = [str(path) for path in inputs.runs]
         return cls.blocks(cls().compute(runs), page, Path()) if runs else []
 
 

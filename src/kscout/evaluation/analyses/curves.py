@@ -9,7 +9,7 @@ from typing import Any, Literal, final, get_args
 import numpy as np
 
 from kscout.errors import RunError
-from kscout.evaluation.analyses.analysis import Analysis, Material, Page, grouped
+from kscout.evaluation.analyses.analysis import Analysis, Page, ReportInputs, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.run_names import grouped_runs
 from kscout.exports import lazily
@@ -66,17 +66,17 @@ class Curves(Analysis[CurveRow]):
     row = CurveRow
 
     def compute(
-        self, given: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[CurveRow]:
         """Read runs, finished or not, grouped by method."""
         rows = [
             row
-            for name, records in grouped_runs([Path(one) for one in given]).items()
+            for name, records in grouped_runs([Path(x) for x in sources]).items()
             for series in SERIES
             for row in _rows(name, series, records)
         ]
         if not rows:
-            raise RunError(f"{given[0]} has logged no epoch yet; wait for its first one")
+            raise RunError(f"{sources[0]} has logged no epoch yet; wait for its first one")
         return rows
 
     def figures(self, rows: Sequence[CurveRow], folder: Path) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Curves(Analysis[CurveRow]):
         return {self.file: draw_curves(*_panels(rows))}
 
     @classmethod
-    def told(cls, rows: Sequence[CurveRow]) -> Sequence[CurveRow]:
+    def printed_rows(cls, rows: Sequence[CurveRow]) -> Sequence[CurveRow]:
         return ()
 
     @classmethod
@@ -93,9 +93,9 @@ class Curves(Analysis[CurveRow]):
         return _blocks(rows, page)
 
     @classmethod
-    def unasked(cls, material: Material, page: Page) -> list[Block]:
+    def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:
         """Draw all runs, each kind on a scale of its own."""
-        runs = grouped([str(path) for path in material.runs], lambda path: read_run(path).kind)
+        runs = grouped([str(path) for path in inputs.runs], lambda path: read_run(path).kind)
         return [
             block
             for kind in ("policy", *_OTHERS)

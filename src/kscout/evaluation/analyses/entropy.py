@@ -179,10 +179,10 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     """Slices per batch. (default: chosen for the device)"""
 
     def compute(
-        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[EntropyRow]:
         """Run the policies; seeds of one method share a row."""
-        ready, rows = open_policies(given, self), []
+        ready, rows = open_policies(sources, self), []
         for name, entries in ready.by_name.items():
             by_seed = [
                 policy_entropies(

@@ -158,10 +158,10 @@ class Examples(PolicyAnalysis[ExampleRow]):
     """Position or VOLUME:NUMBER; repeatable."""
 
     def compute(
-        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ExampleRow]:
         """Run each policy once over the slices, and keep the images in `examples.npz`."""
-        ready = open_policies(given, self)
+        ready = open_policies(sources, self)
         chosen = choose_slices(ready.slices, self.slice or ("0",))
         found = reconstruction_examples(ready.entries, chosen, ready.reconstructor, ready.plan)
         save_examples(out / EXAMPLES, found)

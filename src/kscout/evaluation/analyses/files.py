@@ -1,4 +1,4 @@
-"""Tables of analyses on disk: `FILE.csv`, `FILE.json`, and beside them `FILE.settings.json`."""
+"""Tables of analyses in files: `FILE.csv`, `FILE.json` and `FILE.settings.json`."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ _SETTINGS = ".settings.json"
 
 def run_analysis(
     analysis: Analysis[Row],
-    given: Sequence[str],
+    sources: Sequence[str],
     *,
     out: Path,
     overwrite: bool = False,
@@ -50,45 +50,45 @@ def run_analysis(
 
     Args:
         analysis: with its options.
-        given: policies, run folders or evaluation folders; see `Analysis.reads`.
+        sources: policies, run folders or evaluation folders; see `Analysis.reads`.
         out: the folder.
         overwrite: replace a table of other settings.
-        on_step: told how far the work has come.
+        on_step: called with the progress.
     """
     check_free_of(out, "dataset")
     if analysis.reads == "policies":
-        # What was exchanged is told before a store or columns are asked for.
-        check_kinds(given, getattr(analysis, "reconstructor", None))
-    analysis = _with_protocol(analysis, given)
+        # Before data are opened.
+        check_kinds(sources, getattr(analysis, "reconstructor", None))
+    analysis = _with_protocol(analysis, sources)
     with locked(out):
-        settings, protocol = _settings(analysis, given), _protocol_read(analysis, given)
-        stated = settings if protocol is None else {**settings, "protocol": protocol}
+        settings, protocol = _settings(analysis, sources), _stored_protocol(analysis, sources)
+        if protocol is not None:
+            settings["protocol"] = protocol
         suffixes = (".csv", ".json", _SETTINGS)
         check_replaceable(*(out / f"{analysis.file}{suffix}" for suffix in suffixes))
         if not overwrite and (out / f"{analysis.file}.csv").exists():
-            there = _kept(out / f"{analysis.file}{_SETTINGS}")
-            if there is not None and protocol is not None:
-                there = {**there, "protocol": protocol}
-            check_same(out, f"{analysis.file}.csv", there, stated)
-        rows = analysis.compute(given, out=out, on_step=on_step)
-        # A table is there once its CSV is, which comes last: killed before, it is made anew.
+            stored = _read_settings(out / f"{analysis.file}{_SETTINGS}")
+            if stored is not None and protocol is not None:
+                stored["protocol"] = protocol
+            check_same(out, f"{analysis.file}.csv", stored, settings)
+        rows = analysis.compute(sources, out=out, on_step=on_step)
+        # The CSV file is written last: without it, the table is computed again.
         for suffix in (".csv", ".json"):
             (out / f"{analysis.file}{suffix}").unlink(missing_ok=True)
-        write_table(out, type(analysis), rows, stated)
-        if figures := analysis.figures(rows, out):
-            for name, figure in figures.items():
-                save_figure(figure, out, name)
+        write_table(out, type(analysis), rows, settings)
+        for name, figure in analysis.figures(rows, out).items():
+            save_figure(figure, out, name)
         return rows
 
 
-def _with_protocol(analysis: Analysis[Row], given: Sequence[str]) -> Analysis[Row]:
-    """Return an analysis with the protocol of its reconstructions, if it has one and names none."""
+def _with_protocol(analysis: Analysis[Row], sources: Sequence[str]) -> Analysis[Row]:
+    """Return an analysis with the protocol of its reconstructions, if it does not state one."""
     if getattr(analysis, "protocol", "") is not None:
         return analysis
-    own = getattr(analysis, "reconstructor", None)
-    named = {} if own is None else {str(own): str(own)}
+    source = getattr(analysis, "reconstructor", None)
+    named = {} if source is None else {str(source): str(source)}
     if analysis.reads == "reconstructions":
-        named = named_reconstructions(given)
+        named = named_reconstructions(sources)
     if not named:
         return analysis
     changes: dict[str, Any] = {
@@ -99,14 +99,14 @@ def _with_protocol(analysis: Analysis[Row], given: Sequence[str]) -> Analysis[Ro
     return replace(analysis, **changes)
 
 
-def _protocol_read(analysis: Analysis[Any], given: Sequence[str]) -> str | None:
-    """Return the protocol of the runs or evaluations that an analysis reads; None if it scores."""
-    own = getattr(analysis, "results", None)
-    results = given if analysis.reads == "results" else [] if own is None else [own]
+def _stored_protocol(analysis: Analysis[Any], sources: Sequence[str]) -> str | None:
+    """Return the protocol of the runs or evaluations that an analysis reads; None for others."""
+    folder = getattr(analysis, "results", None)
+    results = sources if analysis.reads == "results" else [] if folder is None else [folder]
     if results:
-        return _joined(read_summary(Path(one)).protocol for one in results)
+        return _joined(read_summary(Path(x)).protocol for x in results)
     if analysis.reads == "runs" and getattr(analysis, "protocol", None) is None:
-        return protocols_in(read_run(Path(one)).config for one in given)
+        return protocols_in(read_run(Path(x)).config for x in sources)
     return None
 
 
@@ -121,8 +121,8 @@ def _joined(protocols: Iterable[str | None]) -> str | None:
 
 def protocol_of_table(folder: Path, kind: type[Analysis[Any]]) -> str | None:
     """Return the protocol of a table that `run_analysis` wrote."""
-    found = (_kept(folder / f"{kind.file}{_SETTINGS}") or {}).get("protocol")
-    return found if isinstance(found, str) else None
+    protocol = (_read_settings(folder / f"{kind.file}{_SETTINGS}") or {}).get("protocol")
+    return protocol if isinstance(protocol, str) else None
 
 
 def write_table(
@@ -142,19 +142,19 @@ def write_table(
         writer.writerows(lines)
 
 
-def _settings(analysis: Analysis[Any], given: Sequence[str]) -> Table:
-    """Return what decides a table: the analysis, what it reads, and its options."""
+def _settings(analysis: Analysis[Any], sources: Sequence[str]) -> Table:
+    """Return everything that a table depends on: the analysis, its sources and its options."""
     options = {
         name: None if value == [] else value
         for name, value in to_table(analysis, nulls=True).items()
         if name not in analysis.free
     }
     name = ANALYSES.name_of(type(analysis))
-    return {"analysis": name, analysis.reads: [str(one) for one in given], **options}
+    return {"analysis": name, analysis.reads: [str(x) for x in sources], **options}
 
 
-def _kept(path: Path) -> Table | None:
-    """Return the settings that a table was made with; None where they are not known."""
+def _read_settings(path: Path) -> Table | None:
+    """Return the settings of a table; None if unknown."""
     try:
         found = read_json(path)
     except (OSError, ValueError):
@@ -170,7 +170,7 @@ class Tabulated:
     name: str
     """Of the analysis."""
     kind: type[Analysis[Any]] | None
-    """None for one from outside kscout whose code the user did not name."""
+    """None for an analysis from outside kscout whose module the user did not name."""
     rows: Sequence[Any]
     folder: Path
     protocol: str | None = None
@@ -181,7 +181,7 @@ class Tabulated:
         return self.name if self.kind is None else self.kind.title
 
     def blocks(self, page: Page) -> list[Block]:
-        """Lay it out for a report; as it is where its own code may not be imported."""
+        """Return its section of a report; a plain table if its code may not be imported."""
         if self.kind is not None:
             return under_protocol(self.kind.blocks(self.rows, page, self.folder), self.protocol)
         note = f"Shown as it is: {self.name} is not part of kscout; name its module with --use."
@@ -199,7 +199,7 @@ def _read(path: Path) -> Tabulated | None:
     settings = path.with_name(f"{path.stem}{_SETTINGS}")
     if not settings.exists():
         return None
-    stored = _kept(settings) or {}
+    stored = _read_settings(settings) or {}
     name, protocol = stored.get("analysis"), stored.get("protocol")
     if not isinstance(name, str):
         raise DataError(f"{settings} does not name its analysis; run `kscout analyze` again")

@@ -55,10 +55,10 @@ class Gammas(Analysis[GammaRow]):
     row = GammaRow
 
     def compute(
-        self, given: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[GammaRow]:
         """Return the trained policies of evaluations by discount, those without one first."""
-        return gamma_rows([read_summary(Path(one)) for one in given])
+        return gamma_rows([read_summary(Path(one)) for one in sources])
 
     def figures(self, rows: Sequence[GammaRow], folder: Path) -> dict[str, Any]:
         """Draw the final SSIM against gamma, one figure per horizon that has a gamma."""

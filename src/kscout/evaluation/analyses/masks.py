@@ -64,11 +64,11 @@ class Masks(Analysis[MaskRow]):
     one_seed = True
 
     def compute(
-        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[MaskRow]:
         """Write the masks of every policy, and say where."""
         rows: list[MaskRow] = []
-        labels = folder_labels([Path(one).resolve() for one in given])
+        labels = folder_labels([Path(x).resolve() for x in sources])
         for path, label in labels.items():
             for one in read_orders(path, read_summary(path)):
                 words = [label] if len(labels) > 1 else []

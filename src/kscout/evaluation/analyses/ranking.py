@@ -34,7 +34,7 @@ class RankingRow:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ranking(Analysis[RankingRow]):
+class MetricRanking(Analysis[RankingRow]):
     """How SSIM and PSNR order the policies of evaluations, and where they disagree.
 
     Example: kscout analyze ranking results/knee --out analyses
@@ -46,10 +46,10 @@ class Ranking(Analysis[RankingRow]):
     spans_horizons = True
 
     def compute(
-        self, given: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[RankingRow]:
         """Rank the policies of each evaluation."""
-        labels = folder_labels([Path(one).resolve() for one in given])
+        labels = folder_labels([Path(x).resolve() for x in sources])
         return [
             row
             for path, label in labels.items()

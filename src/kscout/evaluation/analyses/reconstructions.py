@@ -275,7 +275,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
     """auto, cpu or cuda."""
 
     def compute(
-        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ReconstructionRow]:
         """Run each reconstruction over the slices, and keep pictures beside the table."""
         if self.data is None:
@@ -284,7 +284,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
         slices = choose_slices(slices, self.slice) if self.slice else slices
         accelerations, fraction = self._masks(slices.n_cols)
         comparison = compare_reconstructions(
-            named_reconstructions(given),
+            named_reconstructions(sources),
             slices.to(str(resolve_device(self.device))),
             accelerations,
             center_fraction=fraction,
@@ -331,10 +331,10 @@ class Reconstructions(Analysis[ReconstructionRow]):
         return [Prose(best_by_acceleration(rows)), reconstruction_table(rows), *drawings]
 
 
-def named_reconstructions(given: Sequence[str]) -> dict[str, str]:
+def named_reconstructions(sources: Sequence[str]) -> dict[str, str]:
     """Return what was asked for by its label: `LABEL=NAME`, a name, or the last part of a path."""
     found: dict[str, str] = {}
-    for text in given:
+    for text in sources:
         label, equals, name = text.partition("=")
         if not equals or Path(text).exists():
             label, name = Path(text).name, text

@@ -233,7 +233,7 @@ def measure_passes(
 
     Args:
         epoch: the checkpoint's epoch.
-        batches: yields the batches of a pass, given its index.
+        batches: yields the batches of a pass, by its index.
         batch_gradient: see `BatchGradient`.
         record: file of one JSON line per finished epoch and pass; lines are added to it.
         setting: everything else that the numbers depend on.
@@ -496,10 +496,10 @@ class Snr(Analysis[SnrRow]):
     """auto, cpu or cuda."""
 
     def compute(
-        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[SnrRow]:
         """Measure the runs, each with a record of finished passes of its own in `out`."""
-        chosen = self._chosen([Path(one) for one in given])
+        chosen = self._chosen([Path(x) for x in sources])
         for _, _, run in chosen:
             check_is_policy(run)
         device = resolve_device(self.device)
@@ -535,11 +535,11 @@ class Snr(Analysis[SnrRow]):
             ]
         return rows
 
-    def _chosen(self, given: Sequence[Path]) -> list[tuple[str, int, RunRecord]]:
+    def _chosen(self, sources: Sequence[Path]) -> list[tuple[str, int, RunRecord]]:
         """Return runs with their names and how many seeds each was chosen of."""
         if self.all_seeds:
-            return [(name, 1, run) for name, run in named_runs(given)]
-        groups = grouped_runs(given).items()
+            return [(name, 1, run) for name, run in named_runs(sources)]
+        groups = grouped_runs(sources).items()
         return [(name, len(runs), max(runs, key=_last_score)) for name, runs in groups]
 
     def figures(self, rows: Sequence[SnrRow], folder: Path) -> dict[str, Any]:

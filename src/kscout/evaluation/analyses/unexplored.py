@@ -216,10 +216,10 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
             raise ConfigError(f"rare is {self.rare}; it is a probability above 0 and below 1")
 
     def compute(
-        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+        self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[UnexploredRow]:
         """Count for each policy over all its seeds; the largest shares come first."""
-        ready = open_policies(given, self)
+        ready = open_policies(sources, self)
         tallies = {
             name: [
                 tally_policy(
@@ -233,7 +233,7 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
         return unexplored_rows({name: sum(x[1:], start=x[0]) for name, x in tallies.items()})
 
     @classmethod
-    def told(cls, rows: Sequence[UnexploredRow]) -> Sequence[UnexploredRow]:
+    def printed_rows(cls, rows: Sequence[UnexploredRow]) -> Sequence[UnexploredRow]:
         """Return all columns together, then those with the largest shares."""
         totals = [row for row in rows if row.column == ANY]
         columns = [row for row in rows if row.column != ANY and row.unexplored > _TOLD]

@@ -71,7 +71,7 @@ def lead_by_slice(
     summary: Summary, scores: Sequence[Scores]
 ) -> tuple[Float64[np.ndarray, " slice"], str]:
     """Return how far the told policy ends above the reference on every slice, and words for it."""
-    told = summary.told
+    told = summary.headline_policy
     final = {
         name: np.mean([one.metric("ssim")[:, -1] for one in scores if one.policy == name], axis=0)
         for name in {summary.reference, told.policy if told else summary.reference}

@@ -1,1 +1,1 @@
-"""An evaluation in short: `summary.json`, what computes it, its tables, the paper's numbers."""
+"""Summaries of evaluations: `summary.json`, its computation and tables, the paper's numbers."""

@@ -9,29 +9,29 @@ from kscout.evaluation.request import EvaluationRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Under what policies were compared."""
+    """Metadata of an evaluation: data, start, budget, reconstruction, protocol."""
 
     protocol: str
     metric_convention: str = "paper"
     store: str
     store_fingerprint: str | None = None
     anatomy: str | None = None
-    """What a store of kscout's own recipes holds: knee, brain, heads; None for others."""
+    """Kind of a dataset of kscout's recipes: knee, brain, heads; None for others."""
     columns: str | None = None
-    """Where the columns of k-space come from: `measured`, `simulated` or `computed`; None where
-    they are the transform of images."""
+    """Origin of the columns of k-space: `measured`, `simulated` or `computed`; None for the
+    transform of images."""
     split: str
     n_rows: int
     n_cols: int
     n_initial: int
-    """Columns of the start; of the shortest where they differ."""
+    """Number of columns of the start; of the shortest if they differ."""
     initial: tuple[str, ...] | None = None
-    """Columns of the start, one list for all slices or one for each; None for central ones."""
+    """Columns of the start: one list, or one per slice; None for central ones."""
     steps: int
-    """Columns to acquire; the most where budgets differ."""
+    """Columns to acquire; the maximum if budgets differ."""
     columns_per_step: int = 1
     budgets: tuple[int, ...] | None = None
-    """Columns to acquire in each slice, where they differ."""
+    """Columns to acquire in each slice, if they differ."""
     stop_below: float | None = None
     """Gain in SSIM below which a slice ends."""
     is_argmax: bool = False
@@ -43,7 +43,7 @@ class Conditions:
     request: EvaluationRequest | None = None
     reconstructor_fingerprint: str | None = None
     note: str | None = None
-    """What to know about policies that run under other conditions than they were trained for."""
+    """Differences to the trainings of the policies and the reconstruction."""
 
 
 _CONDITIONS = {
@@ -60,20 +60,20 @@ _CONDITIONS = {
     "budgets": ("budgets",),
     "stop below": ("stop_below",),
 }
-"""What scores depend on beside the policy and its budget: fields of a summary, the surest first."""
+"""Dependencies of scores other than policy and budget: fields of a summary, the surest first."""
 
 
-def check_comparable(found: Sequence[Conditions]) -> None:
-    """Refuse evaluations whose scores differ for reasons that no row would tell."""
+def check_comparable(evaluations: Sequence[Conditions]) -> None:
+    """Raise an error for evaluations that must not share a table."""
     for name, keys in _CONDITIONS.items():
-        values = {key: [getattr(one, key) for one in found] for key in keys}
-        # A fingerprint tells more than a name, which may be typed in several ways.
+        values = {key: [getattr(x, key) for x in evaluations] for key in keys}
+        # A fingerprint is preferred to a name, which may be a path.
         key = next((key for key in keys if None not in values[key]), keys[-1])
         if len(set(values[key])) > 1:
             named = dict.fromkeys(map(_words, values[keys[-1]]))
-            told = named if len(named) > 1 else dict.fromkeys(map(_words, values[key]))
+            shown = named if len(named) > 1 else dict.fromkeys(map(_words, values[key]))
             raise DataError(
-                f"these evaluations differ in {name} ({', '.join(told)}), so that their scores do "
+                f"these evaluations differ in {name} ({', '.join(shown)}), so that their scores do "
                 "not belong in one table; analyze them one by one"
             )
 

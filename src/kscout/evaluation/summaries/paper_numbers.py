@@ -1,7 +1,7 @@
-"""Numbers printed in arXiv 2010.16262, from `paper_numbers.toml`: fastMRI data, never our own.
+"""Numbers printed in arXiv 2010.16262, from `paper_numbers.toml`; their data are fastMRI.
 
-They stand beside ours in columns labeled as the paper's. The data behind them needs a license, so
-they can be compared with, and not checked by, what runs here.
+Tables show them in columns labeled as the paper's. The data need a license, so these numbers are
+not reproduced here.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any, final
 ARXIV = "arXiv:2010.16262"
 
 Spread = tuple[float, float | None]
-"""A mean and the standard deviation over seeds, None where the method has no randomness."""
+"""A mean and the standard deviation over seeds; None for a method without randomness."""
 
 
 @final
@@ -30,7 +30,7 @@ class PaperSetting:
 
     @property
     def anatomy(self) -> str:
-        """What its data shows: knee or brain."""
+        """Anatomy of its data: knee or brain."""
         return self.name.partition("-")[0]
 
 
@@ -69,16 +69,14 @@ COST_DAYS = {
     setting: {method: (days, n_cards) for method, (days, n_cards) in table.items()}
     for setting, table in _TABLES["cost_days"].items()
 }
-"""Approximate training time in days, and how many GTX 1080 Ti it took."""
+"""Approximate training time in days, and number of GTX 1080 Ti."""
 
 NOT_SHOWN = (
     f"The numbers of {ARXIV} are not shown: they are for "
-    + ", ".join(
-        f"{one.n_initial} + {one.steps} of {one.n_cols} columns" for one in SETTINGS.values()
-    )
+    + ", ".join(f"{x.n_initial} + {x.steps} of {x.n_cols} columns" for x in SETTINGS.values())
     + " of knees and brains, under protocol paper."
 )
-"""The footnote of a table whose anatomy, size, budget or protocol is not the paper's."""
+"""The note under a table whose anatomy, size, budget or protocol is not the paper's."""
 
 _GREEDY = re.compile(r"(?:^|[-_/ ])greedy$")
 _NON_GREEDY = re.compile(
@@ -87,27 +85,26 @@ _NON_GREEDY = re.compile(
 
 
 def method_of(name: str) -> str | None:
-    """Return the paper's method that a policy's name in our tables stands for, None for others."""
+    """Return the paper's method for the name of a policy; None for others."""
     lower = name.lower()
     if _GREEDY.search(lower):
         return "greedy"
-    if found := _NON_GREEDY.search(lower):
-        return {1.0: "ngreedy", 0.9: "ngreedy-0.9"}.get(float(found.group(1) or 1))
+    if match := _NON_GREEDY.search(lower):
+        return {1.0: "ngreedy", 0.9: "ngreedy-0.9"}.get(float(match.group(1) or 1))
     return lower if any(lower in table for table in SSIM.values()) else None
 
 
 def gamma_of(name: str) -> float | None:
-    """Return the discount that a policy's name in our tables tells, None where it tells none."""
-    found = _NON_GREEDY.search(name.lower())
-    return float(found.group(1) or 1) if found else None
+    """Return the discount in the name of a policy; None without one."""
+    match = _NON_GREEDY.search(name.lower())
+    return float(match.group(1) or 1) if match else None
 
 
 def same_setting(n_cols: int | None, n_initial: int | None, steps: int) -> PaperSetting | None:
-    """Return the paper's setting of this size, start and number of steps, None for others.
+    """Return the paper's setting with this size, start and number of steps; None for others.
 
-    Scores at other sizes or budgets are other quantities, so that no column of the paper may stand
-    beside them.
+    Scores at other sizes or budgets are not comparable.
     """
-    wanted = (n_cols, n_initial, steps)
-    sizes = {(one.n_cols, one.n_initial, one.steps): one for one in SETTINGS.values()}
-    return sizes.get(wanted)  # type: ignore[arg-type]
+    key = (n_cols, n_initial, steps)
+    by_key = {(x.n_cols, x.n_initial, x.steps): x for x in SETTINGS.values()}
+    return by_key.get(key)  # type: ignore[arg-type]

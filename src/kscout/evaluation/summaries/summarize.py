@@ -1,4 +1,4 @@
-"""From scores by slice to the summary of an evaluation."""
+"""The summary of an evaluation from its scores by slice."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
@@ -34,7 +34,7 @@ from kscout.names import POLICIES
 
 ORACLES = tuple(name for name, entry in POLICIES.entries.items() if entry.is_oracle)
 LEAST_GAP = 0.002
-"""Oracle minus NA oracle below which the share of the gap that is closed says nothing."""
+"""Least difference of oracle and NA oracle for which the closed share of the gap is stated."""
 _METHOD = "Student's t over volume means, volumes weighted by their number of slices"
 _REFERENCES = ("fixed", "random", "center-out", "variable-density", "equispaced-two")
 
@@ -51,12 +51,12 @@ def summarize(
     """Return means, intervals and paired comparisons of all policies.
 
     Args:
-        scores: one entry per policy and seed, all over the same slices.
-        conditions: under what they were found.
-        oracles: names of policies that look at the truth.
-        reference: the policy that others are compared with; by default the first of fixed,
-            random, center-out, variable-density and equispaced-two that is there.
-        trainings: what policies were trained with, by name.
+        scores: one entry per policy and seed, all of the same slices.
+        conditions: metadata of the evaluation.
+        oracles: names of policies that use the ground truth.
+        reference: the policy with which others are compared; by default the first of fixed, random,
+            center-out, variable-density and equispaced-two among them.
+        trainings: trainings of policies, by name.
         choices: how policies with weights chose columns, by name.
     """
     _check_same_slices(scores)
@@ -99,7 +99,7 @@ def summarize(
 
 
 def choose_reference(names: Sequence[str], oracles: Collection[str], wanted: str | None) -> str:
-    """Return the policy that others are compared with."""
+    """Return the policy with which others are compared."""
     if wanted is not None:
         if wanted not in names:
             raise unknown_name("reference", wanted, list(names))
@@ -112,8 +112,8 @@ def choose_reference(names: Sequence[str], oracles: Collection[str], wanted: str
 def compare(
     ssim: Mapping[str, Float64[np.ndarray, "slice moment"]], reference: str, volumes: Sequence[str]
 ) -> tuple[Comparison, ...]:
-    """Compare the SSIM of every policy with the reference's, slice by slice; test the last."""
-    paired = {name: own - ssim[reference] for name, own in ssim.items() if name != reference}
+    """Compare the SSIM of every policy with that of the reference, paired by slice."""
+    paired = {name: x - ssim[reference] for name, x in ssim.items() if name != reference}
     tests = [
         paired_permutation_test(values[:, -1], volumes, n_comparisons=len(paired))
         for values in paired.values()
@@ -140,11 +140,11 @@ def compare(
 def _by_step(
     differences: Float64[np.ndarray, "slice moment"], volumes: Sequence[str]
 ) -> StepDifferences:
-    found = confidence_intervals(differences, volumes)
+    bounds = confidence_intervals(differences, volumes)
     intervals: list[Interval | None] = [None] * differences.shape[1]
-    if found is not None:
-        intervals = [(low, high) for low, high in found.tolist()]
-    # One step after the other: a mean over both axes adds in another order.
+    if bounds is not None:
+        intervals = [(low, high) for low, high in bounds.tolist()]
+    # Step by step: a mean of both axes has another rounding.
     means = [float(differences[:, step].mean()) for step in range(differences.shape[1])]
     return StepDifferences(tuple(means), tuple(intervals))
 
@@ -167,17 +167,17 @@ def _policy(
 ) -> PolicySummary:
     n_moments = pooled.shape[1]
     counts = [entry.n_acquired for entry in entries if entry.n_acquired is not None]
-    found = confidence_intervals(pooled.reshape(len(pooled), -1), entries[0].volumes)
+    bounds = confidence_intervals(pooled.reshape(len(pooled), -1), entries[0].volumes)
     by_step = {}
     for i, metric in enumerate(METRICS):
         by_seed = [entry.values[:, :, i].mean(axis=0) for entry in entries]
         intervals: list[Interval | None] = [None] * n_moments
-        if found is not None:
-            own = found.reshape(n_moments, len(METRICS), 2)[:, i].tolist()
-            intervals = [(low, high) for low, high in own]
+        if bounds is not None:
+            pairs = bounds.reshape(n_moments, len(METRICS), 2)[:, i].tolist()
+            intervals = [(low, high) for low, high in pairs]
         by_step[metric] = StepScores(
             mean=tuple(pooled[:, :, i].mean(axis=0).tolist()),
-            std=tuple(std_over_seeds([float(one[t]) for one in by_seed]) for t in range(n_moments)),
+            std=tuple(std_over_seeds([float(x[t]) for x in by_seed]) for t in range(n_moments)),
             interval=tuple(intervals),
         )
     return PolicySummary(

@@ -1,4 +1,4 @@
-"""`summary.json`, what an evaluation says in short: its records, its reader and its writer.
+"""The summary of an evaluation, `summary.json`: records, table, reader and writer.
 
 Means are over slices, trajectories and seeds; std is over seeds; intervals and tests take volumes
 as the unit and the scores averaged over seeds. `summarize` computes them.
@@ -44,7 +44,7 @@ class Score:
     std: float | None
     """Over seeds (ddof 1); None for one."""
     interval: Interval | None
-    """95 %, over volumes; None with fewer than three."""
+    """95 %, over volumes; None for fewer than three."""
 
 
 @final
@@ -60,7 +60,7 @@ class StepScores:
 @final
 @dataclass(frozen=True)
 class Training:
-    """What a policy was trained with."""
+    """The training of a policy."""
 
     method: str
     gamma: float | None = None
@@ -69,14 +69,14 @@ class Training:
 
     @property
     def label(self) -> str:
-        """What tables call such a run."""
+        """Name of its runs in tables."""
         return label_of(self.method, {"gamma": self.gamma})
 
 
 @final
 @dataclass(frozen=True)
 class PolicySummary:
-    """What one policy reached."""
+    """Scores of one policy."""
 
     policy: str
     is_oracle: bool
@@ -90,9 +90,9 @@ class PolicySummary:
     gap_closed: float | None = None
     """(ssim - NA oracle) / (oracle - NA oracle)."""
     training: Training | None = None
-    """None for a policy that was not trained, or whose training is not known."""
+    """None for a policy that was not trained, or whose training is unknown."""
     n_acquired: float | None = None
-    """Mean number of columns acquired after the start; None where not counted."""
+    """Mean number of columns acquired after the start; None if not counted."""
     columns: Choice | None = None
     """How columns were chosen; None for a policy without weights, and in files of version 0.2."""
 
@@ -103,7 +103,7 @@ class PolicySummary:
 
     @property
     def paper_method(self) -> str | None:
-        """The paper's method that it is, by its training or its name; None for others."""
+        """The method of the paper, by its training or its name; None for other methods."""
         return method_of(self.policy if self.training is None else self.training.label)
 
     @property
@@ -133,7 +133,7 @@ class StepDifferences:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """A policy beside the reference: final SSIM, paired by slice."""
+    """A policy compared with the reference: final SSIM, paired by slice."""
 
     policy: str
     reference: str
@@ -144,14 +144,14 @@ class Comparison:
     correction: str
     test: str
     note: str | None
-    """What limits the test, where something does."""
+    """A limit of the test, if there is one."""
     by_step: StepDifferences
 
 
 @final
 @dataclass(frozen=True)
 class Headroom:
-    """What the truth would allow; None where one of the policies did not take part."""
+    """Gains with the ground truth; None if one of the policies is missing."""
 
     oracle_minus_na_oracle: Difference | None
     na_oracle_minus_fixed: Difference | None
@@ -166,10 +166,10 @@ class Summary(Conditions):
     n_volumes: int
     confidence: float
     interval: str
-    """How intervals were found."""
+    """Method of the intervals."""
     policies: tuple[PolicySummary, ...]
     reference: str
-    """The policy that others are compared with."""
+    """The policy with which others are compared."""
     comparisons: tuple[Comparison, ...]
     headroom: Headroom
 
@@ -190,18 +190,18 @@ class Summary(Conditions):
         """How policies with weights chose columns, in words; empty if there are none."""
         words = {"sampled": "sampled columns", "best": "highest-scoring columns"}
         names: dict[str, list[str]] = {}
-        for one in self.policies:
-            if one.columns is not None:
-                n = one.n_trajectories
-                count = f" ({n} trajectories per slice)" if one.columns == "sampled" else ""
-                names.setdefault(words[one.columns] + count, []).append(one.policy)
+        for policy in self.policies:
+            if policy.columns is not None:
+                n = policy.n_trajectories
+                count = f" ({n} trajectories per slice)" if policy.columns == "sampled" else ""
+                names.setdefault(words[policy.columns] + count, []).append(policy.policy)
         if len(names) < 2:
             return "".join(names)
-        return "; ".join(f"{word} for {', '.join(own)}" for word, own in names.items())
+        return "; ".join(f"{word} for {', '.join(group)}" for word, group in names.items())
 
     @property
     def moments(self) -> tuple[int, ...]:
-        """Columns acquired at the start and after each step, by slices that have not ended."""
+        """Columns acquired at the start and after each step, in slices that have not ended."""
         n_steps = -(-self.steps // self.columns_per_step)
         return tuple(min(t * self.columns_per_step, self.steps) for t in range(n_steps + 1))
 
@@ -212,57 +212,51 @@ class Summary(Conditions):
 
     @property
     def is_uneven(self) -> bool:
-        """Whether slices may end with different numbers of columns."""
+        """Whether slices may have different numbers of columns at the end."""
         return self.budgets is not None or self.stop_below is not None
 
     @property
     def ranked(self) -> list[PolicySummary]:
         """Policies by final SSIM, best first, oracles after the rest."""
-        return sorted(self.policies, key=lambda one: (one.is_oracle, -one.ssim))
+        return sorted(self.policies, key=lambda policy: (policy.is_oracle, -policy.ssim))
 
     @property
-    def told(self) -> PolicySummary | None:
-        """The policy that a page is about, beside the reference; None where there is none.
-
-        It is the best trained one, else the best that a scanner could run.
-        """
-        others = [one for one in self.ranked if not one.is_oracle and one.policy != self.reference]
-        return next((one for one in others if one.is_trained), others[0] if others else None)
+    def headline_policy(self) -> PolicySummary | None:
+        """The best trained policy except the reference and oracles, else the best one, or None."""
+        others = [x for x in self.ranked if not x.is_oracle and x.policy != self.reference]
+        return next((x for x in others if x.is_trained), others[0] if others else None)
 
     @property
     def shown_first(self) -> tuple[str, ...]:
-        """The policies that a page shows at once: those it speaks of, and an upper bound."""
-        told, ranked = self.told, self.ranked
-        oracles = [one.policy for one in ranked if one.is_oracle]
-        plain = [one.policy for one in ranked if not one.is_oracle][-1:]
-        if "random" in (one.policy for one in ranked):
-            plain = ["random"]
-        wanted = [*([told.policy] if told else []), self.reference, *plain, *oracles[:1]]
-        return tuple(dict.fromkeys(wanted))
+        """The policies that a page shows at first: the headline, the reference and two bounds."""
+        headline = [] if self.headline_policy is None else [self.headline_policy.policy]
+        oracles = [x.policy for x in self.ranked if x.is_oracle][:1]
+        feasible = [x.policy for x in self.ranked if not x.is_oracle]
+        worst = ["random"] if "random" in feasible else feasible[-1:]
+        return tuple(dict.fromkeys([*headline, self.reference, *worst, *oracles]))
 
     def comparison(self, name: str) -> Comparison | None:
         """Return the paired comparison of a policy with the reference."""
-        return next((one for one in self.comparisons if one.policy == name), None)
+        return next((x for x in self.comparisons if x.policy == name), None)
 
     @property
     def paper_setting(self) -> PaperSetting | None:
-        """The setting of the paper that is like this one: anatomy, size, budget and protocol.
+        """The paper's setting with the same anatomy, size, budget and protocol; None if none has.
 
-        Where no recipe tells the anatomy, the name of the store has to.
+        A dataset without an anatomy has to contain its name.
         """
         if self.protocol != "paper" or self.is_uneven or self.initial or self.columns_per_step > 1:
             return None
-        found = same_setting(self.n_cols, self.n_initial, self.steps)
-        if found is None or found.anatomy not in (self.anatomy or self.store).lower():
+        setting = same_setting(self.n_cols, self.n_initial, self.steps)
+        if setting is None or setting.anatomy not in (self.anatomy or self.store).lower():
             return None
-        return found
+        return setting
 
 
 def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     """Return final scores of all policies and the paired comparison.
 
-    The paper's SSIM stands beside where image size, start, number of steps and protocol are the
-    paper's.
+    It has a column of the paper if image size, start, number of steps and protocol are the same.
     """
     setting, ranked = summary.paper_setting, summary.ranked
     columns = (
@@ -278,13 +272,13 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     rows = tuple(
         _policy_row(summary, policy, setting.name if setting else None) for policy in ranked
     )
-    told = [
+    shown = [
         index
         for index, column in enumerate(columns)
         if not column.is_paper or any(row.cells[index] is not None for row in rows)
     ]
-    columns = tuple(columns[index] for index in told)
-    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in told)) for row in rows)
+    columns = tuple(columns[index] for index in shown)
+    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in shown)) for row in rows)
     most = "at most " if summary.is_uneven else ""
     title = f"Scores after {most}{summary.steps} acquired columns"
     title += f"; {summary.choice}" if summary.choice else ""
@@ -292,7 +286,7 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
 
 
 def _note(summary: Summary) -> str:
-    """Say what the numbers of a table of policies are."""
+    """Return the note under the table of policies."""
     n_seeds = max(policy.n_seeds for policy in summary.ranked)
     paper = (
         f"What is headed paper is printed in {ARXIV}, for the same image size, start and number of "
@@ -301,7 +295,7 @@ def _note(summary: Summary) -> str:
         if summary.paper_setting
         else NOT_SHOWN
     )
-    limits = sorted({f" Tests: {one.note}." for one in summary.comparisons if one.note})
+    limits = sorted({f" Tests: {x.note}." for x in summary.comparisons if x.note})
     seeds = f" and seeds; ± is the standard deviation over up to {n_seeds} seeds"
     return (
         f"Means after the last of {summary.steps} steps over slices and trajectories"
@@ -330,7 +324,7 @@ def _policy_row(summary: Summary, policy: PolicySummary, setting: str | None) ->
 
 
 def _paper_columns(setting: PaperSetting) -> list[Column]:
-    """Return the paper's SSIM and, where it tells that of its oracles, PSNR."""
+    """Return the columns of the paper's SSIM and, if printed, PSNR."""
     columns = [Column(f"paper: {setting.title}", is_paper=True)]
     if setting.name in ORACLE_PSNR:
         columns.append(Column("paper: PSNR (dB)", digits=2, is_paper=True))
@@ -338,8 +332,8 @@ def _paper_columns(setting: PaperSetting) -> list[Column]:
 
 
 def _paper_psnr(policy: PolicySummary, setting: str | None) -> Measured | None:
-    found = ORACLE_PSNR[setting or ""].get(policy.paper_method or "")
-    return Measured(found) if found else None
+    psnr = ORACLE_PSNR[setting or ""].get(policy.paper_method or "")
+    return Measured(psnr) if psnr else None
 
 
 def _cost_cell(policy: PolicySummary) -> Measured | None:
@@ -355,43 +349,43 @@ def paper_cell(policy: PolicySummary, setting: str) -> Measured | None:
 @final
 @dataclass(frozen=True)
 class EvaluationFolder:
-    """An evaluation on disk."""
+    """The folder of an evaluation."""
 
     label: str
-    """What pages call it."""
+    """Its name on pages."""
     path: Path
     summary: Summary
 
 
 def read_summary(path: Path | str) -> Summary:
-    """Read `summary.json`, given the file or its folder."""
+    """Read `summary.json`, from the file or its folder."""
     path = Path(path)
     file = path / SUMMARY if path.is_dir() else path
     try:
-        found = load(Summary, file, error=DataError)
+        summary = load(Summary, file, error=DataError)
     except DataError as error:
         raise DataError(
             f"{file} is not the summary of an evaluation ({error}); run `kscout evaluate` again"
         ) from error
-    if fault := _fault(found):
+    if fault := _fault(summary):
         raise DataError(f"{file} {fault}; run `kscout evaluate` again")
-    return found
+    return summary
 
 
 def _fault(summary: Summary) -> str | None:
-    """Return what a summary says that no evaluation can have written."""
+    """Return a contradiction in a summary, which no evaluation writes."""
     if not summary.policies:
         return "holds no policy"
     if summary.columns_per_step < 1 or not 0 <= summary.steps <= summary.n_cols:
         return f"describes {summary.steps} columns, {summary.columns_per_step} a step"
-    for one in summary.policies:
+    for policy in summary.policies:
         for metric in METRICS:
-            if metric not in one.final or metric not in one.by_step:
-                return f"has no {metric} of {one.policy!r}"
-    found = [vars(scores) for one in summary.policies for scores in one.by_step.values()]
-    found += [vars(one.by_step) for one in summary.comparisons]
+            if metric not in policy.final or metric not in policy.by_step:
+                return f"has no {metric} of {policy.policy!r}"
+    tables = [vars(scores) for policy in summary.policies for scores in policy.by_step.values()]
+    tables += [vars(comparison.by_step) for comparison in summary.comparisons]
     n_moments = len(summary.moments)
-    lengths = {len(values) for part in found for values in part.values()} - {n_moments}
+    lengths = {len(values) for table in tables for values in table.values()} - {n_moments}
     return f"describes {n_moments} steps, and has {min(lengths)} values" if lengths else None
 
 
