@@ -90,7 +90,7 @@ def test_note_counts_the_comparisons() -> None:
     # Two of 128 patterns are as large as the extreme one, times nine.
     assert note is not None
     assert "corrected for 9 comparisons cannot reach p = 0.05" in note
-    assert f"its least p-value being {9 * 2 / 128:.4g}," in note
+    assert f"its smallest possible p-value is {9 * 2 / 128:.4g}" in note
     few = paired_permutation_test(differences[:2], volumes[:2], n_comparisons=9).note
     assert few is not None and "p-value" not in few, "a bound of 1 says nothing"
 

@@ -239,7 +239,7 @@ def test_tables_of_one_kind_keep_their_folders_names(tmp_path: Path) -> None:
     names = [f"{type(block).__name__} {block.name}" for block in blocks]
     assert len(set(names)) == len(names) == 2 * (3 + 6)
     assert all(block.name.startswith(("16-2-", "4-3-")) for block in blocks)
-    assert {"What training took: 16+2", "What training took: 4+3"} < {
+    assert {"Cost of training: 16+2", "Cost of training: 4+3"} < {
         table.title for table in report.tables
     }
     captions = [drawing.caption for drawing in drawings_of(report.sections)]

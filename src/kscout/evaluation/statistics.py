@@ -130,10 +130,10 @@ def _limits(n_volumes: int, n_comparisons: int) -> str | None:
         "the test" if n_comparisons == 1 else f"a test corrected for {n_comparisons} comparisons"
     )
     least *= n_comparisons
-    bound = f", its least p-value being {least:.4g}," if least < 1 else ""
+    bound = f"; its smallest possible p-value is {least:.4g}" if least < 1 else ""
     return (
-        f"too few volumes: with {n_volumes}, {tests} cannot reach p = {1 - CONFIDENCE:.2g}{bound} "
-        f"whatever the scores are{'; read the intervals' if n_volumes >= LEAST_VOLUMES else ''}"
+        f"too few volumes: with {n_volumes}, {tests} cannot reach p = {1 - CONFIDENCE:.2g}"
+        f"{bound}{'; use the intervals' if n_volumes >= LEAST_VOLUMES else ''}"
     )
 
 

@@ -79,7 +79,9 @@ def test_the_first_slice_has_the_median_lead(folder: Path, kept: list[Acquisitio
     lead = final["center-out"] - final["fixed"]
     if final["random"].mean() > final["center-out"].mean():
         lead = final["random"] - final["fixed"]
-    assert f"{np.sort(lead)[3]:+.4f} from fixed in SSIM, the median of all slices" in kept[0].title
+    assert (
+        f"minus that of fixed: {np.sort(lead)[3]:+.4f}, the median over all slices" in kept[0].title
+    )
     assert typical_place(lead, 0.1) == np.argmin(lead)
     assert {"fixed", "oracle"} <= set(kept[0].shown) <= set(NAMES)
 

@@ -87,12 +87,11 @@ class Cost(Analysis[CostRow]):
         )
         note = (
             "Time is the mean over seeds of all epochs, validation included. "
-            "Reconstructions are those of one training, and for each column that it chose; a "
-            "trained policy needs one a decision, to see the image. Joint trainings do not count "
-            "them. "
+            "Reconstructions are counted per training and per selected column; a trained policy "
+            "needs one per decision. Joint trainings do not count them. "
             f"{paper_times()}"
         )
-        return [Table("What training took", columns, lines, note, "training")]
+        return [Table("Cost of training", columns, lines, note, "training")]
 
     @classmethod
     def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:

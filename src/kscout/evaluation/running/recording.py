@@ -77,9 +77,9 @@ def lead_by_slice(
         for name in {summary.reference, told.policy if told else summary.reference}
     }
     if told is None:
-        return final[summary.reference], f"{summary.reference} ends at SSIM {{:.4f}}"
+        return final[summary.reference], f"SSIM of {summary.reference}: {{:.4f}}"
     lead = final[told.policy] - final[summary.reference]
-    return lead, f"{told.policy} ends {{:+.4f}} from {summary.reference} in SSIM"
+    return lead, f"SSIM of {told.policy} minus that of {summary.reference}: {{:+.4f}}"
 
 
 def typical_place(values: Float64[np.ndarray, " slice"], share: float) -> int:
@@ -89,8 +89,8 @@ def typical_place(values: Float64[np.ndarray, " slice"], share: float) -> int:
 
 def _rank(share: float) -> str:
     if share == QUANTILES[0]:
-        return "the median of all slices"
-    return f"a value that {share:.0%} of all slices stay below".replace("%", " %")
+        return "the median over all slices"
+    return f"the {share:.0%} quantile over all slices".replace("%", " %")
 
 
 def columns_of(
