@@ -310,7 +310,7 @@ def test_graphed_training_equals_eager_training(
         torch.manual_seed(0)
         policy = POLICIES["conv"](n_cols=64).cuda()
         monkeypatch.setattr(Greedy, "is_pure", is_graphed)
-        Greedy([Trainee.resume(policy, config)], slices, unet).train_epoch(1, lambda _: None)
+        Greedy(Trainee.resume(policy, config), slices, unet).train_epoch(1, lambda _: None)
         weights.append([p.detach().clone() for p in policy.parameters()])
     for a, b in zip(*weights, strict=True):
         torch.testing.assert_close(a, b, atol=5e-5, rtol=0)

@@ -29,7 +29,7 @@ def test_the_timed_gradients_are_those_of_a_training_pass(engine: Engine) -> Non
     scores = batch.gradients()
     timed = gradients_of(batch)
     with engine.ready_convolutions():
-        (result,) = batch.estimator.train_epoch(1, lambda _: None)
+        result = batch.estimator.train_epoch(1, lambda _: None)
     assert result.scores["train_ssim"] == pytest.approx(float(scores), abs=1e-6)
     for a, b in zip(timed, gradients_of(batch), strict=True):
         torch.testing.assert_close(a, b, atol=1e-6 * float(b.abs().max()), rtol=1e-3)

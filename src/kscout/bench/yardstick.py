@@ -34,7 +34,7 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
             engine.slices.data_range[index],
             n_initial=engine.size // 8,
             uniforms=uniforms,
-            followed=followed[:, 0],
+            followed=followed,
         )
 
     expected = plain()
