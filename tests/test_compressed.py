@@ -14,7 +14,7 @@ from kscout.errors import WeightsError
 from kscout.evaluation.records.run_names import run_label, seed_in
 from kscout.files import checksum
 from kscout.policies.fixed import FixedOrder
-from kscout.weights import Weights, fingerprint, is_safetensors, read_weights, save_weights
+from kscout.weights import Weights, fingerprint, is_described, read_weights, save_weights
 from kscout.zoo import ZOO, zoo_file
 
 STATE = {"a": torch.randn(3, 5).half(), "b": torch.arange(4)}
@@ -45,7 +45,7 @@ def test_compressed_weights_are_those_of_the_plain_file(file: Path) -> None:
             == (two.arguments, two.extra)
             == ({"n_cols": 9}, {"epoch": 7})
         )
-    assert is_safetensors(file) and is_safetensors(plain)
+    assert is_described(file) and is_described(plain)
     assert sorted(x.name for x in file.parent.iterdir()) == [plain.name, file.name]
 
 

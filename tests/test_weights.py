@@ -25,7 +25,7 @@ from kscout.weights import (
     Weights,
     constructor_arguments,
     fingerprint,
-    is_safetensors,
+    is_described,
     read_weights,
     remember_retired,
     save_weights,
@@ -123,9 +123,9 @@ def test_formats_are_told_apart_by_their_first_bytes(tmp_path: Path) -> None:
     save(tmp_path / "ours.pt", {"a": torch.ones(2)})
     torch.save({"a": torch.ones(2)}, tmp_path / "theirs.safetensors")
     (tmp_path / "empty").touch()
-    assert is_safetensors(tmp_path / "ours.pt")
-    assert not is_safetensors(tmp_path / "theirs.safetensors")
-    assert not is_safetensors(tmp_path / "empty")
+    assert is_described(tmp_path / "ours.pt")
+    assert not is_described(tmp_path / "theirs.safetensors")
+    assert not is_described(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("name", ["recon_4ch", "recon_4ch_data_parallel"])

@@ -29,7 +29,7 @@ from kscout.compressed import MOST_BYTES, SUFFIX, compressed, is_compressed, unp
 from kscout.config import check_bounded, read, supported
 from kscout.config.retired import defaults_of
 from kscout.errors import ConfigError, WeightsError
-from kscout.files import parse_json, written_whole
+from kscout.files import parse_json, read_record, written_whole
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
 from kscout.names.renamed import CLASSES, current, current_keys, keys_in_0_2
 
@@ -38,6 +38,7 @@ _LONGEST_HEADER = 10**8
 _MOST_TENSORS = 5_000
 """Far above the networks of kscout, which have at most a few hundred; each takes some time."""
 SCHEMA_VERSION = 1
+_ORDER = ".json"
 WEIGHTS_NAME = "weights.safetensors"
 """What the weights in a run folder are called."""
 
@@ -263,7 +264,7 @@ def save_weights(path: Path, weights: Weights) -> None:
 
 
 def read_weights(path: Path, *, only_described: bool = False) -> Weights:
-    """Read a file written by `save_weights`; half precision becomes single precision.
+    """Read a file written by `save_weights`, or a fitted order; half precision becomes single.
 
     Args:
         path: the file, compressed or not.
@@ -272,8 +273,11 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
     if not path.is_file():
         raise WeightsError(f"{path} is not a file; give the path of a .safetensors file")
     try:
-        read_file = _read_compressed if is_compressed(path) else _read_plain
-        header, state = read_file(path, only_described)
+        if path.suffix == _ORDER:
+            header, state = _header_of_order(path), dict[str, Tensor]()
+        else:
+            read_file = _read_compressed if is_compressed(path) else _read_plain
+            header, state = read_file(path, only_described)
     except SafetensorError as error:
         raise WeightsError(
             f"{path} is not a whole safetensors file ({error}); copy or train it again"
@@ -287,6 +291,22 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
     component = current(_TABLES[described.kind].kind, described.component)
     arguments = current_keys(component, described.arguments)
     return Weights(described.kind, component, arguments, state, described.extra)
+
+
+def _header_of_order(path: Path) -> str:
+    """Return the header of a fitted order, which `kscout evaluate` writes as JSON."""
+    record = read_record(path, order=list, n_cols=int, depends_on=dict)
+    known = record.get("depends_on", {})
+    if not {"order", "n_cols"} <= record.keys():
+        raise WeightsError(
+            f"{path} is not an order that `kscout evaluate --policy fixed` of this version wrote "
+            "(no order and n_cols); evaluate again into another folder"
+        )
+    arguments = {"n_cols": record["n_cols"], "order": record["order"]}
+    names = ("n_initial", "horizon", "initial", "protocol", "reconstructor")
+    extra = {name: known[name] for name in names if known.get(name) is not None}
+    header = {"schema_version": SCHEMA_VERSION, "kind": "policy", "component": "fixed"}
+    return json.dumps({**header, "arguments": arguments, "extra": extra})
 
 
 def _read_plain(path: Path, only_described: bool) -> tuple[str | None, dict[str, Tensor]]:
@@ -361,7 +381,7 @@ def _described(path: Path, text: str) -> _Header:
 
 def described(file: Path) -> Weights | None:
     """Return the description in a weights file of kscout, without weights; None for other files."""
-    if not file.is_file() or not is_safetensors(file):
+    if not file.is_file() or not is_described(file):
         return None
     return read_weights(file, only_described=True)
 
@@ -370,9 +390,9 @@ def _upcast(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def is_safetensors(path: Path) -> bool:
-    """Say whether a file's first bytes are those of a safetensors file, or of a compressed one."""
-    if is_compressed(path):
+def is_described(path: Path) -> bool:
+    """Return whether a file is a fitted order, a safetensors file or a compressed one."""
+    if path.suffix == _ORDER or is_compressed(path):
         return True
     with path.open("rb") as file:
         start = file.read(9)

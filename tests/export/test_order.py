@@ -130,6 +130,14 @@ def test_an_evaluation_gives_one_slice_of_one_policy(tmp_path: Path) -> None:
         failed = run(*given[:word], wrong, *given[word + 1 :]).exception
         assert isinstance(failed, ConfigError) and told in str(failed)
     assert isinstance(run(folder, "--out", out).exception, ConfigError)
+    adaptive = run(folder, "--policy", name, "--out", out).exception
+    assert "a different order for each slice; add --slice, one of a:b:4, a:b:5" in str(adaptive)
+    equal = [
+        f"{name},0,a,{n},0,{step},{x},.5,20,.1" for n in (4, 5) for step, x in ((0, ""), (1, 7))
+    ]
+    (folder / "results.csv").write_text("\n".join([header, *equal]) + "\n")
+    assert run(folder, "--policy", name, "--out", out).exit_code == 0
+    assert [row["column"] for row in json.loads(out.read_text())["rows"] if row["step"]] == [7]
     failed = run(*given, "--n-cols", 16, "--steps", 2).exception
     assert "--n-cols and --steps cannot be used with the evaluation" in str(failed)
 

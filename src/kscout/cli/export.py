@@ -28,8 +28,8 @@ Given = Annotated[
     str,
     typer.Argument(
         metavar="POLICY|EVALUATION|SESSION",
-        help="A fixed order (center-out, equispaced-one, a run folder of one), the folder of "
-        "an evaluation, or the .npz of a session.",
+        help="A fixed order (center-out, equispaced-one, a run folder, the .json of a fitted one), "
+        "the folder of an evaluation, or the .npz of a session.",
     ),
 ]
 
@@ -84,13 +84,11 @@ def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTabl
     path = Path(given)
     if (path / "results.csv").is_file():
         setting.check_for(f"the evaluation {path}", "policy", "slice")
-        volume, _, number = (setting.slice or "").rpartition(":")
-        if setting.policy is None or not volume or not number.isdecimal():
-            raise ConfigError(
-                "an evaluation contains several orders; add --policy and --slice VOLUME:NUMBER"
-            )
-        asked = {"policy": setting.policy, "volume": volume, "number": int(number)}
-        return tables.order_of_evaluation(path, **asked, field_of_view_mm=fov_mm)  # type: ignore[arg-type]
+        if setting.policy is None:
+            raise ConfigError("an evaluation contains the orders of several policies; add --policy")
+        return tables.order_of_evaluation(
+            path, policy=setting.policy, slice_name=setting.slice, field_of_view_mm=fov_mm
+        )
     if path.suffix == ".npz":
         setting.check_for(f"the session {path}")
         return tables.order_of_session(path, field_of_view_mm=fov_mm)

@@ -186,21 +186,36 @@ def policy_of(given: str, **sizes: int) -> Policy:
 
 
 def order_of_evaluation(
-    folder: Path, *, policy: str, volume: str, number: int, field_of_view_mm: float | None = None
+    folder: Path,
+    *,
+    policy: str,
+    slice_name: str | None = None,
+    field_of_view_mm: float | None = None,
 ) -> ScanTable:
-    """Return the order of a policy on one slice of an evaluation, its first trajectory."""
+    """Return the order of a policy on one slice of an evaluation, its first trajectory.
+
+    Args:
+        folder: with the results.
+        policy: its name there.
+        slice_name: VOLUME:NUMBER; not needed if the policy has the same order for all slices.
+        field_of_view_mm: along phase encoding.
+    """
     summary = read_summary(folder)
     recorded = read_orders(folder, summary, is_wanted=lambda name, _: name == policy)
     if not recorded:
         names = sorted({entry.policy for entry in summary.policies})
         raise ConfigError(f"{folder} has no policy {policy!r}; choose one of: {', '.join(names)}")
     orders = recorded[0]
-    slices = list(zip(orders.volumes, orders.slices, strict=True))
-    if (volume, number) not in slices:
-        raise ConfigError(f"{folder} has no slice {volume}:{number}; it has {_some(slices)}")
-    row = slices.index((volume, number))
+    slices = [f"{one}:{number}" for one, number in zip(orders.volumes, orders.slices, strict=True)]
+    if slice_name is None and (orders.order != orders.order[:1, :1]).any():
+        raise ConfigError(
+            f"{policy} has a different order for each slice; add --slice, one of {_some(slices)}"
+        )
+    if slice_name is not None and slice_name not in slices:
+        raise ConfigError(f"{folder} has no slice {slice_name}; it has {_some(slices)}")
+    row = 0 if slice_name is None else slices.index(slice_name)
     start = tuple((orders.order[row, 0] == 0).nonzero()[0].tolist())
-    source = f"{policy} on {volume}:{number}"
+    source = policy if slice_name is None else f"{policy} on {slice_name}"
     acquired = tuple(orders.columns(row))
     return ScanTable(source, summary.n_cols, start, acquired, field_of_view_mm)
 
@@ -222,6 +237,6 @@ def order_of_session(path: Path, *, field_of_view_mm: float | None = None) -> Sc
     return ScanTable(path.name, n_cols, first, rest, field_of_view_mm)
 
 
-def _some(slices: Sequence[tuple[str, int]]) -> str:
-    listed = ", ".join(f"{volume}:{number}" for volume, number in slices[:5])
+def _some(slices: Sequence[str]) -> str:
+    listed = ", ".join(slices[:5])
     return listed if len(slices) <= 5 else f"{listed} and {len(slices) - 5} more"

@@ -13,7 +13,7 @@ from kscout.weights import (
     Weights,
     build_component,
     check_one_run,
-    is_safetensors,
+    is_described,
     policy_file,
     read_weights,
 )
@@ -26,7 +26,7 @@ def read_policy(path: Path) -> Policy:
     if not path.is_file():
         check_one_run(given)
         raise WeightsError(_missing(given, path))
-    weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
+    weights = read_weights(path) if is_described(path) else _from_pickle(path)
     members = weights.arguments.get("members", ()) if weights.component == "ensemble" else ()
     if any(isinstance(one, str) for one in members):
         raise WeightsError(

@@ -19,7 +19,7 @@ from kscout.weights import (
     Weights,
     build_component,
     check_one_run,
-    is_safetensors,
+    is_described,
     network_file,
     read_weights,
 )
@@ -52,7 +52,7 @@ def load_reconstructor(source: str | Path, *, device: torch.device | str) -> Rec
             raise WeightsError(f"{source} has no weights; {advice}")
     else:
         path = zoo_path(source) or _weights_file(Path(source))
-        weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
+        weights = read_weights(path) if is_described(path) else _from_pickle(path)
         reconstructor = build_component(path, weights, "reconstructor")
     return reconstructor.to(device).eval()
 

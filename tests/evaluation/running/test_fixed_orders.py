@@ -4,8 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from kscout import policies
+from kscout.cli import app
 from kscout.data.slices import SliceSet
+from kscout.errors import KScoutError, WeightsError
+from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.running.fixed_orders import fitted_order
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -22,6 +27,35 @@ def test_an_order_is_fitted_once(train_slices: SliceSet, tmp_path: Path) -> None
     first = fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path)
     rewritten(tmp_path, first[::-1])
     assert fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path) == first[::-1] != first
+
+
+def test_a_fitted_order_is_a_policy_of_its_own(
+    train_slices: SliceSet, test_slices: SliceSet, tmp_path: Path
+) -> None:
+    setting = EvaluationSetting(n_initial=3, steps=4, fixed_slices=4)
+    first = evaluate(
+        ["fixed"], test_slices, "zero-filled", setting, train=train_slices, out=tmp_path / "first"
+    )
+    (file,) = (tmp_path / "first").rglob("order-*.json")
+    # Start and budget follow from the order.
+    again = evaluate(
+        [f"mine={file}"], test_slices, "zero-filled", EvaluationSetting(), out=tmp_path / "again"
+    )
+    assert [x.final["ssim"].mean for x in again.found.policies] == [
+        x.final["ssim"].mean for x in first.found.policies
+    ]
+    assert policies.load(file).order == tuple(json.loads(file.read_text())["order"])
+    words = ["export", "order", str(file), "--out", str(tmp_path / "table.json")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert tuple(x["column"] for x in rows if x["step"]) == policies.load(file).order
+    for damage in ({"order": ["a", "b"]}, {"order": [10**12]}, {"n_cols": -1}, {"n_cols": "x"}):
+        file.write_text(json.dumps({**json.loads(file.read_text()), **damage}))
+        with pytest.raises(KScoutError):
+            policies.load(file)
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(WeightsError, match="is not an order that `kscout evaluate --policy fixed`"):
+        policies.load(tmp_path / "other.json")
 
 
 @pytest.mark.parametrize(

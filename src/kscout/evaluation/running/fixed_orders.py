@@ -70,10 +70,8 @@ def fitted_order(
         on_step=on_step,
     )
     if file is not None:
-        write_json(
-            file,
-            {"order": result.order, "mean_scores": result.mean_scores, "depends_on": depends_on},
-        )
+        record = {"n_cols": slices.n_cols, "order": result.order}
+        write_json(file, {**record, "mean_scores": result.mean_scores, "depends_on": depends_on})
     return result.order
 
 
