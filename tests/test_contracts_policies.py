@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kscout.contracts.policies import check_policy
 from kscout.core import Observation, Policy
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, KScoutError
 from kscout.policies.fixed import CenterOut
 
 
@@ -89,6 +89,36 @@ def test_a_broken_policy_is_told_what_it_breaks(broken: type[Policy], sentence: 
 class ByImage(Policy):
     def forward(self, seen: Observation) -> Tensor:
         return seen.image.mean(dim=1) - seen.mask.float() * seen.step
+
+
+class NormalizesBatches(Policy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1)
+
+    def forward(self, seen: Observation) -> Tensor:
+        return self.norm(seen.image[:, None]).mean(dim=(1, 2))
+
+
+class Renamed(Policy):
+    def __init__(self, n_hidden: int = 2) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(1, n_hidden)
+
+    def forward(self, seen: Observation) -> Tensor:
+        return seen.image.mean(dim=1)
+
+
+@pytest.mark.parametrize(
+    "broken, sentence",
+    [
+        (NormalizesBatches, "has a BatchNorm2d at 'norm'"),
+        (Renamed, r"takes 'n_hidden' but the object does not keep it; set self\.n_hidden"),
+    ],
+)
+def test_what_training_rejects_is_rejected(broken: type[Policy], sentence: str) -> None:
+    with pytest.raises(KScoutError, match=sentence):
+        check_policy(broken(), n_rows=9, n_cols=11)
 
 
 def test_a_sound_policy_passes_whatever_its_mode() -> None:

@@ -29,7 +29,7 @@ from kscout.compressed import MOST_BYTES, SUFFIX, compressed, is_compressed, unp
 from kscout.config import check_bounded, read, supported
 from kscout.config.retired import defaults_of
 from kscout.errors import ConfigError, WeightsError
-from kscout.files import parse_json, read_record, written_whole
+from kscout.files import parse_json, read_text, written_whole
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
 from kscout.names.renamed import CLASSES, current, current_keys, keys_in_0_2
 
@@ -39,6 +39,7 @@ _MOST_TENSORS = 5_000
 """Far above the networks of kscout, which have at most a few hundred; each takes some time."""
 SCHEMA_VERSION = 1
 _ORDER = ".json"
+"""Suffix of fitted orders, which have no weights: their file is the header of a weights file."""
 WEIGHTS_NAME = "weights.safetensors"
 """What the weights in a run folder are called."""
 
@@ -274,7 +275,8 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
         raise WeightsError(f"{path} is not a file; give the path of a .safetensors file")
     try:
         if path.suffix == _ORDER:
-            header, state = _header_of_order(path), dict[str, Tensor]()
+            header: str | None = read_text(path)
+            state: dict[str, Tensor] = {}
         else:
             read_file = _read_compressed if is_compressed(path) else _read_plain
             header, state = read_file(path, only_described)
@@ -291,22 +293,6 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
     component = current(_TABLES[described.kind].kind, described.component)
     arguments = current_keys(component, described.arguments)
     return Weights(described.kind, component, arguments, state, described.extra)
-
-
-def _header_of_order(path: Path) -> str:
-    """Return the header of a fitted order, which `kscout evaluate` writes as JSON."""
-    record = read_record(path, order=list, n_cols=int, depends_on=dict)
-    known = record.get("depends_on", {})
-    if not {"order", "n_cols"} <= record.keys():
-        raise WeightsError(
-            f"{path} is not an order that `kscout evaluate --policy fixed` of this version wrote "
-            "(no order and n_cols); evaluate again into another folder"
-        )
-    arguments = {"n_cols": record["n_cols"], "order": record["order"]}
-    names = ("n_initial", "horizon", "initial", "protocol", "reconstructor")
-    extra = {name: known[name] for name in names if known.get(name) is not None}
-    header = {"schema_version": SCHEMA_VERSION, "kind": "policy", "component": "fixed"}
-    return json.dumps({**header, "arguments": arguments, "extra": extra})
 
 
 def _read_plain(path: Path, only_described: bool) -> tuple[str | None, dict[str, Tensor]]:

@@ -12,6 +12,7 @@ from kscout.core import Measurement, Observation, Policy, Truth
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.weights import constructor_arguments
 
 TOLERANCE = 1e-4
 """Tolerance relative to the largest score: far above float32 rounding, far below any effect."""
@@ -23,7 +24,8 @@ def check_policy(policy: Policy, *, n_rows: int, n_cols: int) -> None:
     Requirements are: shape, dtype and finite values of the scores; repeatability; independence
     of the images of a batch; an unchanged observation; and, without `needs_target`, scores that
     do not depend on the ground truth. The zero-filled image and its statistics are only passed to
-    policies that set `needs_measurement`.
+    policies that set `needs_measurement`. A policy with weights also has to fulfill what training
+    requires (`check_learnable`).
 
     Args:
         policy: any policy, with any weights. It is left in evaluation mode.
@@ -34,6 +36,8 @@ def check_policy(policy: Policy, *, n_rows: int, n_cols: int) -> None:
         raise ConfigError(f"n_cols = {n_cols} is too small for the check; give 4 or more")
     if policy.needs_candidate_scores and not policy.needs_target:
         raise _fail(policy, "it needs candidate scores without needs_target = True")
+    if any(True for _ in policy.parameters()):
+        check_learnable(policy, type(policy).__name__)
     policy.eval()
     seen = _example(policy, n_rows, n_cols)
     first = _scores(policy, copy.deepcopy(seen), "the first call")
@@ -42,6 +46,41 @@ def check_policy(policy: Policy, *, n_rows: int, n_cols: int) -> None:
     _check_independence(policy, seen, first)
     if not policy.needs_target:
         _check_blindness(policy, seen, first)
+
+
+def check_learnable(policy: Policy, name: str) -> None:
+    """Raise an error for a policy that cannot be saved, or whose scores vary while it is trained.
+
+    Args:
+        policy: one with weights.
+        name: for the message.
+    """
+    constructor_arguments(policy)
+    for path, module in policy.named_modules():
+        if isinstance(module, _BATCH_NORMS) or _dropout(module) > 0:
+            raise ConfigError(
+                f"policy {name!r} has a {type(module).__name__} at {path!r}, and gradients must "
+                "belong to the network that sampled the columns; set dropout to 0, and normalize "
+                "each image separately, e.g. by InstanceNorm2d or GroupNorm"
+            )
+
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+def _dropout(module: nn.Module) -> float:
+    """Return the share of features that a module drops at random while it trains."""
+    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+        return module.dropout
+    return module.p if isinstance(module, _DROPOUTS) else 0.0
 
 
 def _example(policy: Policy, n_rows: int, n_cols: int) -> Observation:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
@@ -18,6 +18,7 @@ from kscout.assemble import make_policy
 from kscout.columns import columns_text, parse_columns
 from kscout.compatibility import Use, network_notes, protocol_note, warn
 from kscout.config import AcquisitionSetting, JointConfig, PolicyConfig
+from kscout.contracts.policies import check_learnable
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -311,32 +312,23 @@ def _check_trainable(name: str, policy: Policy) -> None:
         raise ConfigError(
             f"policy {name!r} has nothing to train; use a learnable one, e.g. policy.name = 'conv'"
         )
-    for path, module in policy.named_modules():
-        if isinstance(module, _BATCH_NORMS) or _dropout(module) > 0:
-            raise ConfigError(
-                f"policy {name!r} has a {type(module).__name__} at {path!r}, and "
-                "gradients must belong to the network that drew the columns; set dropout to 0, "
-                "and normalize each image alone, e.g. by InstanceNorm2d or GroupNorm"
-            )
+    check_learnable(policy, name)
 
 
 _KNOWN = {*ESTIMATORS.entries, *SAMPLERS.entries}
 """Ways to train; those from outside are not known."""
 _BY_SCORES = _KNOWN - {"posterior", "ensemble"}
 """Those that train by the gradients of scores."""
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_DROPOUTS = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
 
 
-def _dropout(module: nn.Module) -> float:
-    """Return the share of features that a module drops at random while it trains."""
-    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
-        return module.dropout
-    return module.p if isinstance(module, _DROPOUTS) else 0.0
+def _check_alike(configs: Sequence[PolicyConfig]) -> None:
+    """Refuse to run policies in lockstep whose settings would want different batches."""
+    first = configs[0].training
+    own = {"seed": first.seed, **first.varied}
+    for config in configs:
+        is_other = config.training.method != first.method
+        if is_other or replace(config, training=replace(config.training, **own)) != configs[0]:
+            raise ConfigError(
+                f"policies in lockstep differ in more than {' and '.join(own)}; train them one "
+                "by one"
+            )

@@ -20,7 +20,8 @@ PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1)
 
 def rewritten(cache: Path, order: list[object]) -> None:
     (file,) = cache.glob("order-*.json")
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"order": order}))
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps({**record, "arguments": {**record["arguments"], "order": order}}))
 
 
 def test_an_order_is_fitted_once(train_slices: SliceSet, tmp_path: Path) -> None:
@@ -44,17 +45,19 @@ def test_a_fitted_order_is_a_policy_of_its_own(
     assert [x.final["ssim"].mean for x in again.found.policies] == [
         x.final["ssim"].mean for x in first.found.policies
     ]
-    assert policies.load(file).order == tuple(json.loads(file.read_text())["order"])
+    record = json.loads(file.read_text())
+    assert policies.load(file).order == tuple(record["arguments"]["order"])
     words = ["export", "order", str(file), "--out", str(tmp_path / "table.json")]
     assert CliRunner().invoke(app, words).exit_code == 0
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert tuple(x["column"] for x in rows if x["step"]) == policies.load(file).order
     for damage in ({"order": ["a", "b"]}, {"order": [10**12]}, {"n_cols": -1}, {"n_cols": "x"}):
-        file.write_text(json.dumps({**json.loads(file.read_text()), **damage}))
+        arguments = {**record["arguments"], **damage}
+        file.write_text(json.dumps({**record, "arguments": arguments}))
         with pytest.raises(KScoutError):
             policies.load(file)
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(WeightsError, match="is not an order that `kscout evaluate --policy fixed`"):
+    with pytest.raises(WeightsError, match="does not describe its component as kscout does"):
         policies.load(tmp_path / "other.json")
 
 

@@ -14,7 +14,7 @@ from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.files import read_record, write_json
 from kscout.physics.sampling import start_mask
 from kscout.training.fixed_order import fit_fixed_order
-from kscout.weights import fingerprint
+from kscout.weights import SCHEMA_VERSION, fingerprint
 
 ORDERS = "orders"
 """Folder next to the results with fitted orders."""
@@ -54,7 +54,8 @@ def fitted_order(
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
     file = None if cache is None else cache / f"order-{key}.json"
     # A damaged file counts as missing.
-    order = [] if file is None else read_record(file, order=list).get("order", [])
+    record = {} if file is None else read_record(file, arguments=dict).get("arguments", {})
+    order = record.get("order", [])
     if _is_valid(order, slices, plan):
         return order
     result = fit_fixed_order(
@@ -70,13 +71,17 @@ def fitted_order(
         on_step=on_step,
     )
     if file is not None:
-        record = {"n_cols": slices.n_cols, "order": result.order}
-        write_json(file, {**record, "mean_scores": result.mean_scores, "depends_on": depends_on})
+        header = {"schema_version": SCHEMA_VERSION, "kind": "policy", "component": "fixed"}
+        arguments = {"n_cols": slices.n_cols, "order": result.order}
+        extra = {**depends_on, "mean_scores": result.mean_scores}
+        write_json(file, {**header, "arguments": arguments, "extra": extra})
     return result.order
 
 
 def _is_valid(order: list[Any], slices: SliceSet, plan: AcquisitionPlan) -> bool:
     """Return whether a list from a file is an order of `horizon` columns outside the start."""
     start = start_mask(plan.start(slices), (1, slices.n_cols), torch.device("cpu"))[0]
+    if not isinstance(order, list):
+        return False
     is_new = all(type(x) is int and 0 <= x < slices.n_cols and not start[x] for x in order)
     return is_new and len(set(order)) == len(order) == plan.horizon
