@@ -319,16 +319,3 @@ _KNOWN = {*ESTIMATORS.entries, *SAMPLERS.entries}
 """Ways to train; those from outside are not known."""
 _BY_SCORES = _KNOWN - {"posterior", "ensemble"}
 """Those that train by the gradients of scores."""
-
-
-def _check_alike(configs: Sequence[PolicyConfig]) -> None:
-    """Refuse to run policies in lockstep whose settings would want different batches."""
-    first = configs[0].training
-    own = {"seed": first.seed, **first.varied}
-    for config in configs:
-        is_other = config.training.method != first.method
-        if is_other or replace(config, training=replace(config.training, **own)) != configs[0]:
-            raise ConfigError(
-                f"policies in lockstep differ in more than {' and '.join(own)}; train them one "
-                "by one"
-            )

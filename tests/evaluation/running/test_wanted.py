@@ -13,6 +13,7 @@ from kscout.errors import ConfigError
 from kscout.evaluation.compare import Evaluation, evaluate
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import Sizes, budgets_of, resolve
+from kscout.evaluation.running.setting import trained_budget
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import save_component
@@ -66,7 +67,7 @@ def test_every_policy_of_the_zoo_tells_its_columns_and_its_protocol(name: str) -
     n_initial, horizon = expected
     # Of several matrix sizes no number of columns is the one.
     is_one = "-sizes-" not in name
-    assert budgets_of([name]) == ({(n_initial, horizon, None, 1)} if is_one else set())
+    assert budgets_of([name]) == ({(n_initial, horizon, None, 1): [name]} if is_one else {})
     (one,) = resolve(name, Sizes(n_rows=128, n_cols=128, n_initial=16, horizon=16))
     # Where columns of another matrix were counted, it is told.
     own, here = ("", "") if is_one else (" of 320", " of 128")
@@ -78,12 +79,17 @@ def test_every_policy_of_the_zoo_tells_its_columns_and_its_protocol(name: str) -
         assert f"runs here with 10 + 4{here} under blind" in note
 
 
-def test_a_run_decides_where_an_order_was_fitted_for_other_columns(tmp_path: Path) -> None:
+def test_policies_of_different_budgets_are_named(tmp_path: Path) -> None:
     order = tmp_path / "order.safetensors"
     extra = {"seed": 0, "protocol": "paper", "n_initial": 3, "horizon": 5}
     save_component(order, FixedOrder(n_cols=13, order=[1]), kind="policy", extra=extra)
-    assert budgets_of([str(order)]) == {(3, 5, None, 1)}
-    assert budgets_of([str(order), "knee-base-greedy", "random"]) == {(16, 16, None, 1)}
+    assert budgets_of([str(order)]) == {(3, 5, None, 1): [str(order)]}
+    assert tuple(trained_budget(["random", "mine=knee-base-greedy"])) == (16, 16, None, 1)
+    sentence = rf"mine={order}: 3 \+ 5 columns; knee-base-greedy, knee-base-fixed: 16 \+ 16 columns"
+    with pytest.raises(ConfigError, match=rf"have different ones \({sentence}\); add --n-initial"):
+        trained_budget([f"mine={order}", "knee-base-greedy", "random", "knee-base-fixed"])
+    with pytest.raises(ConfigError, match="no policy has them; add --n-initial and --steps"):
+        trained_budget(["random"])
 
 
 @pytest.mark.parametrize(
@@ -96,4 +102,4 @@ def test_a_run_decides_where_an_order_was_fitted_for_other_columns(tmp_path: Pat
 def test_a_file_that_tells_no_columns_tells_none(tmp_path: Path, extra: dict[str, Any]) -> None:
     order = tmp_path / "order.safetensors"
     save_component(order, FixedOrder(n_cols=13, order=[1]), kind="policy", extra=extra)
-    assert budgets_of([str(order)]) == set()
+    assert budgets_of([str(order)]) == {}

@@ -231,21 +231,31 @@ class Budget(NamedTuple):
     """Columns of the start; None for central ones."""
     columns_per_step: int
 
+    def __str__(self) -> str:
+        start = self.n_initial if self.initial is None else f"{self.n_initial} ({self.initial})"
+        group = f", {self.columns_per_step} per step" if self.columns_per_step > 1 else ""
+        return f"{start} + {self.horizon} columns{group}"
 
-def budgets_of(sources: Sequence[str]) -> set[Budget]:
-    """Return the acquisitions that policies were trained for; loads no weights.
 
-    Files of fitted orders count if there is no run. A run for several matrix sizes does not count:
-    its numbers of columns are shares.
+def budgets_of(sources: Sequence[str]) -> dict[Budget, list[str]]:
+    """Return the policies by the acquisition for which they were trained or fitted.
+
+    No weights are loaded. A run for several matrix sizes does not count: its numbers of columns are
+    shares.
     """
-    paths = [_located(x)[1] for x in sources if x.rpartition("=")[2] not in POLICIES]
-    configs = [config for config in map(_config_of, paths) if config and "acquisition" in config]
-    sections = [x["acquisition"] for x in configs if not x["training"].get("sizes")]
-    if not configs:
-        orders = [_metadata(policy_file(path)) for path in paths]
-        # The file of an order does not contain a start that is not central.
-        sections = [x for x in orders if _has_columns(x) and "initial" not in x]
-    return {_budget(section) for section in sections}
+    budgets: dict[Budget, list[str]] = {}
+    for source in sources:
+        if source.rpartition("=")[2] not in POLICIES:
+            path = _located(source)[1]
+            config = _config_of(path) or {}
+            section = config.get("acquisition") or _metadata(policy_file(path))
+            # The file of an order does not contain a start that is not central.
+            is_known = "acquisition" in config or (
+                _has_columns(section) and "initial" not in section
+            )
+            if is_known and not config.get("training", {}).get("sizes"):
+                budgets.setdefault(_budget(section), []).append(source)
+    return budgets
 
 
 def budget_of_network(source: Path | str) -> Budget | None:

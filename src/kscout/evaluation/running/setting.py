@@ -37,7 +37,7 @@ def completed(
 
 
 def trained_budget(policies: Sequence[str], reconstructor: str | None = None) -> Budget:
-    """Return the acquisition for which all runs among the policies were trained.
+    """Return the acquisition for which all policies were trained that have a start and a budget.
 
     Args:
         policies: names and paths.
@@ -48,15 +48,15 @@ def trained_budget(policies: Sequence[str], reconstructor: str | None = None) ->
     if not budgets and reconstructor is not None:
         budget = budget_of_network(reconstructor)
         if budget is not None:
-            start = "" if budget.initial is None else f" ({budget.initial})"
             logging.getLogger(__name__).warning(
                 "no policy has a start and a budget; those of the joint training of "
-                f"{reconstructor} are used, {budget.n_initial}{start} + {budget.horizon} columns"
+                f"{reconstructor} are used, {budget}"
             )
             return budget
     if len(budgets) != 1:
-        fault = "runs have different numbers of" if budgets else "no run has the numbers of"
+        named = "; ".join(f"{', '.join(names)}: {one}" for one, names in budgets.items())
+        fault = f"the policies have different ones ({named})" if budgets else "no policy has them"
         raise ConfigError(
-            f"{fault} columns to start from and to acquire; give --n-initial and --steps"
+            f"start and budget are not given, and {fault}; add --n-initial and --steps"
         )
     return next(iter(budgets))

@@ -57,8 +57,8 @@ class Models:
             self._policies[one if found is None else found.name] = found
         for name in _ALWAYS:
             self._policies.setdefault(name)
-        self.budget = next((own for one in policies for own in budgets_of([one])), None)
-        """Of the first policy that tells: columns at the start, columns to acquire, ..."""
+        self.budget = next(iter(budgets_of(policies)), None)
+        """Start and budget of the first policy that has them."""
 
     @property
     def reconstructions(self) -> list[str]:
