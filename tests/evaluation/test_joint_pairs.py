@@ -88,7 +88,7 @@ def test_a_network_tells_start_and_budget_where_no_policy_does(
     assert (setting.n_initial or setting.initial) == told.get("initial", 3)
     (note,) = caplog.messages
     assert f"those of the joint training of {pair} are used, 3" in note
-    with pytest.raises(ConfigError, match="no run has the numbers of columns"):
+    with pytest.raises(ConfigError, match="no policy has them"):
         completed(EvaluationSetting(), ["random"], "heads-unet", ZeroFilled())
 
 

@@ -199,7 +199,7 @@ def test_the_command_writes_masks_that_it_reads_as_starts(store: Path, tmp_path:
         (again,) = read_orders(tmp_path / f"then{number}", read_summary(tmp_path / f"then{number}"))
         assert ((again.order == 0) == (order != NEVER)).all()
         assert ((again.order > 0).sum(axis=-1) == 2).all()
-    with pytest.raises(ConfigError, match=r"no run has the numbers of .*give --n-initial and"):
+    with pytest.raises(ConfigError, match=r"no policy has them; add --n-initial and"):
         call("wrong", "--steps", 3)
     with pytest.raises(ConfigError, match="either --n-initial or --initial"):
         call("wrong", "--initial", 3, "--n-initial", 2, "--steps", 3)
