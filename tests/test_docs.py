@@ -1,6 +1,7 @@
 """What the documents say holds as far as a machine can tell: commands, links, no machine paths."""
 
 import importlib
+import json
 import re
 import shlex
 import string
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 
+from command_line import kscout
 from kscout.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -168,6 +170,16 @@ def test_components_of_the_guide_keep_their_contract() -> None:
     for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)[:4]:
         exec(code, names)
     assert {"Spectrum", "Unrolled"} <= set(names)
+
+
+def test_the_campaign_of_the_guide_can_be_planned(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "how-to" / "campaigns.md").read_text(encoding="utf-8")
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "guide.toml").write_text(toml)
+    out = ("--out", str(tmp_path / "campaign"))
+    status = json.loads(kscout("campaign", "status", tmp_path / "guide.toml", *out, "--json"))
+    # Two horizons, two reconstructions: greedy with five seeds, two gammas with three.
+    assert status["trainings"] == 2 * 2 * (5 + 2 * 3) + 1
 
 
 def anchors(path: Path) -> set[str]:
