@@ -21,7 +21,6 @@ from kscout.acquisition import Simulator
 from kscout.data.kinds import KSPACE
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.interactive import InteractiveAcquisition
 from kscout.evaluation.running.entries import Sizes, resolve
 from kscout.policies import save
 from kscout.policies.fixed import FixedOrder
@@ -30,6 +29,7 @@ from kscout.serve.app import make_app
 from kscout.serve.guard import LOOPBACK, Guard
 from kscout.serve.page import routes as routes_module
 from kscout.serve.page import stage as stage_module
+from kscout.serve.page.interactive import InteractiveAcquisition
 from kscout.serve.page.stage import Asked, GoneError, Shown, Stage
 
 ASKED: dict[str, Any] = {

@@ -3,7 +3,6 @@
 | where | what |
 |---|---|
 | `compare` | `evaluate`: policies compared on a split |
-| `interactive` | one slice, step by step, by policies and by a person |
 | `request` | the settings of an evaluation |
 | `statistics` | intervals and paired tests, by volume |
 | `running/` | policies on a split: opened, prepared, run, stored |

@@ -12,7 +12,7 @@ from kscout.evaluation.compare import evaluate
 from kscout.evaluation.records.acquisitions import Acquisition, load_acquisition
 from kscout.evaluation.records.results import read_rows, read_scores
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.recording import typical_place
+from kscout.evaluation.running.recording import slice_at_quantile
 from kscout.metrics import ssim
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.report.build import build_report, write_report
@@ -82,7 +82,7 @@ def test_the_first_slice_has_the_median_lead(folder: Path, kept: list[Acquisitio
     assert (
         f"minus that of fixed: {np.sort(lead)[3]:+.4f}, the median over all slices" in kept[0].title
     )
-    assert typical_place(lead, 0.1) == np.argmin(lead)
+    assert slice_at_quantile(lead, 0.1) == np.argmin(lead)
     assert {"fixed", "oracle"} <= set(kept[0].shown) <= set(NAMES)
 
 

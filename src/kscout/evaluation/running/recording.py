@@ -1,7 +1,6 @@
-"""Keep a few evaluated slices with their images, for the player and the examples of a report.
+"""A few evaluated slices with their images, for the player and the examples of a report.
 
-What is kept is what was scored: the columns of `results.csv` are measured again, so that no policy
-runs a second time, oracles included.
+The columns of `results.csv` are measured again, so no policy runs a second time.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,39 +27,39 @@ from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.summary import PolicySummary, Summary
 
 QUANTILES = (0.5, 0.1, 0.9, 0.3, 0.7, 0.2, 0.8, 0.4, 0.6)
-"""Of the lead over the reference: the typical slice first, then slices on either side of it."""
+"""Quantiles of the lead over the reference: the median slice first."""
 _MOST_PIXELS = 4_000_000
-"""Of all images of a record step by step; each takes a byte, and less in the file."""
+"""Pixels of all images of a record with all steps; a pixel takes a byte, and less in the file."""
 
 Columns = dict[str, list[list[int]]]
-"""By policy, what it acquired of one slice: the columns of every step, in order."""
+"""Columns of every step in one slice, by policy."""
 
 
 def record_examples(
     out: Path, ready: Prepared, summary: Summary, scores: Sequence[Scores], n_examples: int
 ) -> None:
-    """Write `acquisition-1.npz` and so on into the folder of an evaluation, beside its results.
+    """Write `acquisition-1.npz` and so on into the folder of an evaluation.
 
-    The first is kept step by step, the others at the end only.
+    The first has the images of all steps, the others the last image.
     """
     for old in out.glob(ACQUISITIONS):
         old.unlink()
     leads, words = lead_by_slice(summary, scores)
     shares: dict[int, float] = {}
     for share in QUANTILES[:n_examples]:
-        shares.setdefault(typical_place(leads, share), share)
+        shares.setdefault(slice_at_quantile(leads, share), share)
     columns = columns_of(out, summary.ranked, scores, list(shares)) if shares else []
-    for number, ((place, share), own) in enumerate(zip(shares.items(), columns, strict=True)):
-        found = replayed(
-            *(ready.slices, place, ready.reconstructor, ready.plan, own),
+    for number, ((row, share), by_policy) in enumerate(zip(shares.items(), columns, strict=True)):
+        acquisition = replayed(
+            *(ready.slices, row, ready.reconstructor, ready.plan, by_policy),
             moments=summary.moments,
             oracles=[policy.policy for policy in summary.policies if policy.is_oracle],
         )
-        n_frames = 1 if number else max(2, _MOST_PIXELS // _n_pixels(found))
-        where = f"{scores[0].volumes[place]}, slice {scores[0].slices[place]}"
-        title = f"{where}: {words.format(leads[place])}, {_rank(share)}"
-        kept = replace(found.thinned(n_frames), title=title, shown=summary.shown_first)
-        save_acquisition(kept, out / f"acquisition-{number + 1}.npz")
+        n_frames = 1 if number else max(2, _MOST_PIXELS // _n_pixels(acquisition))
+        where = f"{scores[0].volumes[row]}, slice {scores[0].slices[row]}"
+        title = f"{where}: {words.format(leads[row])}, {_rank(share)}"
+        shown = replace(acquisition.thinned(n_frames), title=title, shown=summary.shown_first)
+        save_acquisition(shown, out / f"acquisition-{number + 1}.npz")
 
 
 def _n_pixels(acquisition: Acquisition) -> int:
@@ -70,20 +69,20 @@ def _n_pixels(acquisition: Acquisition) -> int:
 def lead_by_slice(
     summary: Summary, scores: Sequence[Scores]
 ) -> tuple[Float64[np.ndarray, " slice"], str]:
-    """Return how far the told policy ends above the reference on every slice, and words for it."""
-    told = summary.headline_policy
+    """Return the lead of the headline policy over the reference on every slice, and its words."""
+    headline, reference = summary.headline_policy, summary.reference
     final = {
-        name: np.mean([one.metric("ssim")[:, -1] for one in scores if one.policy == name], axis=0)
-        for name in {summary.reference, told.policy if told else summary.reference}
+        name: np.mean([x.metric("ssim")[:, -1] for x in scores if x.policy == name], axis=0)
+        for name in {reference, headline.policy if headline else reference}
     }
-    if told is None:
-        return final[summary.reference], f"SSIM of {summary.reference}: {{:.4f}}"
-    lead = final[told.policy] - final[summary.reference]
-    return lead, f"SSIM of {told.policy} minus that of {summary.reference}: {{:+.4f}}"
+    if headline is None:
+        return final[reference], f"SSIM of {reference}: {{:.4f}}"
+    lead = final[headline.policy] - final[reference]
+    return lead, f"SSIM of {headline.policy} minus that of {reference}: {{:+.4f}}"
 
 
-def typical_place(values: Float64[np.ndarray, " slice"], share: float) -> int:
-    """Return the slice below whose value a share of all slices lies."""
+def slice_at_quantile(values: Float64[np.ndarray, " slice"], share: float) -> int:
+    """Return the slice at a quantile of the values."""
     return int(np.argsort(values, kind="stable")[int(share * len(values))])
 
 
@@ -94,27 +93,25 @@ def _rank(share: float) -> str:
 
 
 def columns_of(
-    out: Path, ranked: Sequence[PolicySummary], scores: Sequence[Scores], places: Sequence[int]
+    out: Path, ranked: Sequence[PolicySummary], scores: Sequence[Scores], rows: Sequence[int]
 ) -> list[Columns]:
     """Read the first acquisition of slices by every policy from the table of results."""
-    first = {one.policy: one.seed for one in reversed(scores)}
-    found: dict[tuple[str, int], Columns] = {
-        (scores[0].volumes[place], scores[0].slices[place]): {one.policy: [] for one in ranked}
-        for place in places
+    first = {x.policy: x.seed for x in reversed(scores)}
+    by_slice: dict[tuple[str, int], Columns] = {
+        (scores[0].volumes[i], scores[0].slices[i]): {x.policy: [] for x in ranked} for i in rows
     }
     for row in read_rows(out):
-        if row.trajectory != "0" or int(row.seed) != first[row.policy]:
+        columns = by_slice.get((row.volume, int(row.slice)))
+        if columns is None or row.trajectory != "0" or int(row.seed) != first[row.policy]:
             continue
-        own = found.get((row.volume, int(row.slice)))
-        if own is not None:
-            own[row.policy].append([int(column) for column in row.column.split()])
-    return list(found.values())
+        columns[row.policy].append([int(column) for column in row.column.split()])
+    return list(by_slice.values())
 
 
 @torch.no_grad()
 def replayed(
     slices: SliceSet,
-    place: int,
+    row: int,
     reconstructor: Reconstructor,
     plan: AcquisitionPlan,
     columns: Columns,
@@ -122,38 +119,38 @@ def replayed(
     moments: tuple[int, ...] = (),
     oracles: Collection[str] = (),
 ) -> Acquisition:
-    """Measure again what policies acquired of one slice, and keep every image.
+    """Measure the columns of policies in one slice again, and return all images.
 
     Args:
-        slices: among which it is.
-        place: its place there.
-        reconstructor: what makes images.
+        slices: slices of the evaluation.
+        row: index of the slice.
+        reconstructor: the reconstruction.
         plan: start and protocol.
-        columns: by policy, those of every step; the first step is the start, which has none.
-        moments: columns acquired at the start and after each step, where not one at a time.
-        oracles: policies among these that look at the truth.
+        columns: columns of every step by policy; the first step is the start, which has none.
+        moments: columns acquired at the start and after each step, if not one at a time.
+        oracles: policies that use the ground truth.
     """
-    (batch,) = slices.subset(torch.tensor([place])).batches(1)
+    (batch,) = slices.subset(torch.tensor([row])).batches(1)
     simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
     initial = plan.start(slices)
-    own = initial[place : place + 1] if isinstance(initial, torch.Tensor) else initial
-    state = simulator.start(own, n_trajectories=len(columns))
-    start = state.mask[0].nonzero()[:, 0].tolist()
+    start = initial[row : row + 1] if isinstance(initial, torch.Tensor) else initial
+    state = simulator.start(start, n_trajectories=len(columns))
+    start_columns = state.mask[0].nonzero()[:, 0].tolist()
     images, ssim = [], []
     for taken in zip(*columns.values(), strict=True):
         mask = state.mask.clone()
-        for row, step in enumerate(taken):
-            mask[row, step] = True
+        for i, step in enumerate(taken):
+            mask[i, step] = True
         state = simulator.grow(state, mask)
         images.append(simulator.images(state).float().cpu().numpy())
         ssim.append(state.score.float().cpu().numpy())
     pictures, scores = np.stack(images, axis=1), np.stack(ssim, axis=1)
     return Acquisition(
         batch.target[0].float().cpu().numpy(),
-        tuple(start),
+        tuple(start_columns),
         tuple(
-            PolicySteps(name, pictures[row], scores[row], tuple(chain(*steps)), name in oracles)
-            for row, (name, steps) in enumerate(columns.items())
+            PolicySteps(name, pictures[i], scores[i], tuple(chain(*steps)), name in oracles)
+            for i, (name, steps) in enumerate(columns.items())
         ),
         steps=moments,
     )

@@ -17,12 +17,12 @@ from kscout.config.bounds import AtLeast
 from kscout.config.records import check
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError, RunError
-from kscout.evaluation.interactive import InteractiveAcquisition, Verdict, drawn_kspace
 from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
 from kscout.evaluation.running.entries import EvaluationEntry, Sizes
 from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits, check_start
 from kscout.names import Protocol
 from kscout.serve.desk import TooManyError
+from kscout.serve.page.interactive import InteractiveAcquisition, Verdict, drawn_kspace
 from kscout.serve.page.models import Models
 from kscout.serve.page.shelf import Shelf
 
@@ -141,7 +141,7 @@ class Stage:
             slices = self._slice(asked)
             names = dict.fromkeys((*asked.policies, self.models.fixed))
             others = [self._entry(name, asked, slices) for name in names if name != "oracle"]
-            return self._acquisition(asked, slices, gone).judge(YOU, asked.own, others)
+            return self._acquisition(asked, slices, gone).compare(YOU, asked.own, others)
 
     def close(self) -> None:
         """End what is being computed, before its next step."""

@@ -1,4 +1,4 @@
-"""One slice acquired step by step while somebody watches, perhaps choosing columns themselves."""
+"""One slice acquired step by step on the page, by policies and by the user."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,38 +25,38 @@ from kscout.policies.views import in_precision
 @final
 @dataclass(frozen=True)
 class Turn:
-    """A column that somebody takes next, and what comes of it."""
+    """The next column of the user or a policy, and its score."""
 
     name: str
-    """Who takes it."""
+    """The user or a policy."""
     column: int
     ssim: float
-    """After measuring it."""
+    """SSIM after measuring it."""
 
 
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """What somebody's column brought, beside what others would have taken in its place."""
+    """The last column of the user, compared with those of policies from the same state."""
 
     before: float
-    """SSIM without it."""
+    """SSIM before measuring it."""
     turns: tuple[Turn, ...]
-    """That somebody's, the others', and the best one there is, which only the truth tells."""
+    """The user's column, those of policies, and the best one by the ground truth."""
     rank: int
-    """Of the column among those left, from 1; equal ones share the first place."""
+    """Rank of the column among unmeasured ones, from 1; equal ones share a rank."""
     n_left: int
 
 
 @final
 class InteractiveAcquisition:
-    """Acquires one slice by any policies, from one start, for one number of steps.
+    """Acquisitions of one slice by policies or the user, from one start to one horizon.
 
     Args:
-        simulator: of a batch of one slice.
+        simulator: simulator of a batch of one slice.
         n_initial: central columns measured at the start.
         horizon: columns to acquire.
-        before_step: called before every step; what it raises ends the acquisition.
+        before_step: called before every step; an error that it raises ends the acquisition.
     """
 
     def __init__(
@@ -72,37 +72,37 @@ class InteractiveAcquisition:
 
     @property
     def start_columns(self) -> tuple[int, ...]:
-        """The columns measured before anyone chooses."""
+        """The columns of the start."""
         mask = start_mask(self.n_initial, self.simulator.batch.selectable.shape)
         return tuple(mask[0].nonzero()[:, 0].tolist())
 
     @torch.no_grad()
     def run(self, entry: EvaluationEntry) -> PolicySteps:
-        """Let a policy acquire, with sampled columns if it was trained with these."""
+        """Acquire by a policy; columns are sampled if its training sampled them."""
         simulator, policy = self.simulator, self._ready(entry)
         state = simulator.start(self.n_initial)
         states, columns, ratings = [state], list[int](), list[UInt8[np.ndarray, " col"]]()
         for step in range(self.horizon):
             self.before_step()
-            chosen, rated = self._chosen(entry, policy, state, step)
+            chosen, rating = self._chosen(entry, policy, state, step)
             columns.append(int(chosen))
-            ratings.append(rated)
+            ratings.append(rating)
             state = simulator.acquire(state, chosen)
             states.append(state)
-        # Nothing is chosen after the last step, so that nobody is asked.
+        # After the last step there are no ratings.
         ratings.append(np.zeros(simulator.batch.n_cols, np.uint8))
         return self._steps(entry.name, states, columns, entry.is_oracle, np.stack(ratings))
 
     @torch.no_grad()
     def replay(self, name: str, columns: Sequence[int]) -> PolicySteps:
-        """Measure columns that somebody chose; after the last one nothing changes."""
+        """Measure the columns of the user; the last image fills the remaining steps."""
         states = self.states(columns)
         states += states[-1:] * (self.horizon + 1 - len(states))
         return self._steps(name, states, columns, False, None)
 
     @torch.no_grad()
     def states(self, columns: Sequence[int]) -> list[State]:
-        """Return the start and what follows each of these columns."""
+        """Return the states at the start and after each column."""
         if len(columns) > self.horizon:
             raise ConfigError(
                 f"{len(columns)} columns were measured, and {self.horizon} may be; take more steps"
@@ -120,28 +120,28 @@ class InteractiveAcquisition:
         return states
 
     @torch.no_grad()
-    def judge(
+    def compare(
         self, name: str, columns: Sequence[int], others: Sequence[EvaluationEntry]
     ) -> Verdict:
-        """Tell what the last of somebody's columns brought, and what others would have taken.
+        """Compare the last column of the user with those of policies.
 
         Args:
-            name: who took the columns.
-            columns: one or more, in order.
-            others: asked at the state before the last one.
+            name: name of the user.
+            columns: one or more columns, in order.
+            others: policies; they choose from the state before the last column.
         """
         state, step = self.states(columns)[-2], len(columns) - 1
         self.before_step()
-        every = self.simulator.score_every_column(state)[0]
-        _check_finite(every[~self.simulator.blocked(state)[0]])
-        taken = [(name, columns[-1])]
-        for one in others:
-            chosen, _ = self._chosen(one, self._ready(one), state, step)
-            taken.append((one.name, int(chosen)))
-        taken.append(("oracle", int(every.argmax())))
-        turns = tuple(Turn(who, column, float(every[column])) for who, column in taken)
-        rank = 1 + int((every > every[columns[-1]] + TIE).sum())
-        return Verdict(float(state.score), turns, rank, int(every.isfinite().sum()))
+        scores = self.simulator.score_every_column(state)[0]
+        _check_finite(scores[~self.simulator.blocked(state)[0]])
+        choices = [(name, columns[-1])]
+        for entry in others:
+            chosen, _ = self._chosen(entry, self._ready(entry), state, step)
+            choices.append((entry.name, int(chosen)))
+        choices.append(("oracle", int(scores.argmax())))
+        turns = tuple(Turn(who, column, float(scores[column])) for who, column in choices)
+        rank = 1 + int((scores > scores[columns[-1]] + TIE).sum())
+        return Verdict(float(state.score), turns, rank, int(scores.isfinite().sum()))
 
     def _ready(self, entry: EvaluationEntry) -> Policy:
         device = self.simulator.batch.kspace.device
@@ -151,12 +151,12 @@ class InteractiveAcquisition:
     def _chosen(
         self, entry: EvaluationEntry, policy: Policy, state: State, step: int
     ) -> tuple[Int[Tensor, " state"], UInt8[np.ndarray, " col"]]:
-        """Return the column that a policy takes, and how it rates all of them."""
+        """Return the column of a policy, and its ratings of all columns."""
         seen = self.simulator.observe(policy, state, n_left=self.horizon - step)
         scores, blocked = policy(seen), self.simulator.blocked(state)
         draws = action_uniforms(1, 1, self.horizon, entry.draw_seed)[0, :, step]
-        own = draws.to(scores.device) if entry.draws(is_argmax=False) else None
-        chosen = choose_columns(policy, scores, blocked, own)
+        uniforms = draws.to(scores.device) if entry.draws(is_argmax=False) else None
+        chosen = choose_columns(policy, scores, blocked, uniforms)
         check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
         return chosen, _rated(scores[0].float(), blocked[0], policy.is_stochastic)
 
@@ -186,7 +186,7 @@ def _check_finite(scores: Float[Tensor, " score"]) -> None:
 def _rated(
     scores: Float[Tensor, " col"], blocked: Bool[Tensor, " col"], is_stochastic: bool
 ) -> UInt8[np.ndarray, " col"]:
-    """Scale probabilities, or scores that are none, so that the best column left gets 255."""
+    """Scale probabilities or scores to 0..255; the best unmeasured column has 255."""
     if is_stochastic:
         values = column_log_probabilities(scores, blocked).exp()
         low = values.new_zeros(())
@@ -198,7 +198,7 @@ def _rated(
 
 
 def drawn_kspace(batch: SliceBatch) -> Float[np.ndarray, "row col"]:
-    """Return the logarithm of k-space's magnitude, of all coils, from 0 to 1."""
+    """Return the logarithmic magnitude of k-space over all coils, scaled to 0..1."""
     magnitude = batch.kspace[0].abs().square().sum(dim=0).sqrt()
     levels = magnitude.clamp_min(float(magnitude.max()) * 1e-5 or 1.0).log()
     span = (levels.max() - levels.min()).clamp_min(1e-6)

@@ -1,4 +1,4 @@
-"""A watched slice is acquired as by `rollout`, and whoever takes a column learns its worth."""
+"""The page acquires a slice as `rollout` does, and compares a column of the user with others."""
 
 from dataclasses import replace
 
@@ -10,16 +10,18 @@ from kscout.acquisition import Simulator, action_uniforms
 from kscout.acquisition.rollout import rollout
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.interactive import InteractiveAcquisition, drawn_kspace
 from kscout.evaluation.running.entries import EvaluationEntry, Sizes, resolve
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.serve.page.interactive import InteractiveAcquisition, drawn_kspace
 
 N_ROWS, N_COLS, N_INITIAL, HORIZON = 18, 13, 3, 4
 
 
 @pytest.fixture(scope="module")
-def acquisition(test_slices: SliceSet) -> InteractiveAcquisition:
-    simulator = Simulator(test_slices.batch(torch.tensor([2])), ZeroFilled())
+def acquisition() -> InteractiveAcquisition:
+    noise = torch.rand(1, N_ROWS, N_COLS, generator=torch.Generator().manual_seed(0))
+    slices = SliceSet.from_images(noise.cumsum(dim=-1), ["a"])
+    simulator = Simulator(slices.batch(torch.tensor([0])), ZeroFilled())
     return InteractiveAcquisition(simulator, n_initial=N_INITIAL, horizon=HORIZON)
 
 
@@ -79,7 +81,7 @@ def test_columns_that_cannot_be_measured_are_refused(
 def test_a_verdict_tells_what_every_choice_would_have_brought(
     acquisition: InteractiveAcquisition,
 ) -> None:
-    found = acquisition.judge("you", (1, 11), [entry("center-out")])
+    found = acquisition.compare("you", (1, 11), [entry("center-out")])
     assert [one.name for one in found.turns] == ["you", "center-out", "oracle"]
     before = acquisition.replay("you", (1,))
     assert found.before == pytest.approx(before.ssim[1]) and found.n_left == 13 - 3 - 1
