@@ -1,6 +1,7 @@
 """What the command line says when something outside of it goes wrong, in one sentence each."""
 
 import errno
+import logging
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from rich.text import Text
 import kscout
 from kscout import files
 from kscout.cli import TERMINATED, main, sentence_of
-from kscout.cli.console import console
+from kscout.cli.console import PlainLines, console
 from kscout.cli.progress import _Lines
 from kscout.cli.threads import cpu_quota, settle
 from kscout.data.store_writer import StoreWriter
@@ -168,7 +169,10 @@ def test_nothing_printed_commands_the_terminal(capsys: pytest.CaptureFixture[str
     table.add_row(name)
     console().print(Group(Text(name), name))
     console(stderr=True).print(table)
-    for told in capsys.readouterr():
+    PlainLines().handle(logging.makeLogRecord({"msg": f"of a file: {name}"}))
+    printed = capsys.readouterr()
+    assert r"of a file: a\x1b[31m" in printed.err
+    for told in printed:
         assert r"a\x1b[31m\rb\tc" in told and not set("\x1b\r\t") & set(told)
         assert len(told.splitlines()) > 1
 

@@ -306,7 +306,8 @@ def _name_of(network: str | None) -> str:
         file = zoo_file(name)
         if fingerprint(build_component(file, read_weights(file), "reconstructor")) == network:
             return name
-    return f"the reconstruction {network}"
+    # Files may contain any text.
+    return f"the reconstruction {network!s:.16}"
 
 
 def _policies_for(network: Reconstructor | None, protocol: Protocol | None) -> list[str]:

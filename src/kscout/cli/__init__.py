@@ -19,7 +19,7 @@ from kscout import __version__, names
 from kscout.cli import analyze, data, train
 from kscout.cli.bench import bench
 from kscout.cli.campaign import app as campaign_app
-from kscout.cli.console import TERMINATED, Commands, Stopped, console, printable
+from kscout.cli.console import TERMINATED, Commands, PlainLines, Stopped, console, printable
 from kscout.cli.data_export import export as export_images
 from kscout.cli.demo import demo
 from kscout.cli.environment import check_environment, check_file_names
@@ -118,7 +118,7 @@ def main() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
         elif isinstance(stream, TextIOWrapper):  # File names may contain invalid characters.
             stream.reconfigure(errors="backslashreplace")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[PlainLines()])
     # What a training has saved, and where it resumes.
     logging.getLogger("kscout.training").setLevel(logging.INFO)
     # Under torchrun a process may block in gloo, waiting for others that have ended; it must exit.

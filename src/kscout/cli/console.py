@@ -1,9 +1,10 @@
 """Consoles of the command line, which print names and paths without interpreting markup."""
 
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, TextIO, final
 
 from rich.console import Console
 from rich.segment import Segment
@@ -67,6 +68,14 @@ def stopping(outcome: Callable[[], str]) -> Iterator[None]:
 def printable(text: str) -> str:
     """Return a text with escapes for control characters."""
     return "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in text)
+
+
+@final
+class PlainLines(logging.StreamHandler[TextIO]):
+    """Writes log messages, which may quote files, with escapes for control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class _Plain(Console):
