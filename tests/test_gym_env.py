@@ -54,7 +54,7 @@ def test_rewards_sum_to_the_gain_of_the_episode(slices: SliceSet) -> None:
     mask[:, [7, 8, 9, *columns]] = True
     state = simulator.start_from(mask)
     assert info["ssim"] == pytest.approx(float(state.score), abs=1e-5)
-    assert np.array_equal(observation["mask"], mask[0].numpy())
+    assert np.array_equal(observation["measured"], mask[0].numpy())
     np.testing.assert_allclose(observation["image"], state.image[0].numpy(), atol=1e-4)
 
 
@@ -94,7 +94,7 @@ def test_every_slice_may_start_from_its_own_mask(slices: SliceSet) -> None:
     env = AcquisitionEnv(slices, n_initial=masks, horizon=2)
     for row in (0, 6):
         observation, _ = env.reset(options={"row": row})
-        assert np.flatnonzero(observation["mask"]).tolist() == [row]
+        assert np.flatnonzero(observation["measured"]).tolist() == [row]
 
 
 def test_a_reconstruction_is_given_by_name_too(slices: SliceSet) -> None:
@@ -114,6 +114,23 @@ def test_a_reconstruction_for_other_images_is_noted(
     gymnasium.make(ENVIRONMENT, data=slices, reconstructor="knee-unet", **SETTINGS)
     (note,) = [x for x in caplog.messages if "images" in x]
     assert note.startswith("the reconstruction was trained on 128x128 images and is used here on ")
+
+
+@pytest.mark.parametrize("columns_per_step", [1, 2])
+def test_the_info_has_the_mask_that_sampling_needs(slices: SliceSet, columns_per_step: int) -> None:
+    env = AcquisitionEnv(slices, **SETTINGS, columns_per_step=columns_per_step)
+    observation, info = env.reset(seed=0)
+    assert info["action_mask"].dtype == np.int8
+    assert np.array_equal(info["action_mask"], 1 - observation["measured"])
+    only = np.zeros(N_COLS, dtype=np.int8)
+    only[[2, 5][:columns_per_step]] = 1
+    action = env.action_space.sample(mask=only)
+    assert sorted(np.atleast_1d(action).tolist()) == [2, 5][:columns_per_step]
+    *_, info = env.step(env.action_space.sample(mask=info["action_mask"]))
+    assert info["action_mask"].sum() == N_COLS - 3 - columns_per_step
+    many = AcquisitionVectorEnv(2, slices, **SETTINGS)
+    _, facts = many.reset(seed=0)
+    assert facts["action_mask"].shape == (2, N_COLS) and facts["_action_mask"].all()
 
 
 def test_only_unmeasured_columns_are_legal(slices: SliceSet) -> None:
@@ -164,7 +181,7 @@ def test_the_vector_environment_is_as_many_single_ones(slices: SliceSet) -> None
     alone = [env.reset(seed=5 + i)[0] for i, env in enumerate(singles)]
     actions = np.array([[0, 1, 2], [16, 16, 15], [3, 4, 5], [12, 11, 10]])
     for step, action in enumerate(actions):
-        for name in ("image", "mask"):
+        for name in ("image", "measured"):
             expected = np.stack([one[name] for one in alone])
             np.testing.assert_allclose(together[name], expected, atol=1e-4)
         assert together in many.observation_space
@@ -182,7 +199,7 @@ def test_the_vector_environment_starts_anew_after_the_last_step(slices: SliceSet
     many.reset(seed=0)
     assert many.step(np.array([0, 1]))[2].all()
     observation, rewards, over, _, infos = many.step(np.array([0, 0]))
-    assert observation["mask"].sum() == 6 and not rewards.any() and not over.any()
+    assert observation["measured"].sum() == 6 and not rewards.any() and not over.any()
     assert infos["step"].tolist() == [0, 0]
     assert many.action_masks().sum() == 2 * (N_COLS - 3)
 

@@ -73,9 +73,9 @@ class ColumnsSpace(spaces.MultiDiscrete):  # type: ignore[misc]
         self.legal = np.ones(n_cols, dtype=np.int8)
 
     def sample(self, mask: Array | None = None, probability: Array | None = None) -> Array:
-        if mask is not None or probability is not None:
+        if isinstance(mask, tuple) or probability is not None:
             return super().sample(mask=mask, probability=probability)
-        free = np.flatnonzero(self.legal)
+        free = np.flatnonzero(self.legal if mask is None else mask)
         if len(free) < len(self.nvec):
             return super().sample()
         return self.np_random.choice(free, len(self.nvec), replace=False).astype(self.dtype)
@@ -124,7 +124,7 @@ class _Scanner:
         self.columns_per_step = columns_per_step
         shape = self.slices.shape[1:]
         image = spaces.Box(-IMAGE_BOUND, IMAGE_BOUND, shape, np.float32)
-        self.space = spaces.Dict({"image": image, "mask": spaces.MultiBinary(shape[1])})
+        self.space = spaces.Dict({"image": image, "measured": spaces.MultiBinary(shape[1])})
         self._simulator: Simulator | None = None
         self._state: State | None = None
         self._rows: list[int] = []
@@ -187,12 +187,12 @@ class _Scanner:
         return (self._state.score - state.score).double().cpu().numpy()
 
     def observe(self) -> Arrays:
-        """Return image and mask of every slice."""
+        """Return image and measured columns of every slice."""
         state = self._now[1]
         image = state.image.clamp(-IMAGE_BOUND, IMAGE_BOUND).float()
         return {
             "image": image.cpu().numpy().copy(),
-            "mask": state.mask.to(torch.int8).cpu().numpy().copy(),
+            "measured": state.mask.to(torch.int8).cpu().numpy().copy(),
         }
 
     def facts(self, row: int) -> dict[str, Any]:
@@ -205,6 +205,7 @@ class _Scanner:
             "step": state.step,
             "volume": self.slices.volumes[at],
             "slice": self.slices.slices[at],
+            "action_mask": self.legal()[row].astype(np.int8),
         }
 
 
@@ -212,6 +213,8 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
     """Acquires one slice per episode, sampled at random from a split.
 
     `reset(options={"row": 3})` selects the fourth slice of the split instead of a random one.
+    `info["action_mask"]` marks the columns that can be measured next, as
+    `action_space.sample(mask=...)` needs them.
 
     Args:
         data: slices, or the path of a store.
