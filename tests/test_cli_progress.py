@@ -70,3 +70,10 @@ def test_a_training_that_goes_on_tells_all_of_it_after_a_whole_epoch() -> None:
     promises = [(minutes(line), left) for line, left in found]
     assert all(abs(promised - left) < 0.1 for promised, left in promises if promised is not None)
     assert minutes(next(line for line, _ in found if line.startswith("epoch 3/"))) is not None
+
+
+def test_small_metrics_are_printed_with_significant_digits() -> None:
+    out = StringIO()
+    record = {"time_s": 1.0, "epoch": 1, "val_negative_nmse": -0.00003217, "val_ssim": 0.91237}
+    TrainingLines(Console(file=out, width=200)).show(Progress(1, 1, 1, 1, record))
+    assert "validation SSIM 0.9124" in out.getvalue() and "-NMSE -3.217e-05" in out.getvalue()

@@ -81,7 +81,10 @@ def test_csv_holds_full_numbers_and_says_which_rows_are_oracles() -> None:
 def test_latex_escapes_and_puts_a_rule_before_oracles() -> None:
     text = to_latex(TABLE)
     assert r"\textbf{0.7123 $\pm$ 0.0012}" in text
-    assert r"a\_b|c <x>" in text and r"50 \% of it" in text and r"Scores \& more" in text
+    assert r"a\_b|c <x>" in text and r"50 \% of it" not in text and r"Scores \& more" in text
+    assert r"\caption{Scores \& more.}" in text and "footnotesize" not in text
+    below = to_latex(TABLE, has_notes=True).partition(r"\end{tabular}")[2]
+    assert r"\footnotesize" in below and r"50 \% of it" in below
     assert text.count(r"\midrule") == 2
     assert text.index(r"\midrule", text.index("second")) < text.index(r"\textit{oracle}")
 
@@ -102,6 +105,9 @@ def test_markdown_keeps_its_columns_whatever_names_hold() -> None:
         (Column("p", digits=3, is_probability=True), 0.0004, "< 0.001"),
         (Column("p", digits=3, is_probability=True), 0.04, "0.040"),
         (Column("x"), float("nan"), "–"),
+        (Column("NMSE"), 0.00003217, "3.217e−05"),
+        (Column("NMSE"), 0.0, "0.0000"),
+        (Column("d", is_signed=True), -0.00001, "0.0000"),
     ],
 )
 def test_numbers_print_as_people_write_them(column: Column, value: float, text: str) -> None:

@@ -18,6 +18,7 @@ from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.cli.options import AsJson, Overwrite, Results, with_fields
 from kscout.cli.progress import evaluation_progress
 from kscout.config import to_table
+from kscout.figures.tables import decimals
 from kscout.files import finite
 from kscout.names import ANALYSES
 from kscout.names.renamed import check_current
@@ -129,5 +130,5 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() and abs(value) >= 1 else f"{value:.4f}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) >= 1 else decimals(value)
     return str(value)

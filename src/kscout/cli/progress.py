@@ -23,6 +23,7 @@ from rich.progress import Progress as Bar
 from kscout.cli.console import console
 from kscout.cli.tensorboard import Events
 from kscout.evaluation.progress import Step
+from kscout.figures.tables import decimals
 from kscout.names import metric_word
 from kscout.runs import Progress, RunRecord
 
@@ -170,7 +171,7 @@ def _score_text(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
         return ssim
     word = metric_word(metric)
     value = answer.get(f"{prefix}{word}")
-    number = f" {value:.4f}" if isinstance(value, float) else ""
+    number = f" {decimals(value)}" if isinstance(value, float) else ""
     return f"{metric if word == 'score' else _METRICS[word]}{number} ({ssim})"
 
 
@@ -184,7 +185,7 @@ def _start_text(run: RunRecord, answer: dict[str, Any]) -> str:
     better = "use the start" if had_start else "the fixed order at its start is no worse"
     is_worse = answer[f"best_val_{word}"] <= begun
     warning = f", so training has not improved it: {better}" if is_worse else ""
-    return f"; it started at {begun:.4f}{warning}"
+    return f"; it started at {decimals(begun)}{warning}"
 
 
 @contextmanager
@@ -275,5 +276,5 @@ def _facts(record: dict[str, Any]) -> str:
     kinds = {"train": "training", "search": "searched", "val": "validation"}
     names = {f"{k}_{m}": f"{kinds[k]} {_METRICS[m]}" for k in kinds for m in _METRICS}
     names = {"train_loss": "loss", **names}
-    scores = [f"{word} {record[key]:.4f}" for key, word in names.items() if key in record]
+    scores = [f"{word} {decimals(record[key])}" for key, word in names.items() if key in record]
     return "  ".join(scores)

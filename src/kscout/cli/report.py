@@ -37,6 +37,9 @@ def report(
     figures: Annotated[
         Path | None, typer.Option(help="Folder for every figure as PNG, SVG and PDF.")
     ] = None,
+    notes: Annotated[
+        bool, typer.Option("--notes", help="Print the notes of LaTeX tables below them.")
+    ] = False,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -47,9 +50,8 @@ def report(
     from kscout.report.build import build_report, write_report
 
     target = out or Path(_DEFAULTS.get(form.value, "report.md"))
-    written = write_report(
-        build_report(runs, title=title), target, form=form.value, figures=figures
-    )
+    content = build_report(runs, title=title)
+    written = write_report(content, target, form=form.value, figures=figures, has_notes=notes)
     if as_json:
         typer.echo(json.dumps({"written": [str(path) for path in written]}))
         return

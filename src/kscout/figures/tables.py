@@ -28,6 +28,12 @@ class Measured:
 Cell = str | Measured | None
 
 
+def decimals(value: float, digits: int = 4) -> str:
+    """Format a number with these decimals; with four significant digits if they would all be 0."""
+    text = f"{value:.{digits}f}"
+    return text if float(text) or not value else f"{value:.4g}"
+
+
 def measured(value: int | float | None, spread: int | float | None = None) -> Measured | None:
     """Return a cell for a number that may be unknown."""
     if value is None:
@@ -51,12 +57,12 @@ class Column:
     """Small values are printed as a bound, since no test gives an exact zero."""
 
     def number(self, value: float) -> str:
-        """Format one number with a true minus sign, except for a rounded zero."""
+        """Format one number with a true minus sign, except for a difference rounded to zero."""
         if math.isnan(value):
             return "–"
         if self.is_probability and value < 10**-self.digits:
             return f"< {10**-self.digits:g}"
-        text = f"{value:{'+' if self.is_signed else ''}.{self.digits}f}"
+        text = f"{value:+.{self.digits}f}" if self.is_signed else decimals(value, self.digits)
         return text.replace("-", "−") if float(text) else text.lstrip("+-")
 
 
@@ -279,8 +285,13 @@ def _latex_text(text: str) -> str:
     return text.translate(_LATEX)
 
 
-def to_latex(table: Table) -> str:
-    """Format as a booktabs table; a rule separates methods and oracles."""
+def to_latex(table: Table, *, has_notes: bool = False) -> str:
+    """Format as a booktabs table; a rule separates methods and oracles.
+
+    Args:
+        table: the title becomes the caption.
+        has_notes: print the note below the table.
+    """
     marks = _Marks(_latex_text, r"\textbf{{{0}{1}}}", r"\textit{{{}}}", r" $\pm$ {}", none="--")
     head = " & ".join(rf"\textbf{{{_latex_text(column.name)}}}" for column in table.columns)
     bodies = [
@@ -288,16 +299,19 @@ def to_latex(table: Table) -> str:
         for rows in table.parted()
         if rows
     ]
+    note = has_notes and table.note
     lines = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",
-        rf"  \caption{{{_latex_text(' '.join(filter(None, [table.title + '.', table.note])))}}}",
+        rf"  \caption{{{_latex_text(table.title)}.}}",
         rf"  \label{{tab:{table.name}}}",
         r"  \centering",
         rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
         *(r"    \toprule", rf"    {head} \\"),
         *(line for body in bodies for line in (r"    \midrule", *body)),
-        *(r"    \bottomrule", r"  \end{tabular}", r"\end{table}"),
+        *(r"    \bottomrule", r"  \end{tabular}"),
+        *([rf"  \par\smallskip\footnotesize {_latex_text(table.note)}"] if note else []),
+        r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -311,8 +325,10 @@ FORMATS: dict[str, Callable[[Table], str]] = {
 EXTENSIONS = {"csv": ".csv", "latex": ".tex", "markdown": ".md"}
 
 
-def write(tables: Sequence[Table], form: str) -> str:
-    """Format tables one after the other in a named format."""
+def write(tables: Sequence[Table], form: str, *, has_notes: bool = False) -> str:
+    """Format tables one after the other in a named format; `has_notes` is for LaTeX."""
     if form not in FORMATS:
         raise unknown_name("format", form, list(FORMATS))
+    if form == "latex":
+        return "\n".join(to_latex(table, has_notes=has_notes) for table in tables)
     return "\n".join(FORMATS[form](table) for table in tables)

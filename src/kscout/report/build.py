@@ -192,7 +192,12 @@ def _front(contents: Contents, title: str | None) -> Front:
 
 
 def write_report(
-    report: Report, out: Path, *, form: str = "html", figures: Path | None = None
+    report: Report,
+    out: Path,
+    *,
+    form: str = "html",
+    figures: Path | None = None,
+    has_notes: bool = False,
 ) -> list[Path]:
     """Write the page, or its tables in another format, and optionally the figures.
 
@@ -202,6 +207,7 @@ def write_report(
             the file name.
         form: html, csv, latex or markdown.
         figures: folder for PNG, SVG and PDF of every figure.
+        has_notes: print the notes of LaTeX tables below them.
     """
     if form not in FORMATS:
         raise unknown_name("format", form, list(FORMATS))
@@ -212,15 +218,15 @@ def write_report(
         if form == "html":
             paths = [write_page(report.front, report.sections, out, provenance=report.provenance)]
         else:
-            paths = _write_tables(report.tables, out, form)
+            paths = _write_tables(report.tables, out, form, has_notes)
         return paths + drawn
 
 
-def _write_tables(tables: Sequence[Table], out: Path, form: str) -> list[Path]:
+def _write_tables(tables: Sequence[Table], out: Path, form: str, has_notes: bool) -> list[Path]:
     if not tables:
         raise DataError("the report has no table to write; use --format html")
     if form != "csv" or len(tables) == 1:
-        write_text(out, write(tables, form))
+        write_text(out, write(tables, form, has_notes=has_notes))
         return [out]
     paths = [out.with_name(f"{out.stem}-{table.name}{EXTENSIONS[form]}") for table in tables]
     for path, table in zip(paths, tables, strict=True):
