@@ -108,7 +108,7 @@ def test_records_made_in_python_are_plain_and_checked() -> None:
         ({"count": 1}, "top.count is 1; it must be 2 or more"),
         ({"count": True}, "top.count is True; expected a whole number"),
         ({"count": 13}, "[top] count is 13, which is unlucky"),
-        ({"share": 1.5}, "top.share is 1.5; it lies between 0 and 1"),
+        ({"share": 1.5}, "top.share is 1.5; it must be between 0 and 1"),
         ({"rate": 0}, "top.rate is 0.0; it must be above 0"),
         ({"rate": math.nan}, "top.rate is nan; expected a finite number"),
         ({"rate": math.inf}, "top.rate is inf; expected a finite number"),

@@ -82,5 +82,5 @@ def test_settings_of_other_methods_are_refused(method: str) -> None:
 @pytest.mark.parametrize("value", [1e300, 1e4])
 def test_step_sizes_that_no_training_survives_are_refused(value: float) -> None:
     for name in ("learning_rate", "decay_factor"):
-        with pytest.raises(ConfigError, match=rf"training.{name} is .*; it lies between"):
+        with pytest.raises(ConfigError, match=rf"training.{name} is .*; it must be between"):
             resolve(**{name: value})

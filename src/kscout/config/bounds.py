@@ -42,7 +42,7 @@ class Between:
 
     def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a number
         if not self.low <= value <= self.high:
-            raise ConfigError(f"{where} is {value}; it lies between {self.low} and {self.high}")
+            raise ConfigError(f"{where} is {value}; it must be between {self.low} and {self.high}")
 
 
 @final
@@ -134,7 +134,7 @@ def check_bounded(value: object, where: str, depth: int = 0) -> None:
     """
     if type(value) is int and abs(value) > _LARGEST:
         text = str(value)[:24]
-        raise ConfigError(f"{where} is {text}; it lies between {-_LARGEST} and {_LARGEST}")
+        raise ConfigError(f"{where} is {text}; it must be between {-_LARGEST} and {_LARGEST}")
     if isinstance(value, list | tuple | Mapping):
         if len(value) > _MOST_ITEMS or depth == _DEEPEST:
             raise ConfigError(
