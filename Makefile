@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; kscout needs Python 3.11 or newer: make PYTHON=python3"; exit 1; }
 	@echo "setting up $(VENV), once: a minute or more, most of it the download of torch"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]' || { echo "the packages were not installed, see above; mend it and type make again"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]' || { echo "the packages were not installed, see above; fix the problem and run make again"; exit 1; }
 	@touch $(READY)
 
 demo: $(READY)

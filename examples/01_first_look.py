@@ -3,7 +3,7 @@
 Takes a few seconds on a laptop's CPU, needs no data and trains nothing.
 """
 
-# %% A small store of procedural knees, made once
+# %% A small dataset of procedural knees
 import tempfile
 from pathlib import Path
 
@@ -28,14 +28,14 @@ found = kscout.rollout(center_out, simulator, n_initial=8, horizon=6)
 print("columns:", found.columns[0, 0].tolist())
 print("SSIM:   ", [round(value, 4) for value in found.ssim[0, 0].tolist()])
 
-# %% By hand: what would each column that is left be worth in the first slice?
+# %% The gain of each remaining column in the first slice
 state = simulator.start(8)
 scores = simulator.score_every_column(state)[0]
 gain = scores - state.score[0]
 best = gain.topk(3)
 print("best next columns:", best.indices.tolist(), "gain", [f"{g:.4f}" for g in best.values])
 
-# %% Policies over the whole test split, compared in pairs; oracles see the truth
+# %% Policies over the whole test split, with paired differences; oracles use the ground truth
 setting = EvaluationSetting(n_initial=8, steps=6, trajectories=4)
 names = ["random", "equispaced-two", "center-out", "fixed", "na-oracle", "oracle"]
 compared = kscout.evaluate(names, store, "zero-filled", setting, out=folder / "results")

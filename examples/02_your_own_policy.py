@@ -3,7 +3,7 @@
 Takes a few seconds on a CPU. docs/how-to/extend.md explains its name on the command line.
 """
 
-# %% What the data are: a small store of procedural knees
+# %% A small dataset of procedural knees
 import tempfile
 from pathlib import Path
 from typing import final
@@ -24,10 +24,10 @@ settings = MakeSettings(kind="knee", volumes=(3, 1, 3), slices=3, size=64, worke
 store = make_store(folder / "knees", settings)
 
 
-# %% A policy scores columns from what it sees; masking, drawing and budget are not its business
+# %% A policy scores columns; masking, sampling and counting the budget are done for it
 @final
 class StrongestEdges(Policy):
-    """Takes the column in which the edges of the current reconstruction have the most energy."""
+    """Acquires the column in which the edges of the current reconstruction have the most energy."""
 
     is_stochastic = False
 
@@ -38,11 +38,11 @@ class StrongestEdges(Policy):
         return (fft2c(seen.image) * frequency).abs().square().sum(dim=-2)
 
 
-# %% The contract: shapes, finite values, images of a batch apart, no look at the truth
+# %% The contract: shapes, finite values, independent images of a batch, no use of the ground truth
 check_policy(StrongestEdges(), n_rows=64, n_cols=64)
 print("contract: kept")
 
-# %% Compared with others, slice by slice, volumes as the unit
+# %% Comparison with other policies, paired by slice, volumes as the unit
 setting = EvaluationSetting(n_initial=8, steps=6, trajectories=4, reference="random")
 compared = kscout.evaluate(
     ["random", "center-out", ("edges", StrongestEdges()), "oracle"], store, "zero-filled", setting

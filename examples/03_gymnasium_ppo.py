@@ -1,10 +1,10 @@
-"""Train somebody else's reinforcement learning on kscout's Gymnasium environment.
+"""Train an agent of another reinforcement learning library in kscout's Gymnasium environment.
 
-Needs the extra `gym` and the package sb3-contrib. Takes less than a minute on a CPU: far too
-short to beat the classical orders, and long enough to see that everything fits together.
+Needs the extra `gym` and the package sb3-contrib. Takes less than a minute on a CPU, which is far
+too short to exceed the classical orders.
 """
 
-# %% A small store of procedural knees, made once
+# %% A small dataset of procedural knees
 import tempfile
 from pathlib import Path
 
@@ -20,13 +20,13 @@ settings = MakeSettings(kind="knee", volumes=(3, 1, 1), slices=4, size=64, worke
 store = make_store(folder, settings)
 print("slices:", store.manifest.splits)
 
-# %% An episode acquires one slice: 8 central columns, then 8 of our choice
+# %% An episode acquires one slice: 8 central columns, then 8 selected ones
 sizes = {"n_initial": 8, "horizon": 8}
 env = gymnasium.make(ENVIRONMENT, data=folder, split="train", **sizes)
 observation, info = env.reset(seed=0)
 print({name: value.shape for name, value in observation.items()}, info)
 
-# %% Train; `action_masks()` keeps measured columns out of reach
+# %% Train; `action_masks()` excludes measured columns
 model = MaskablePPO(
     "MultiInputPolicy", env, n_steps=256, batch_size=64, learning_rate=1e-3, seed=0, device="cpu"
 )
