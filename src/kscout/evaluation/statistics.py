@@ -35,18 +35,18 @@ _CHUNK = 2**22
 @final
 @dataclass(frozen=True)
 class PairedTest:
-    """A p-value and how it was found."""
+    """A p-value and its method."""
 
     p_value: float
     method: str
     note: str | None = None
-    """What limits the test, where something does."""
+    """A limit of the test, if there is one."""
 
 
 def _sums_by_volume(
     values: Float64[np.ndarray, "slice quantity"], volumes: Sequence[str]
 ) -> tuple[Float64[np.ndarray, "volume quantity"], Float64[np.ndarray, " volume"]]:
-    """Return sums over the slices of each volume, and how many there are."""
+    """Return sums over the slices of each volume, and numbers of slices."""
     _, index = np.unique(np.asarray(volumes, dtype=str), return_inverse=True)
     n_slices = np.bincount(index).astype(np.float64)
     total = np.zeros((len(n_slices), values.shape[1]))
@@ -98,8 +98,8 @@ def paired_permutation_test(
     Args:
         differences: of each slice.
         volumes: the volume of each slice.
-        n_comparisons: how many tests the p-value will be corrected for; only the note depends
-            on it.
+        n_comparisons: number of tests for which the p-value will be corrected; only the note
+            depends on it.
         n_patterns: sampled if there are more volumes.
         seed: random seed of these patterns.
     """
@@ -122,7 +122,7 @@ def paired_permutation_test(
 
 
 def _limits(n_volumes: int, n_comparisons: int) -> str | None:
-    """Say what keeps a test from ever finding anything, where something does."""
+    """Return a note if the test has too few volumes for any small p-value."""
     least = 2.0 ** (1 - n_volumes)
     if n_comparisons * least <= 1 - CONFIDENCE:
         return None
@@ -140,10 +140,10 @@ def _limits(n_volumes: int, n_comparisons: int) -> str | None:
 def _n_as_large(
     total: Float64[np.ndarray, " volume"], signs: Float64[np.ndarray, "pattern volume"]
 ) -> int:
-    found = np.abs(total.sum())
+    observed = np.abs(total.sum())
     # Equal sums in another order differ by rounding, and must count as equal.
     slack = 1e-12 * np.abs(total).sum()
-    return int((np.abs(signs @ total) >= found - slack).sum())
+    return int((np.abs(signs @ total) >= observed - slack).sum())
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -162,5 +162,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def std_over_seeds(values: Sequence[float]) -> float | None:
-    """Return the standard deviation (ddof 1), None where there is one seed."""
+    """Return the standard deviation (ddof 1); None for one seed."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None

@@ -38,7 +38,7 @@ _CAPTION = (
 _N_PANELS = 3
 """Average policies drawn side by side; more go to a row of their own."""
 _LARGEST_RESULTS = 64 * 2**20
-"""Bytes of `results.csv` up to which a report reads it unasked."""
+"""Bytes of `results.csv` up to which a report without the table reads it."""
 
 
 @final
@@ -184,10 +184,10 @@ class AveragePolicies(Analysis[PolicyRow]):
 
     def __post_init__(self) -> None:
         if self.results is not None:
-            self._refuse_without_effect()
+            self._check_effect()
 
-    def _refuse_without_effect(self) -> None:
-        """Refuse what results on disk cannot be asked for, rather than ignore it."""
+    def _check_effect(self) -> None:
+        """Raise an error for options that have no effect with results."""
         names = [item.name for item in fields(self) if item.name not in ("results", "seed")]
         flags = [f"--{n.replace('_', '-')}" for n in names if getattr(self, n) is not None]
         if flags:
@@ -204,9 +204,9 @@ class AveragePolicies(Analysis[PolicyRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[PolicyRow]:
-        """Average what policies measured in an evaluation, or run them once over a split."""
-        found = self._of_slices(sources) if self.results is None else self._of_results(sources)
-        return [row for name, average in found.items() for row in _rows(name, average)]
+        """Average the columns of an evaluation, or run policies once on a split."""
+        averages = self._of_slices(sources) if self.results is None else self._of_results(sources)
+        return [row for name, average in averages.items() for row in _rows(name, average)]
 
     def _of_results(self, names: Sequence[str]) -> dict[str, AveragePolicy]:
         assert self.results is not None
@@ -239,14 +239,14 @@ class AveragePolicies(Analysis[PolicyRow]):
 
     @classmethod
     def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:
-        """Draw what trained policies measured in evaluations, from their long tables."""
+        """Draw the columns of trained policies in evaluations, from their long tables."""
         blocks: list[Block] = []
-        for one in inputs.evaluations:
-            results = one.path / RESULTS
+        for folder in inputs.evaluations:
+            results = folder.path / RESULTS
             if not results.is_file() or results.stat().st_size > _LARGEST_RESULTS:
                 continue
-            drawn = under_protocol(_blocks(_pictures_of(one)), one.summary.protocol)
-            blocks += labeled(drawn, one.label) if len(inputs.evaluations) > 1 else drawn
+            drawn = under_protocol(_blocks(_pictures_of(folder)), folder.summary.protocol)
+            blocks += labeled(drawn, folder.label) if len(inputs.evaluations) > 1 else drawn
         return blocks
 
 
@@ -262,19 +262,19 @@ def _rows(name: str, average: AveragePolicy) -> list[PolicyRow]:
 
 def _pictures(rows: Sequence[PolicyRow]) -> dict[str, Float[np.ndarray, "step col"]]:
     pictures = {}
-    for name, own in grouped(rows, lambda row: row.policy).items():
-        n_cols = 1 + max(row.column for row in own)
-        picture = np.zeros((max(row.step for row in own), n_cols))
-        for row in own:
+    for name, group in grouped(rows, lambda row: row.policy).items():
+        n_cols = 1 + max(row.column for row in group)
+        picture = np.zeros((max(row.step for row in group), n_cols))
+        for row in group:
             picture[row.step - 1, row.column] = row.sampled
         pictures[name] = picture
     return pictures
 
 
-def _pictures_of(one: EvaluationFolder) -> dict[str, Float[np.ndarray, "step col"]]:
-    names = [entry.policy for entry in one.summary.ranked if entry.is_trained]
-    found = average_policies_of_results(one.path, names, one.summary) if names else {}
-    return {name: average.sampled.astype(np.float64) for name, average in found.items()}
+def _pictures_of(folder: EvaluationFolder) -> dict[str, Float[np.ndarray, "step col"]]:
+    names = [entry.policy for entry in folder.summary.ranked if entry.is_trained]
+    averages = average_policies_of_results(folder.path, names, folder.summary) if names else {}
+    return {name: average.sampled.astype(np.float64) for name, average in averages.items()}
 
 
 def _blocks(pictures: Mapping[str, Float[np.ndarray, "step col"]]) -> list[Block]:

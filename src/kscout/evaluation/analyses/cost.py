@@ -18,7 +18,7 @@ from kscout.runs import RunRecord
 @final
 @dataclass(frozen=True)
 class CostRow:
-    """What the runs of one method took, mean over its seeds.
+    """Cost of the runs of one method: means over seeds.
 
     Runs that kscout 0.2 trained together (`n_lockstep`) share their time: `time_s` is the time of
     all of them, `own_time_s` the share of each.
@@ -37,7 +37,7 @@ class CostRow:
     peak_memory_mib: float | None
     reconstructions_per_s: float | None
     reconstructions: float | None
-    """Of one training, mean over seeds; None where its runs did not log their decisions."""
+    """Of one training, mean over seeds; None if runs did not log their decisions."""
     per_decision: float | None
     """Reconstructions for each column that was chosen in training."""
 
@@ -58,7 +58,7 @@ class Cost(Analysis[CostRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[CostRow]:
-        """Return one row per method, from what its runs logged."""
+        """Return one row per method, from the logs of its runs."""
         groups = grouped_runs([Path(x) for x in sources])
         return [_row(name, records) for name, records in groups.items()]
 
@@ -102,13 +102,13 @@ class Cost(Analysis[CostRow]):
 
 def paper_times() -> str:
     """Return all training times that the paper prints, in a sentence."""
-    told = "; ".join(
+    times = "; ".join(
         f"{SETTINGS[setting].title} {' and '.join(map(_days, days.values()))}"
         for setting, days in COST_DAYS.items()
     )
     return (
         f"Approximate times of greedy and non-greedy training in {ARXIV} (appendix B.1), on GTX "
-        f"1080 Ti cards and fastMRI data: {told}."
+        f"1080 Ti cards and fastMRI data: {times}."
     )
 
 
@@ -154,7 +154,7 @@ def _row(name: str, records: Sequence[RunRecord]) -> CostRow:
 
 
 def _n_reconstructions(record: RunRecord) -> int | None:
-    """Count those of a run: one per slice of a reconstruction training.
+    """Return the number of reconstructions of a run: one per slice of a reconstruction training.
 
     A joint training does not log how many columns its sampler tried, so its count is unknown.
     """

@@ -22,7 +22,7 @@ with lazily():
 
 Series = Literal["train_ssim", "val_ssim"]
 SERIES: tuple[Series, ...] = get_args(Series)
-"""Keys of `metrics.jsonl`; reconstructors have the second alone."""
+"""Keys of `metrics.jsonl`; reconstructors have the second one only."""
 _CAPTION = (
     "Learning curves: mean final SSIM per epoch; bands are one standard deviation over seeds. "
     "Training: of the acquisitions that the epoch learned from, while the weights changed (one per "
@@ -35,13 +35,13 @@ _OTHERS = {
     "reconstructor": "Learning curves of reconstructions: mean SSIM on held-out slices per epoch, "
     "from masks that stay the same",
 }
-"""What validation tells in runs that train no policy alone, by kind."""
+"""Captions of runs that train more than a policy, by kind."""
 
 
 @final
 @dataclass(frozen=True)
 class CurveRow:
-    """One series of a method at one epoch that all its seeds have reached."""
+    """One series of a method at an epoch that all its seeds have reached."""
 
     policy: str
     series: Series
@@ -94,7 +94,7 @@ class Curves(Analysis[CurveRow]):
 
     @classmethod
     def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:
-        """Draw all runs, each kind on a scale of its own."""
+        """Draw all runs; each kind has its scale."""
         runs = grouped([str(path) for path in inputs.runs], lambda path: read_run(path).kind)
         return [
             block
@@ -121,7 +121,7 @@ def _rows(name: str, series: Series, records: Sequence[RunRecord]) -> list[Curve
         for record in records
     ]
     epochs = sorted(set.intersection(*(set(values) for values in logged)))
-    values = np.array([[one[epoch] for epoch in epochs] for one in logged])
+    values = np.array([[line[epoch] for epoch in epochs] for line in logged])
     n_seeds = len(values)
     stds = values.std(axis=0, ddof=1).tolist() if n_seeds > 1 else [None] * len(epochs)
     return [
@@ -132,8 +132,8 @@ def _rows(name: str, series: Series, records: Sequence[RunRecord]) -> list[Curve
 
 def _panels(rows: Sequence[CurveRow]) -> tuple[list[Curve], list[Curve]]:
     panels: dict[str, list[Curve]] = {series: [] for series in SERIES}
-    for (series, name), own in grouped(rows, lambda row: (row.series, row.policy)).items():
-        points = zip(*((row.epoch, row.mean, row.std) for row in own), strict=True)
+    for (series, name), group in grouped(rows, lambda row: (row.series, row.policy)).items():
+        points = zip(*((row.epoch, row.mean, row.std) for row in group), strict=True)
         panels[series].append(Curve.with_spread(name, *points))
     train, val = panels.values()
     return train, val

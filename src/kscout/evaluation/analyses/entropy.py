@@ -53,7 +53,7 @@ _CAPTION = (
     "the marginal entropy. Bands are one standard deviation over seeds."
 )
 _SPLIT, _MOST_CURVES = 0.5, 6
-"""The discount that the paper's figures of many are divided at, and how many one figure holds."""
+"""The discount at which the paper divides figures of many, and the most curves of one figure."""
 _PARTS = {
     "": "",
     "-low": " Non-greedy policies with discounts up to .5, the others next to them.",
@@ -196,19 +196,19 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     def figures(self, rows: Sequence[EntropyRow], folder: Path) -> dict[str, Any]:
         """Draw the three quantities side by side, with bands over seeds."""
         parts = _parts(rows).items()
-        return {f"{self.file}{part}": draw_entropies(_panels(own)) for part, own in parts}
+        return {f"{self.file}{part}": draw_entropies(_panels(group)) for part, group in parts}
 
     @classmethod
     def blocks(cls, rows: Sequence[EntropyRow], page: Page, folder: Path) -> list[Block]:
         looks = page.looks_of({row.policy for row in rows})
         return [
             Drawing(
-                draw_entropies(_panels(own), styles=looks),
+                draw_entropies(_panels(group), styles=looks),
                 f"entropies{part}",
                 f"{_CAPTION}{_PARTS[part]}",
                 is_wide=True,
             )
-            for part, own in _parts(rows).items()
+            for part, group in _parts(rows).items()
         ]
 
 
@@ -216,28 +216,28 @@ def entropy_rows(policy: str, by_seed: Sequence[Entropies]) -> list[EntropyRow]:
     """Return mean and standard deviation over the seeds of a policy, by step."""
     columns: list[list[float | None]] = []
     for name in ("marginal", "conditional", "mutual_information"):
-        values = np.array([getattr(one, name).tolist() for one in by_seed])
+        values = np.array([getattr(x, name).tolist() for x in by_seed])
         columns += [values.mean(axis=0).tolist(), [std_over_seeds(step) for step in values.T]]
     steps = enumerate(zip(*columns, strict=True), start=1)
     return [EntropyRow(policy, step, len(by_seed), *values) for step, values in steps]
 
 
 def _parts(rows: Sequence[EntropyRow]) -> dict[str, Sequence[EntropyRow]]:
-    """Return rows by part of the figure; many discounts are divided at .5, as in the paper."""
+    """Return rows by part of the figure: many discounts are divided at .5, as in the paper."""
     gammas = {row.policy: gamma_of(row.policy) for row in rows}
     if len(gammas) <= _MOST_CURVES:
         return {"": rows}
     low = [row for row in rows if (gammas[row.policy] or 0) <= _SPLIT]
-    high = [row for row in rows if (found := gammas[row.policy]) is None or found >= _SPLIT]
+    high = [row for row in rows if (gamma := gammas[row.policy]) is None or gamma >= _SPLIT]
     both = {len({row.policy for row in part}) for part in (low, high)}
     return {"": rows} if len(gammas) in both else {"-low": low, "-high": high}
 
 
 def _panels(rows: Sequence[EntropyRow]) -> dict[str, list[Curve]]:
     panels: dict[str, list[Curve]] = {title: [] for title in _PANELS.values()}
-    for name, own in grouped(rows, lambda row: row.policy).items():
+    for name, group in grouped(rows, lambda row: row.policy).items():
         for key, title in _PANELS.items():
-            mean = [getattr(row, key) for row in own]
-            std = [getattr(row, f"{key}_std") for row in own]
-            panels[title].append(Curve.with_spread(name, [row.step for row in own], mean, std))
+            mean = [getattr(row, key) for row in group]
+            std = [getattr(row, f"{key}_std") for row in group]
+            panels[title].append(Curve.with_spread(name, [row.step for row in group], mean, std))
     return panels

@@ -163,9 +163,9 @@ class Examples(PolicyAnalysis[ExampleRow]):
         """Run each policy once over the slices, and keep the images in `examples.npz`."""
         ready = open_policies(sources, self)
         chosen = choose_slices(ready.slices, self.slice or ("0",))
-        found = reconstruction_examples(ready.entries, chosen, ready.reconstructor, ready.plan)
-        save_examples(out / EXAMPLES, found)
-        return [ExampleRow.of(example) for example in found]
+        examples = reconstruction_examples(ready.entries, chosen, ready.reconstructor, ready.plan)
+        save_examples(out / EXAMPLES, examples)
+        return [ExampleRow.of(example) for example in examples]
 
     def figures(self, rows: Sequence[ExampleRow], folder: Path) -> dict[str, Any]:
         """Draw one row per slice and policy."""
@@ -177,5 +177,5 @@ class Examples(PolicyAnalysis[ExampleRow]):
 
 
 def _draw(folder: Path) -> Any:  # noqa: ANN401 - a matplotlib figure
-    found = read_examples(folder / EXAMPLES)
-    return draw_examples([Shown(x.title, x.mask, x.image, x.target, x.ssim) for x in found])
+    examples = read_examples(folder / EXAMPLES)
+    return draw_examples([Shown(x.title, x.mask, x.image, x.target, x.ssim) for x in examples])

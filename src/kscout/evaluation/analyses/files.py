@@ -112,11 +112,11 @@ def _stored_protocol(analysis: Analysis[Any], sources: Sequence[str]) -> str | N
 
 def protocols_in(configs: Iterable[Mapping[str, Any]]) -> str | None:
     """Return the protocols in the settings of runs, None if there are none."""
-    return _joined(one.get("training", {}).get("protocol") for one in configs)
+    return _joined(config.get("training", {}).get("protocol") for config in configs)
 
 
 def _joined(protocols: Iterable[str | None]) -> str | None:
-    return " and ".join(sorted({one for one in protocols if one is not None})) or None
+    return " and ".join(sorted({x for x in protocols if x is not None})) or None
 
 
 def protocol_of_table(folder: Path, kind: type[Analysis[Any]]) -> str | None:
@@ -156,10 +156,10 @@ def _settings(analysis: Analysis[Any], sources: Sequence[str]) -> Table:
 def _read_settings(path: Path) -> Table | None:
     """Return the settings of a table; None if unknown."""
     try:
-        found = read_json(path)
+        settings = read_json(path)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return settings if isinstance(settings, dict) else None
 
 
 @final
@@ -191,8 +191,8 @@ class Tabulated:
 def find_tables(folder: Path) -> list[Tabulated]:
     """Read the tables that analyses wrote to a folder."""
     paths = [path for path in sorted(folder.glob("*.json")) if not path.name.endswith(_SETTINGS)]
-    found = [_read(path) for path in paths]
-    return [table for table in found if table is not None]
+    tables = [_read(path) for path in paths]
+    return [table for table in tables if table is not None]
 
 
 def _read(path: Path) -> Tabulated | None:

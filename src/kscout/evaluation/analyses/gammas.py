@@ -58,15 +58,15 @@ class Gammas(Analysis[GammaRow]):
         self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[GammaRow]:
         """Return the trained policies of evaluations by discount, those without one first."""
-        return gamma_rows([read_summary(Path(one)) for one in sources])
+        return gamma_rows([read_summary(Path(path)) for path in sources])
 
     def figures(self, rows: Sequence[GammaRow], folder: Path) -> dict[str, Any]:
         """Draw the final SSIM against gamma, one figure per horizon that has a gamma."""
         groups = _by_horizon(rows)
         return {
-            self.file if len(groups) == 1 else f"{self.file}-{n_initial}+{steps}": _draw(own)
-            for (n_initial, steps), own in groups.items()
-            if any(row.gamma is not None for row in own)
+            self.file if len(groups) == 1 else f"{self.file}-{n_initial}+{steps}": _draw(group)
+            for (n_initial, steps), group in groups.items()
+            if any(row.gamma is not None for row in group)
         }
 
     @classmethod
@@ -74,21 +74,21 @@ class Gammas(Analysis[GammaRow]):
         """Draw and tabulate final SSIM against the discount, one horizon after the other."""
         groups = _by_horizon(rows)
         blocks: list[Block] = []
-        for (n_initial, steps), own in groups.items():
+        for (n_initial, steps), group in groups.items():
             name = f"discount-{n_initial}-{steps}" if len(groups) > 1 else "discount"
-            if sum(row.gamma is not None for row in own) > 1:
+            if sum(row.gamma is not None for row in group) > 1:
                 caption = "Final SSIM of non-greedy policies against the discount of later rewards."
-                blocks.append(Drawing(partial(_draw, own), name, caption))
+                blocks.append(Drawing(partial(_draw, group), name, caption))
             title = f"Final SSIM by discount (start {n_initial}, {steps} steps)"
-            blocks.append(_table(own, page.settings.get((n_initial, steps)), title, name))
+            blocks.append(_table(group, page.settings.get((n_initial, steps)), title, name))
         return blocks
 
 
 def gamma_rows(summaries: Sequence[Summary]) -> list[GammaRow]:
     """Return final scores of trained policies by method and gamma, those without gamma first.
 
-    A policy's method and gamma are those that its run was trained with. Evaluations may differ in
-    start and steps, which rows tell, and in nothing else that changes scores.
+    Method and gamma are those of the training. Evaluations may differ in start and steps, which
+    rows contain, and in nothing else that affects scores.
     """
     check_comparable(summaries)
     rows = [
@@ -164,7 +164,7 @@ def _table(rows: Sequence[GammaRow], setting: str | None, title: str, name: str)
 def _paper_gamma(setting: str, row: GammaRow) -> Measured | None:
     """Return the paper's final SSIM for a discount, or for an estimator that has none."""
     if row.gamma is None:
-        found = SSIM[setting].get(row.method)
+        spread = SSIM[setting].get(row.method)
     else:
-        found = GAMMAS.get(setting, {}).get(row.gamma)
-    return Measured(*found) if found else None
+        spread = GAMMAS.get(setting, {}).get(row.gamma)
+    return Measured(*spread) if spread else None

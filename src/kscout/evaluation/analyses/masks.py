@@ -1,4 +1,4 @@
-"""What evaluations measured, as files to use and a picture: which columns, in which order."""
+"""Columns that evaluations measured and their order, as files and a figure."""
 
 import re
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _N_PANELS = 6
 @final
 @dataclass(frozen=True)
 class MaskRow:
-    """What one policy with one seed measured in one evaluation."""
+    """Columns of one policy with one seed in one evaluation."""
 
     results: str
     policy: str
@@ -42,7 +42,7 @@ class MaskRow:
     n_acquired: float
     """Mean number of columns acquired after the start."""
     file: str
-    """Where masks and orders lie, beside the table: this name with .npz and .txt."""
+    """Files of masks and orders next to the table: this name with .npz and .txt."""
 
 
 @final
@@ -66,17 +66,17 @@ class Masks(Analysis[MaskRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[MaskRow]:
-        """Write the masks of every policy, and say where."""
+        """Write the masks of every policy; rows contain the names of files."""
         rows: list[MaskRow] = []
         labels = folder_labels([Path(x).resolve() for x in sources])
         for path, label in labels.items():
-            for one in read_orders(path, read_summary(path)):
+            for orders in read_orders(path, read_summary(path)):
                 words = [label] if len(labels) > 1 else []
-                name = _file_name([*words, one.policy, f"seed{one.seed}"], rows)
-                one.save(out / "masks", name)
-                n_slices, n_trajectories, _ = one.order.shape
-                told = (label, one.policy, one.seed, n_slices, n_trajectories, one.n_acquired)
-                rows.append(MaskRow(*told, f"masks/{name}"))
+                name = _file_name([*words, orders.policy, f"seed{orders.seed}"], rows)
+                orders.save(out / "masks", name)
+                n_slices, n_trajectories, _ = orders.order.shape
+                counts = (n_slices, n_trajectories, orders.n_acquired)
+                rows.append(MaskRow(label, orders.policy, orders.seed, *counts, f"masks/{name}"))
         return rows
 
     def figures(self, rows: Sequence[MaskRow], folder: Path) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Masks(Analysis[MaskRow]):
 
 
 def _file_name(words: Sequence[str], before: Sequence[MaskRow]) -> str:
-    """Return a name that any file system takes and that no row before has."""
+    """Return a valid file name that no previous row has."""
     name = re.sub(r"[^\w.+-]+", "-", "-".join(words)).strip("-.") or "policy"
     taken = {row.file.partition("/")[2].lower() for row in before}
     return name if name.lower() not in taken else f"{name}-{len(before) + 1}"
@@ -118,6 +118,6 @@ def _draw(rows: Sequence[MaskRow], folder: Path) -> Any:  # noqa: ANN401 - a mat
             raise DataError(
                 f"{file} holds no masks ({error}); run `analyze masks` again"
             ) from error
-        names = [row.results] if len({one.results for one in rows}) > 1 else []
+        names = [row.results] if len({other.results for other in rows}) > 1 else []
         pictures[f"{' '.join([*names, row.policy])}, seed {row.seed}"] = order
     return draw_masks(pictures)

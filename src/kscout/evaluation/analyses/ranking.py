@@ -59,15 +59,15 @@ class MetricRanking(Analysis[RankingRow]):
     def figures(self, rows: Sequence[RankingRow], folder: Path) -> dict[str, Any]:
         """Draw SSIM against PSNR, one figure per evaluation."""
         groups = grouped(rows, lambda row: row.results)
-        names = {one: f"{self.file}-{one.replace('/', '-')}" for one in groups}
+        names = {label: f"{self.file}-{label.replace('/', '-')}" for label in groups}
         return {
             names[label] if len(groups) > 1 else self.file: draw_ranking(
-                [row.policy for row in own],
-                np.array([row.ssim for row in own]),
-                np.array([row.psnr for row in own]),
-                oracles=[row.policy for row in own if row.is_oracle],
+                [row.policy for row in group],
+                np.array([row.ssim for row in group]),
+                np.array([row.psnr for row in group]),
+                oracles=[row.policy for row in group if row.is_oracle],
             )
-            for label, own in groups.items()
+            for label, group in groups.items()
         }
 
     @classmethod
@@ -79,24 +79,30 @@ class MetricRanking(Analysis[RankingRow]):
         """
         return {
             label: {
-                "rows": [{k: v for k, v in to_table(row).items() if k != "results"} for row in own],
-                "kendall_tau": kendall_tau(own),
-                "kendall_tau_feasible": kendall_tau([row for row in own if not row.is_oracle]),
+                "rows": [
+                    {k: v for k, v in to_table(row).items() if k != "results"} for row in group
+                ],
+                "kendall_tau": kendall_tau(group),
+                "kendall_tau_feasible": kendall_tau([row for row in group if not row.is_oracle]),
                 "disagreements": [
-                    [one.policy, two.policy]
-                    for i, one in enumerate(own)
-                    for two in own[i + 1 :]
-                    if one.ssim > two.ssim and one.psnr < two.psnr
+                    [first.policy, second.policy]
+                    for i, first in enumerate(group)
+                    for second in group[i + 1 :]
+                    if first.ssim > second.ssim and first.psnr < second.psnr
                 ],
             }
-            for label, own in grouped(rows, lambda row: row.results).items()
+            for label, group in grouped(rows, lambda row: row.results).items()
         }
 
     @classmethod
     def parse(cls, document: Any) -> list[RankingRow]:  # noqa: ANN401 - any JSON value
         """Return the rows of all evaluations."""
         return super().parse(
-            [{"results": label, **row} for label, one in document.items() for row in one["rows"]]
+            [
+                {"results": label, **row}
+                for label, table in document.items()
+                for row in table["rows"]
+            ]
         )
 
 

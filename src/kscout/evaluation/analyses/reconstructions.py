@@ -312,38 +312,40 @@ class Reconstructions(Analysis[ReconstructionRow]):
 
     def figures(self, rows: Sequence[ReconstructionRow], folder: Path) -> dict[str, Any]:
         """Draw each kept slice: images and error maps side by side."""
-        return {f"{self.file}-{n:02d}": _draw(one) for n, one in enumerate(_pictures(folder), 1)}
+        return {
+            f"{self.file}-{n:02d}": _draw(picture) for n, picture in enumerate(_pictures(folder), 1)
+        }
 
     @classmethod
     def blocks(cls, rows: Sequence[ReconstructionRow], page: Page, folder: Path) -> list[Block]:
         """Return the table and, below, pictures side by side with their errors."""
         drawings = [
             Drawing(
-                _draw(one),
+                _draw(picture),
                 f"reconstructions-{number}",
-                f"{one.title}: {len(one.start_columns)} of {one.target.shape[1]} columns are "
-                "measured, the same for all. Above: images in the target's gray scale. Below: "
-                "absolute errors on one scale.",
+                f"{picture.title}: {len(picture.start_columns)} of {picture.target.shape[1]} "
+                "columns are measured, the same for all. Above: images in the target's gray scale. "
+                "Below: absolute errors on one scale.",
                 is_wide=True,
             )
-            for number, one in enumerate(_pictures(folder), start=1)
+            for number, picture in enumerate(_pictures(folder), start=1)
         ]
         return [Prose(best_by_acceleration(rows)), reconstruction_table(rows), *drawings]
 
 
 def named_reconstructions(sources: Sequence[str]) -> dict[str, str]:
-    """Return what was asked for by its label: `LABEL=NAME`, a name, or the last part of a path."""
-    found: dict[str, str] = {}
+    """Return names and paths by label: `LABEL=NAME`, a name, or the last part of a path."""
+    labels: dict[str, str] = {}
     for text in sources:
         label, equals, name = text.partition("=")
         if not equals or Path(text).exists():
             label, name = Path(text).name, text
-        if label in found:
+        if label in labels:
             raise ConfigError(f"two reconstructions are called {label!r}; give LABEL=PATH")
-        found[label] = name
-    if not found:
+        labels[label] = name
+    if not labels:
         raise ConfigError("no reconstruction to compare; name e.g. zero-filled and a run folder")
-    return found
+    return labels
 
 
 def _pictures(folder: Path) -> list[Acquisition]:
@@ -356,9 +358,9 @@ def _draw(shown: Acquisition) -> Any:  # noqa: ANN401 - a matplotlib figure
     mask = np.isin(np.arange(shown.target.shape[1]), shown.start_columns)
     return draw_reconstructions(
         shown.target,
-        {one.name: one.images[-1] for one in shown.policies},
-        ssim={one.name: float(one.ssim[-1]) for one in shown.policies},
-        masks={one.name: mask for one in shown.policies},
+        {x.name: x.images[-1] for x in shown.policies},
+        ssim={x.name: float(x.ssim[-1]) for x in shown.policies},
+        masks={x.name: mask for x in shown.policies},
     )
 
 
@@ -373,12 +375,12 @@ def reconstruction_table(rows: Sequence[ReconstructionRow]) -> Table:
             Column(f"NMSE at {at:.3g}×", best="min"),
         ]
     lines = []
-    for name, own in grouped(rows, lambda row: row.reconstruction).items():
-        by_acceleration = {row.acceleration: row for row in own}
+    for name, group in grouped(rows, lambda row: row.reconstruction).items():
+        by_acceleration = {row.acceleration: row for row in group}
         cells: list[Cell] = [name]
         for at in accelerations:
-            one = by_acceleration.get(at)
-            cells += [None] * 3 if one is None else _cells(one)
+            row = by_acceleration.get(at)
+            cells += [None] * 3 if row is None else _cells(row)
         lines.append(Row(tuple(cells)))
     first = rows[0]
     others = {row.reconstruction: row.trained_for for row in rows if row.trained_for}

@@ -445,7 +445,7 @@ class SnrRow:
     """Columns at the start and to acquire."""
     steps: int
     n_seeds: int = 1
-    """Seeds of the method, of which this one was chosen."""
+    """Seeds of the method, of which this one was selected."""
 
 
 @final
@@ -465,7 +465,7 @@ class Snr(Analysis[SnrRow]):
     title = "Gradient noise"
     row = SnrRow
     required = ("data", "reconstructor")
-    # Here the number of slices at once decides a gradient.
+    # The batch size affects gradients.
     free = frozenset({"device", "formula"})
 
     data: Path | None = None
@@ -498,7 +498,7 @@ class Snr(Analysis[SnrRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[SnrRow]:
-        """Measure the runs, each with a record of finished passes of its own in `out`."""
+        """Measure the runs; each has a record of finished passes in `out`."""
         chosen = self._chosen([Path(x) for x in sources])
         for _, _, run in chosen:
             check_is_policy(run)
@@ -526,17 +526,17 @@ class Snr(Analysis[SnrRow]):
             rows += [
                 SnrRow(
                     *(name, seed),
-                    **asdict(one),
+                    **asdict(noise),
                     n_initial=acquisition["n_initial"],
                     steps=acquisition["horizon"],
                     n_seeds=n_seeds,
                 )
-                for one in noise_table(records)
+                for noise in noise_table(records)
             ]
         return rows
 
     def _chosen(self, sources: Sequence[Path]) -> list[tuple[str, int, RunRecord]]:
-        """Return runs with their names and how many seeds each was chosen of."""
+        """Return names, numbers of seeds and runs."""
         if self.all_seeds:
             return [(name, 1, run) for name, run in named_runs(sources)]
         groups = grouped_runs(sources).items()
@@ -548,13 +548,13 @@ class Snr(Analysis[SnrRow]):
 
     @classmethod
     def blocks(cls, rows: Sequence[SnrRow], page: Page, folder: Path) -> list[Block]:
-        """Draw and tabulate the ratio, one start and number of steps after the other."""
+        """Draw and tabulate the ratio for each start and number of steps."""
         groups = grouped(rows, lambda row: (row.n_initial, row.steps))
         blocks: list[Block] = []
-        for (n_initial, steps), own in groups.items():
+        for (n_initial, steps), group in groups.items():
             setting = page.settings.get((n_initial, steps))
             name = f", {n_initial} + {steps} columns" if len(groups) > 1 else ""
-            blocks += _blocks(own, page, setting, name)
+            blocks += _blocks(group, page, setting, name)
         return blocks
 
 
@@ -565,10 +565,10 @@ def _named(run: str, on_step: OnStep | None) -> OnStep | None:
 
 
 def _by_run(rows: Sequence[SnrRow]) -> dict[str, list[SnrRow]]:
-    """Return rows by method, and by seed where a method has several."""
+    """Return rows by method, and by seed if a method has several."""
     seeds = {
-        name: {row.seed for row in own}
-        for name, own in grouped(rows, lambda row: row.policy).items()
+        name: {row.seed for row in group}
+        for name, group in grouped(rows, lambda row: row.policy).items()
     }
     return grouped(
         rows,
@@ -580,23 +580,23 @@ def _curves(rows: Sequence[SnrRow], formula: str) -> list[Curve]:
     return [
         Curve.with_spread(
             name,
-            [row.epoch for row in own],
-            [getattr(row, f"snr_{formula}") for row in own],
-            [getattr(row, f"std_{formula}") for row in own],
+            [row.epoch for row in group],
+            [getattr(row, f"snr_{formula}") for row in group],
+            [getattr(row, f"std_{formula}") for row in group],
         )
-        for name, own in _by_run(rows).items()
+        for name, group in _by_run(rows).items()
     ]
 
 
 def _last_score(run: RunRecord) -> float:
-    """Return the validation SSIM of the last epoch, the one whose weights the paper judges."""
+    """Return the validation SSIM of the last epoch, whose weights the paper measures."""
     return float(run.metrics[-1]["val_ssim"]) if run.metrics else float("-inf")
 
 
 def _blocks(
     rows: Sequence[SnrRow], page: Page, setting: str | None, where: str
 ) -> list[Drawing | Table]:
-    """Return figure and table of one horizon, the paper's columns beside."""
+    """Return figure and table of one horizon, with columns of the paper."""
     table = _table(rows, setting, where)
     if len(table.rows) < 2:
         return [table]
@@ -608,15 +608,17 @@ def _blocks(
 def _table(rows: Sequence[SnrRow], setting: str | None, where: str) -> Table:
     groups = _by_run(rows)
     known = SNR[setting] if setting else {}
-    found = dict.fromkeys(method_of(row.policy) for row in rows)
-    methods = [method for method in found if method in known]
+    names = dict.fromkeys(method_of(row.policy) for row in rows)
+    methods = [method for method in names if method in known]
     columns = [Column("epoch"), *(Column(name, digits=2) for name in groups)]
-    columns += [Column(f"paper: {one}, {setting}", digits=2, is_paper=True) for one in methods]
+    columns += [
+        Column(f"paper: {method}, {setting}", digits=2, is_paper=True) for method in methods
+    ]
     lines = []
     for epoch in sorted({row.epoch for row in rows}):
         cells: list[Cell] = [str(epoch)]
-        for own in groups.values():
-            here = [row for row in own if row.epoch == epoch]
+        for group in groups.values():
+            here = [row for row in group if row.epoch == epoch]
             cells.append(measured(here[0].snr_paper, here[0].std_paper) if here else None)
         for method in methods:
             cells.append(Measured(*known[method][epoch]) if epoch in SNR_EPOCHS else None)

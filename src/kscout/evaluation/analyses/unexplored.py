@@ -260,18 +260,18 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
         return [Table("Columns that policies do not explore", names, lines, _NOTE, "unexplored")]
 
 
-def unexplored_rows(found: Mapping[str, Tally]) -> list[UnexploredRow]:
+def unexplored_rows(tallies: Mapping[str, Tally]) -> list[UnexploredRow]:
     """Return the rows of policies: all columns together first, then single ones.
 
     Columns are sorted by their share of unexplored states, without those that are never best.
     """
     columns = [
         _row(tally, name, column)
-        for name, tally in found.items()
+        for name, tally in tallies.items()
         for column in tally.n_best.nonzero()[:, 0].tolist()
     ]
     columns.sort(key=lambda row: row.unexplored, reverse=True)
-    return [_row(tally, name) for name, tally in found.items()] + columns
+    return [_row(tally, name) for name, tally in tallies.items()] + columns
 
 
 def _row(tally: Tally, policy: str, column: int | str = ANY) -> UnexploredRow:

@@ -19,20 +19,20 @@ ACQUISITIONS = "acquisition*.npz"
 @final
 @dataclass(frozen=True)
 class PolicySteps:
-    """How one policy acquired a slice."""
+    """The acquisition of a slice by one policy."""
 
     name: str
     images: Float[np.ndarray, "frame row col"]
-    """Reconstructions in the target's units, one per kept step."""
+    """Reconstructions in the target's units, one per stored step."""
     ssim: Float[np.ndarray, " frame"]
     columns: tuple[int, ...]
-    """All acquired columns in order; fewer than others' where a policy stopped."""
+    """All acquired columns in order; fewer if the policy stopped early."""
     is_oracle: bool = False
     ratings: UInt8[np.ndarray, "frame col"] | None = None
-    """How it rates every column at each kept step, from 0 to 255; files do not keep it."""
+    """Ratings of every column at each stored step, from 0 to 255; not stored in files."""
 
     def at(self, frames: Sequence[int]) -> "PolicySteps":
-        """Return the same with some images alone."""
+        """Return the same with some of the images."""
         rows = list(frames)
         ratings = None if self.ratings is None else self.ratings[rows]
         return replace(self, images=self.images[rows], ssim=self.ssim[rows], ratings=ratings)
@@ -48,11 +48,11 @@ class Acquisition:
     policies: tuple[PolicySteps, ...]
     title: str = "One slice"
     steps: tuple[int, ...] = ()
-    """How many columns were acquired when each image was kept; 0, 1, 2, ... where not given."""
+    """Number of acquired columns at each image; by default 0, 1, 2, ..."""
     shown: tuple[str, ...] = ()
-    """Policies that a page shows before anyone has chosen; the first ones where not given."""
+    """Policies that a page shows at first; by default the first ones."""
     kspace: Float[np.ndarray, "row col"] | None = None
-    """Magnitude of the full k-space as it is drawn, from 0 to 1; files do not keep it."""
+    """Magnitude of the full k-space for display, from 0 to 1; not stored in files."""
 
     def __post_init__(self) -> None:
         lengths = {len(policy.images) for policy in self.policies}
@@ -77,19 +77,19 @@ class Acquisition:
                 )
 
     def kept(self, places: Sequence[int]) -> "Acquisition":
-        """Return the same with the images at some places alone; the last one must be among them."""
-        policies = tuple(one.at(places) for one in self.policies)
+        """Return the same with some of the images, which must include the last one."""
+        policies = tuple(policy.at(places) for policy in self.policies)
         return replace(self, policies=policies, steps=tuple(self.steps[row] for row in places))
 
     def thinned(self, n_images: int) -> "Acquisition":
-        """Return the same with at most so many images, spread from the first to the last."""
+        """Return the same with at most `n_images` images, spread from the first to the last."""
         last = len(self.steps) - 1
         places = np.linspace(0 if n_images > 1 else last, last, min(n_images, last + 1))
         return self.kept(sorted(set(places.round().astype(int).tolist())))
 
 
 def save_acquisition(acquisition: Acquisition, path: Path) -> None:
-    """Write one .npz file, which `report` finds by its name; images in 256 levels."""
+    """Write one .npz file; images have 256 levels."""
     top = float(acquisition.target.max())
     arrays = {
         "target": acquisition.target.astype(np.float32),
@@ -119,7 +119,7 @@ def _levels(
 
 
 def load_acquisition(path: Path) -> Acquisition:
-    """Read what `save_acquisition` wrote."""
+    """Read the file of `save_acquisition`."""
     try:
         arrays = read_arrays(path)
         about = parse_json(str(arrays["about"]))

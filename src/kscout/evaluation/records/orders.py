@@ -1,4 +1,4 @@
-"""Which columns an evaluation acquired and in which order: from its long table to arrays and text.
+"""Columns that an evaluation acquired, in their order: from its long table to arrays and text.
 
 Nothing here needs torch.
 """
@@ -18,7 +18,7 @@ from kscout.evaluation.summaries.summary import Summary
 from kscout.files import write_text, written_whole
 
 NEVER = -1
-"""The place of a column that was not measured."""
+"""The order of a column that was not measured."""
 
 _Acquired = dict[tuple[str, int], dict[int, list[int]]]
 """Columns in the order of acquisition, by volume and slice, and by trajectory."""
@@ -27,7 +27,7 @@ _Acquired = dict[tuple[str, int], dict[int, list[int]]]
 @final
 @dataclass(frozen=True)
 class Orders:
-    """What one policy with one seed measured."""
+    """Columns of one policy with one seed."""
 
     policy: str
     seed: int
@@ -43,7 +43,7 @@ class Orders:
         return float((self.order > 0).sum(axis=-1).mean())
 
     def columns(self, row: int, trajectory: int = 0) -> list[int]:
-        """Return the columns acquired of a slice, the first first."""
+        """Return the acquired columns of a slice, in their order."""
         order = self.order[row, trajectory]
         return sorted(np.flatnonzero(order > 0).tolist(), key=lambda column: order[column])
 
@@ -76,23 +76,23 @@ class Orders:
 def read_orders(
     path: Path, summary: Summary, *, is_wanted: Callable[[str, int], bool] | None = None
 ) -> list[Orders]:
-    """Return what the policies of an evaluation measured.
+    """Return the columns that the policies of an evaluation measured.
 
     Args:
         path: `results.csv`, or its folder.
-        summary: of the same evaluation, which tells where acquisitions started.
-        is_wanted: told policy and seed; None for all.
+        summary: of the same evaluation; it contains the start.
+        is_wanted: whether to return a policy and seed; None for all.
     """
-    found: dict[tuple[str, int], _Acquired] = {}
+    acquisitions: dict[tuple[str, int], _Acquired] = {}
     try:
         for row in read_rows(path):
             key = row.policy, int(row.seed)
             if is_wanted is not None and not is_wanted(*key):
                 continue
-            paths = found.setdefault(key, {}).setdefault((row.volume, int(row.slice)), {})
-            own = paths.setdefault(int(row.trajectory), [])
-            own.extend(int(column) for column in row.column.split())
-        return [_orders(*key, acquired, summary) for key, acquired in found.items()]
+            paths = acquisitions.setdefault(key, {}).setdefault((row.volume, int(row.slice)), {})
+            columns = paths.setdefault(int(row.trajectory), [])
+            columns.extend(int(column) for column in row.column.split())
+        return [_orders(*key, acquired, summary) for key, acquired in acquisitions.items()]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path} holds a row that is not a result ({error}); evaluate again"
@@ -119,7 +119,7 @@ def _orders(policy: str, seed: int, acquired: _Acquired, summary: Summary) -> Or
 def _starts(summary: Summary, n_slices: int) -> list[Sequence[int]]:
     if summary.initial is None:
         return [center_columns(summary.n_cols, summary.n_initial)] * n_slices
-    starts = [parse_columns(one) for one in summary.initial]
+    starts = [parse_columns(text) for text in summary.initial]
     return list(starts if len(starts) > 1 else starts * n_slices)
 
 

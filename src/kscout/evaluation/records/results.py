@@ -40,7 +40,7 @@ _MOST_BYTES = 2**34
 @final
 @dataclass(frozen=True)
 class Scores:
-    """What one policy with one seed reached, averaged over its trajectories."""
+    """Scores of one policy with one seed, averaged over its trajectories."""
 
     policy: str
     seed: int
@@ -52,7 +52,7 @@ class Scores:
     """By slice, step (0 is the start) and metric, in the order of `METRICS`."""
     n_trajectories: int
     n_acquired: Float64[np.ndarray, " slice"] | None = None
-    """Columns acquired after the start, averaged over trajectories; None where not counted."""
+    """Columns acquired after the start, averaged over trajectories; None if not counted."""
 
     def metric(self, name: str) -> Float64[np.ndarray, "slice moment"]:
         """Return one metric by slice and step."""
@@ -61,7 +61,7 @@ class Scores:
 
 @final
 class ResultsWriter:
-    """Writes rows as batches are done: memory does not grow with the table."""
+    """Writes the rows of each batch: memory does not grow with the table."""
 
     def __init__(self, rows: Any) -> None:  # noqa: ANN401 - csv's writer has no public type
         self._rows = rows
@@ -84,10 +84,10 @@ class ResultsWriter:
         chosen, values = by_step.tolist(), metrics.tolist()
         for i, (volume, number) in enumerate(zip(volumes, slices, strict=True)):
             for path, (taken, scores) in enumerate(zip(chosen[i], values[i], strict=True)):
-                # Eight digits hold a float32 to a hundredth of its own rounding.
+                # Eight digits are exact to a hundredth of the rounding of a float32.
                 self._rows.writerows(
-                    (policy, seed, volume, number, path, step, own, *(f"{x:.8g}" for x in score))
-                    for step, (own, score) in enumerate(
+                    (policy, seed, volume, number, path, step, words, *(f"{x:.8g}" for x in score))
+                    for step, (words, score) in enumerate(
                         zip(["", *map(_words, taken)], scores, strict=True)
                     )
                 )
@@ -99,7 +99,7 @@ def _words(columns: Sequence[int]) -> str:
 
 @contextmanager
 def writing_results(path: Path) -> Iterator[ResultsWriter]:
-    """Open `results.csv` for writing; the file appears whole at the end, or not at all."""
+    """Open `results.csv` for writing; the file is replaced atomically at the end."""
     with written_whole(path) as aside:
         with aside.open("w", encoding="utf-8", newline="") as file:
             rows = csv.writer(file, lineterminator="\n")
@@ -108,16 +108,16 @@ def writing_results(path: Path) -> Iterator[ResultsWriter]:
 
 
 Sums = dict[int, list[float]]
-"""By step: sums over trajectories of the metrics, of columns acquired, and of ones."""
+"""By step: sums over trajectories of the metrics and acquired columns, and their number."""
 
 
 def read_scores(path: Path | str) -> list[Scores]:
     """Read `results.csv` (the file, or the folder that holds it), averaging over trajectories."""
     path = Path(path)
-    found: dict[tuple[str, int], dict[tuple[str, int], Sums]] = {}
+    by_policy: dict[tuple[str, int], dict[tuple[str, int], Sums]] = {}
     for row in read_rows(path):
         try:
-            slices = found.setdefault((row.policy, int(row.seed)), {})
+            slices = by_policy.setdefault((row.policy, int(row.seed)), {})
             steps = slices.setdefault((row.volume, int(row.slice)), {})
             sums = steps.setdefault(int(row.step), [0.0] * (len(METRICS) + 2))
             values = float(row.ssim), float(row.psnr), float(row.nmse)
@@ -127,7 +127,7 @@ def read_scores(path: Path | str) -> list[Scores]:
             raise DataError(
                 f"{path} holds a row that is not a result ({error}); evaluate again"
             ) from error
-    return [_scores(*key, slices, path) for key, slices in found.items()]
+    return [_scores(*key, slices, path) for key, slices in by_policy.items()]
 
 
 def _scores(policy: str, seed: int, slices: dict[tuple[str, int], Sums], path: Path) -> Scores:
@@ -140,13 +140,13 @@ def _scores(policy: str, seed: int, slices: dict[tuple[str, int], Sums], path: P
                 f"{path}: slice {number} of {volume} lacks steps or trajectories of "
                 f"{policy!r} with seed {seed}; the file was cut or joined wrongly"
             )
-    found = np.array(
+    means = np.array(
         [
             [[x / sums[-1] for x in sums[:-1]] for _, sums in sorted(steps.items())]
             for steps in slices.values()
         ]
     )
-    values, n_acquired = found[:, :, :-1], found[:, :, -1].sum(axis=1)
+    values, n_acquired = means[:, :, :-1], means[:, :, -1].sum(axis=1)
     volumes, numbers = zip(*slices, strict=True)
     return Scores(policy, seed, volumes, numbers, values, int(n_trajectories), n_acquired)
 
@@ -159,10 +159,10 @@ def read_rows(path: Path) -> Iterable[ResultRow]:
     with plain_file(file, _MOST_BYTES) as handle:
         rows = csv.reader(TextIOWrapper(handle, encoding="utf-8", newline=""))
         try:
-            found = next(rows, [])
-            if tuple(found) != COLUMNS:
+            header = next(rows, [])
+            if tuple(header) != COLUMNS:
                 raise DataError(
-                    f"{file} has the columns {', '.join(found) or 'none'}; "
+                    f"{file} has the columns {', '.join(header) or 'none'}; "
                     f"expected {', '.join(COLUMNS)}"
                 )
             yield from map(ResultRow._make, rows)

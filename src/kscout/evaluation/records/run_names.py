@@ -1,4 +1,4 @@
-"""What tables call runs: seeds of one method share a name, runs of other settings do not."""
+"""Names of runs in tables: seeds of one method share a name, runs of other settings do not."""
 
 import json
 import re
@@ -11,19 +11,19 @@ from kscout.errors import RunError
 from kscout.runs import CONFIG, RunRecord, read_run
 
 Traits = dict[str, str]
-"""What sets the runs of one label apart, as names tell it, by where it stands."""
+"""Settings and inputs of a run in words, by their place: names of runs contain the differences."""
 
 _SEED_AT_END = re.compile(r"(?:[-_.]?seed[-_=]?|[-_.]s)(\d+)$")
-"""A name that is nothing else, like `s2`, is told as it is, but for the word itself."""
+"""The seed at the end of a name; it is removed if something is left."""
 _N_CHARACTERS = 8
-"""Of a fingerprint: enough to tell two inputs apart."""
+"""Characters of a fingerprint in names."""
 
 
 def run_label(path: Path) -> str:
-    """Return what tables call a run: its folder's name without the seed.
+    """Return the name of a run in tables: that of its folder without the seed.
 
-    A folder that is named by its seed alone lends its parent's name; a file other than the last
-    weights of a run adds its own, as in `greedy/best`.
+    If the folder has only a seed as its name, its parent is used; files other than the last weights
+    are added, as in `greedy/best`.
     """
     path = path.resolve()
     folder, stem = path if path.is_dir() else path.parent, plain_stem(path)
@@ -35,19 +35,19 @@ def run_label(path: Path) -> str:
 
 
 def seed_in(path: Path) -> int:
-    """Return the seed that a file or folder is named after, 0 where it names none."""
-    found = _SEED_AT_END.search(plain_stem(path))
-    return int(found.group(1)) if found else 0
+    """Return the seed in the name of a file or folder; 0 without one."""
+    match = _SEED_AT_END.search(plain_stem(path))
+    return int(match.group(1)) if match else 0
 
 
 def without_seed(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that seeds of one method share."""
+    """Return the settings without the seed."""
     training = {key: value for key, value in config["training"].items() if key != "seed"}
     return {**config, "training": training}
 
 
 def folder_labels(folders: Sequence[Path]) -> dict[Path, str]:
-    """Name folders by as few of their last parts as tell them apart."""
+    """Return the shortest distinct names of folders, from their last parts."""
     labels = {}
     for folder in folders:
         for n_parts in range(1, len(folder.parts)):
@@ -61,7 +61,7 @@ def folder_labels(folders: Sequence[Path]) -> dict[Path, str]:
 def named_runs(runs: Sequence[Path]) -> list[tuple[str, RunRecord]]:
     """Read run folders, each with its name in tables.
 
-    Runs of one label that differ in settings or inputs are told apart by what differs, as in
+    Names of runs with one label contain their different settings or inputs, as in
     `greedy, 16+16` and `greedy, 4+28`; a second run of the same seed is `run 2`.
     """
     if not runs:
@@ -70,10 +70,10 @@ def named_runs(runs: Sequence[Path]) -> list[tuple[str, RunRecord]]:
     records = [_read(path) for path in runs]
     traits = [_traits(record) for record in records]
     n_seen: dict[str, int] = {}
-    for label, own, record in zip(labels, traits, records, strict=True):
-        key = json.dumps([label, own, record.config["training"]["seed"]])
+    for label, trait, record in zip(labels, traits, records, strict=True):
+        key = json.dumps([label, trait, record.config["training"]["seed"]])
         n_seen[key] = n_seen.get(key, 0) + 1
-        own["copy"] = f"run {n_seen[key]}"
+        trait["copy"] = f"run {n_seen[key]}"
     names = list(labels)
     for label in dict.fromkeys(labels):
         places = [place for place, other in enumerate(labels) if other == label]
@@ -96,7 +96,7 @@ def _read(path: Path) -> RunRecord:
 
 
 def grouped_runs(runs: Sequence[Path]) -> dict[str, list[RunRecord]]:
-    """Read run folders, grouped under the name that tables call them, by seed."""
+    """Read run folders, grouped by their name in tables and sorted by seed."""
     groups: dict[str, list[RunRecord]] = {}
     for name, record in named_runs(runs):
         groups.setdefault(name, []).append(record)
@@ -107,18 +107,18 @@ def grouped_runs(runs: Sequence[Path]) -> dict[str, list[RunRecord]]:
 
 
 def _suffixes(group: Sequence[Traits]) -> list[str]:
-    """Return for each run as few of its traits as tell those of the group apart."""
+    """Return the fewest traits that distinguish the runs of a group."""
     keys = list(dict.fromkeys(key for traits in group for key in traits))
-    told: list[list[str]] = [[] for _ in group]
+    suffixes: list[list[str]] = [[] for _ in group]
     for key in keys:
-        more = [[*words, one.get(key, "")] for words, one in zip(told, group, strict=True)]
-        if len({*map(tuple, more)}) > len({*map(tuple, told)}):
-            told = more
-    return [", ".join(filter(None, words)) for words in told]
+        more = [[*words, trait.get(key, "")] for words, trait in zip(suffixes, group, strict=True)]
+        if len({*map(tuple, more)}) > len({*map(tuple, suffixes)}):
+            suffixes = more
+    return [", ".join(filter(None, words)) for words in suffixes]
 
 
 def _traits(record: RunRecord) -> Traits:
-    """Return all that makes a run another method than its neighbor: settings and inputs."""
+    """Return the settings and inputs of a run in words."""
     config = without_seed(record.config)
     acquisition = config.get("acquisition", {})
     budget = [str(acquisition[key]) for key in ("n_initial", "horizon") if key in acquisition]
@@ -132,9 +132,9 @@ def _traits(record: RunRecord) -> Traits:
 
 
 def _leaves(table: Mapping[str, Any], where: str = "") -> list[tuple[str, Any]]:
-    """Return the values of nested tables by their place in words."""
-    found: list[tuple[str, Any]] = []
+    """Return the values of nested tables by their dotted keys."""
+    leaves: list[tuple[str, Any]] = []
     for key, value in table.items():
         place = f"{where}.{key}".lstrip(".")
-        found += _leaves(value, place) if isinstance(value, dict) else [(place, value)]
-    return found
+        leaves += _leaves(value, place) if isinstance(value, dict) else [(place, value)]
+    return leaves

@@ -1,4 +1,4 @@
-"""The settings that results were made with: kept beside them, so that no others replace them."""
+"""The check that stored results have the same settings, before they are replaced."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ Table = dict[str, Any]
 
 
 def check_same(out: Path, product: str, there: Table | None, here: Table) -> None:
-    """Refuse to replace results of other settings."""
+    """Raise an error if stored results have other settings."""
     if there == here:
         return
     found = "whose settings are not recorded"
