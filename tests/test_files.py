@@ -95,6 +95,16 @@ def test_bad_rows_of_results_are_told(tmp_path: Path, row: bytes) -> None:
         read_scores(tmp_path / "results.csv")
 
 
+def test_arrays_that_unpack_without_end_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "a.npz", a=np.zeros(2**18), b=np.ones(3))
+    assert read_arrays(tmp_path / "a.npz")["a"].shape == (2**18,)
+    monkeypatch.setattr("kscout.files._UNPACKED", 2**20)
+    with pytest.raises(ValueError, match="it unpacks to 2097"):
+        read_arrays(tmp_path / "a.npz")
+
+
 def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> None:
     target = tmp_path / "[a]*.json"
     with written_whole(target) as mine:

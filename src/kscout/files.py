@@ -11,6 +11,7 @@ import re
 import secrets
 import stat
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -29,6 +30,8 @@ _HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 MOST_BYTES = 2**26
 """Size limit of text files, far above those that kscout writes."""
+_UNPACKED = 2**30
+"""Size that arrays of a file may always have; larger ones at most 100 times that of the file."""
 _DEEPEST = 100
 """Levels of JSON and TOML files, far above those that kscout writes."""
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
@@ -271,6 +274,11 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
     with plain_file(path, 2**30) as file:
         try:
+            with zipfile.ZipFile(file) as archive:
+                n_bytes = sum(member.file_size for member in archive.infolist())
+            if n_bytes > max(_UNPACKED, 100 * os.fstat(file.fileno()).st_size):
+                raise ValueError(f"it unpacks to {n_bytes} bytes")
+            file.seek(0)
             return dict(np.load(file, allow_pickle=False))
         # zipfile, zlib and numpy raise arbitrary types on damaged files.
         except Exception as error:
