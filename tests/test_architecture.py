@@ -21,18 +21,8 @@ LAYERS = [
     {"core", "metrics", "figures", "weights", "provenance"},
     {"physics", "config"},
     {"zoo"},
-    {"names"},
-    {
-        "kernels",
-        "files",
-        "compressed",
-        "pickles",
-        "columns",
-        "layers",
-        "randomness",
-        "device",
-        "children",
-    },
+    {"names", "pickles"},
+    {"kernels", "files", "compressed", "columns", "layers", "randomness", "device", "children"},
     {"errors", "exports"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}

@@ -2,6 +2,7 @@
 
 import math
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 import kscout
-from kscout.errors import KScoutError, WeightsError
+from kscout.errors import KScoutError, RunError, WeightsError
 from kscout.policies.fixed import FixedOrder
+from kscout.training.checkpointing import load_checkpoint
 from kscout.weights import Weights, save_weights
 
 SECTION = {"component": "fixed", "arguments": {"n_cols": 10**12, "order": []}, "gain_units": []}
@@ -77,3 +79,30 @@ def test_weights_that_are_nan_are_rejected(tmp_path: Path) -> None:
     save_weights(tmp_path / "w.safetensors", Weights("policy", "density", {"n_cols": 2}, state))
     with pytest.raises(WeightsError, match=r"w\.safetensors has weights that are NaN"):
         kscout.policies.load(tmp_path / "w.safetensors")
+
+
+def deflated(path: Path, content: dict[str, Any]) -> None:
+    torch.save(content, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in members.items():
+            archive.writestr(name, value)
+
+
+def test_checkpoints_with_memory_bombs_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("channel_layer.layers.0.weight", "fc_out.0.weight", "fc_out.4.weight")
+    path = tmp_path / "a.pt"
+    torch.save({"model": dict.fromkeys(names, torch.ones(1).expand(10**6, 10**6))}, path)
+    with pytest.raises(WeightsError, match=r"a tensor of shape \[1000000, 1000000\] without its"):
+        kscout.policies.load(path)
+    with pytest.raises(RunError, match="without its values"):
+        load_checkpoint(path)
+    monkeypatch.setattr("kscout.files._UNPACKED", 2**20)
+    deflated(path, {"model": dict.fromkeys(names, torch.zeros(2**20))})
+    with pytest.raises(WeightsError, match="it unpacks to 419"):
+        kscout.policies.load(path)
+    with pytest.raises(RunError, match="it unpacks to 419"):
+        load_checkpoint(path)

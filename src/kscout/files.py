@@ -31,7 +31,7 @@ _HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 MOST_BYTES = 2**26
 """Size limit of text files, far above those that kscout writes."""
 _UNPACKED = 2**30
-"""Size that arrays of a file may always have; larger ones at most 100 times that of the file."""
+"""Size that an archive may always unpack to; larger ones at most 100 times their own size."""
 _DEEPEST = 100
 """Levels of JSON and TOML files, far above those that kscout writes."""
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
@@ -274,15 +274,20 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
     with plain_file(path, 2**30) as file:
         try:
-            with zipfile.ZipFile(file) as archive:
-                n_bytes = sum(member.file_size for member in archive.infolist())
-            if n_bytes > max(_UNPACKED, 100 * os.fstat(file.fileno()).st_size):
-                raise ValueError(f"it unpacks to {n_bytes} bytes")
-            file.seek(0)
+            check_unpacked(file)
             return dict(np.load(file, allow_pickle=False))
         # zipfile, zlib and numpy raise arbitrary types on damaged files.
         except Exception as error:
             raise ValueError(reason_of(error)) from error
+
+
+def check_unpacked(file: BinaryIO) -> None:
+    """Raise a ValueError for a zip archive that unpacks to far more than its size; rewind it."""
+    with zipfile.ZipFile(file) as archive:
+        n_bytes = sum(member.file_size for member in archive.infolist())
+    if n_bytes > max(_UNPACKED, 100 * os.fstat(file.fileno()).st_size):
+        raise ValueError(f"it unpacks to {n_bytes} bytes")
+    file.seek(0)
 
 
 def checked_array(array: Any, kinds: str, n_axes: int) -> Any:  # noqa: ANN401 - of NumPy

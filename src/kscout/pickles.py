@@ -8,6 +8,7 @@ import argparse
 import pickle
 import re
 import struct
+import zipfile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, final
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kscout.errors import WeightsError
+from kscout.files import check_unpacked
 
 
 @final
@@ -67,12 +69,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise WeightsError(f"{path} is not a file; give the path of a checkpoint")
     try:
-        # Opened here, because torch depends on the name of files that it opens.
-        with (
-            torch.serialization.safe_globals([*_STAND_INS, *_lightning_names(path)]),
-            path.open("rb") as file,
-        ):
-            content = torch.load(file, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([*_STAND_INS, *_lightning_names(path)]):
+            content = load_tensors(path)
     except Exception as error:  # a damaged pickle may raise any exception
         raise _unreadable(path, error) from error
     if not isinstance(content, dict):
@@ -84,6 +82,31 @@ def read_pickle(path: Path) -> dict[str, Any]:
         if isinstance(content.get(key), dict):
             content[key] = without_prefix(content[key], "module.")
     return without_prefix(content, "module.")
+
+
+def load_tensors(path: Path) -> Any:  # noqa: ANN401 - any content
+    """Load a torch pickle to the CPU without running code; any fault is an exception.
+
+    Archives that unpack to far more than their size, and tensors with fewer stored values than
+    elements, would take memory without bound.
+    """
+    # Opened here, because torch depends on the name of files that it opens.
+    with path.open("rb") as file:
+        if zipfile.is_zipfile(file):
+            check_unpacked(file)
+        file.seek(0)
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    left, seen = [content], set()
+    while left:
+        value = left.pop()
+        if isinstance(value, Tensor):
+            n_bytes = value.numel() * value.element_size()
+            if n_bytes > value.untyped_storage().nbytes():
+                raise ValueError(f"a tensor of shape {list(value.shape)} without its values")
+        elif isinstance(value, dict | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            left += value.values() if isinstance(value, dict) else value
+    return content
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:

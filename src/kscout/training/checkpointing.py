@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kscout.errors import RunError
 from kscout.files import written_whole
+from kscout.pickles import load_tensors
 
 
 class Checkpoint(TypedDict):
@@ -75,7 +76,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
     if not path.is_file():
         raise RunError(f"{path} is damaged (no plain file); delete it to train from the start")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_tensors(path)
     except Exception as error:  # a damaged pickle may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(
