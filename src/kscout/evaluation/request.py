@@ -18,14 +18,14 @@ class EvaluationRequest:
     data: str = ""
     """Dataset."""
     split: str = "test"
-    """train, val or test."""
+    """Split to use: train, val or test."""
     size: Annotated[int | tuple[int, int] | None, MATRIX] = None
     """Matrix size, if a split contains several sizes."""
     limit: int | None = None
     """Largest number of slices, spread evenly over the split. (default: all)"""
     reconstructor: str = ""
     precision: str = "auto"
-    """auto, fp32 or fp16."""
+    """Precision of reconstructions: auto (16 bit on a GPU), fp32 or fp16."""
     policies: tuple[str, ...] = ()
     n_initial: int | None = None
     """Central columns measured at the start. (default: the runs')"""

@@ -75,7 +75,7 @@ class ExportSetting:
     format: ImageFormat
     """Format of the files."""
     split: str = "test"
-    """train, val or test."""
+    """Split to use: train, val or test."""
     n_initial: int | None = None
     """Central columns at the start. (default: as in training)"""
     steps: int | None = None

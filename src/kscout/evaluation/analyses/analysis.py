@@ -152,7 +152,7 @@ class PolicyAnalysis(Analysis[Row]):
     reconstructor: str | None = None
     """Reconstruction, as for `evaluate`."""
     split: Split = "test"
-    """train, val or test."""
+    """Split to use: train, val or test."""
     n_initial: int | None = None
     """Columns at the start. (default: the runs')"""
     steps: int | None = None

@@ -166,7 +166,7 @@ class AveragePolicies(Analysis[PolicyRow]):
     steps: int | None = None
     """Columns to acquire. (default: the runs')"""
     split: Split | None = None
-    """train, val or test. (default: test)"""
+    """Split to use: train, val or test. (default: test)"""
     n_initial: int | None = None
     """Columns at the start. (default: the runs')"""
     limit: int | None = None

@@ -255,7 +255,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
     data: Path | None = None
     """Dataset."""
     split: Split = "test"
-    """train, val or test."""
+    """Split to use: train, val or test."""
     slice: tuple[str, ...] = ()
     """Position or VOLUME:NUMBER, scored and shown; repeatable. (default: all)"""
     limit: int | None = None
