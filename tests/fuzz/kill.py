@@ -99,6 +99,7 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=200, help="How many kills.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", choices=COMMANDS, help="These commands alone.")
+    parser.add_argument("--most-s", type=float, default=float("inf"), help="No kills after this.")
     asked = parser.parse_args()
     names = asked.only or list(COMMANDS)
     begin = time.perf_counter()
@@ -110,7 +111,8 @@ def main() -> int:
         tallies: dict[str, Tally] = {}
         draw = random.Random(asked.seed)
         turn = 0
-        while sum(tally.n_kills for tally in tallies.values()) < asked.n:
+        end = begin + asked.most_s
+        while sum(x.n_kills for x in tallies.values()) < asked.n and time.perf_counter() < end:
             name = names[turn % len(names)]
             if len(names) == 1 or (turn // len(names)) % RARE.get(name, 1) == 0:
                 if name not in tallies:
