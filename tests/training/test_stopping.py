@@ -5,6 +5,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,6 +111,20 @@ def test_a_killed_training_continues_from_the_last_checkpoint_in_time(
     with pytest.raises(MemoryError):
         train(store, tmp_path, kill)
     check_resumed(store, tmp_path, expected, epoch=2, step=1)
+
+
+def test_a_signal_while_a_checkpoint_is_written_leaves_it_complete(
+    store: Store, expected: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        save_checkpoint(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "SAVE_EVERY_S", -1.0)
+        patch.setattr("kscout.training.trainee.save_checkpoint", save)
+        train(store, tmp_path)
+    check_resumed(store, tmp_path, expected, epoch=1, step=1)
 
 
 def test_a_stop_before_the_first_update_and_a_resumption_are_logged(

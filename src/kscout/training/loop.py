@@ -128,7 +128,8 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
             return
         sums = {name: value.cpu() for name, value in self.sums.items()}
         part = {"step": self.n_taken, "n_steps": self.n_steps_in(epoch), "sums": sums}
-        self.trainee.keep_part(part, self.state())
+        with deferred_signals():
+            self.trainee.keep_part(part, self.state())
         self.saved_s = time.monotonic()
 
     def evaluated(self) -> ModuleT:
