@@ -316,7 +316,8 @@ def checksum(path: Path) -> str:
 def reason_of(error: Exception) -> str:
     """Return an exception as one line without addresses of objects."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    line = text.strip().partition("\n")[0]
+    line, *more = text.strip().splitlines() or [type(error).__name__]
+    line += f" {more[0].strip()}" if more and line.endswith(":") else ""
     return re.sub(r"<[\w.]+ object at 0x[0-9a-f]+>", "an expression", line)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pydicom
 import pytest
 
 from dicom_files import write_dicom
@@ -110,3 +111,17 @@ def test_a_deflated_dicom_is_unpacked_up_to_a_limit(
     monkeypatch.setattr(formats, "ALWAYS_UNPACKED", 2**20)
     with pytest.raises(DataError, match=r"unpacks to more than 1\.05 MB, and has"):
         read_volume(find_volumes(tmp_path)[0])
+
+
+def test_damage_in_compressed_pixels_is_reported_with_its_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.dcm"
+    write_dicom(path, np.ones((9, 9)))
+    data = pydicom.dcmread(path)
+    data.compress(pydicom.uid.RLELossless)
+    data.PixelData = pydicom.encaps.encapsulate([data.PixelData[-20:]])
+    data.save_as(path)
+    with pytest.raises(DataError, match=r"all available plugins: pydicom: .*; convert it to"):
+        read_volume(find_volumes(tmp_path)[0])
+    assert not caplog.records
