@@ -1,7 +1,6 @@
 """Tables of the analyses, as evaluation writes them, become sections of the page."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from kscout.evaluation.analyses.entropy import Entropy, EntropyRow, entropies, e
 from kscout.evaluation.analyses.examples import Example, ExampleRow, Examples, save_examples
 from kscout.evaluation.analyses.gammas import GammaRow, Gammas
 from kscout.evaluation.analyses.masks import MaskRow, Masks
-from kscout.evaluation.analyses.snr import PassRecord, Snr, SnrRow, noise_table
+from kscout.evaluation.analyses.snr import PassRecord, Snr, SnrRow, snr_rows
 from kscout.evaluation.analyses.unexplored import Unexplored, tally_states, unexplored_rows
 from kscout.evaluation.records.results import writing_results
 from kscout.figures.blocks import Drawing
@@ -53,8 +52,7 @@ def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS)
         for epoch in (1, 10, 13)
         for i in range(3)
     ]  # fmt: skip
-    where = {"n_initial": n_initial, "steps": steps}
-    noise = [SnrRow("greedy", 0, **asdict(one), **where) for one in noise_table(passes)]
+    noise = snr_rows("greedy", 0, passes, n_initial=n_initial, steps=steps)
     write_table(folder, Snr, noise)
     gammas = (("g", None, 0.71), ("a", 0.9, 0.72), ("b", 1.0, 0.7))
     rows = [

@@ -12,9 +12,9 @@ from kscout.errors import ConfigError, RunError
 from kscout.evaluation.analyses.snr import (
     PassRecord,
     measure_passes,
-    noise_table,
     read_passes,
     signal_to_noise,
+    snr_rows,
 )
 
 
@@ -80,7 +80,7 @@ def test_more_passes_are_measured_not_reused(tmp_path: Path) -> None:
     records = _measure(tmp_path / "a.jsonl", more, n_passes=5)
     assert more.n_calls == 12
     assert len({record.paper for record in records}) == 5
-    assert noise_table(records)[0].n_passes == 5
+    assert snr_rows("run", 0, records, n_initial=3, steps=2)[0].n_passes == 5
 
 
 def test_other_settings_are_not_mixed(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_table_agrees_with_the_direct_ratio(tmp_path: Path) -> None:
     gradients = torch.stack(
         [torch.stack([source(batch, index) for batch in range(4)]) for index in range(3)]
     )
-    (row,) = noise_table(records)
+    (row,) = snr_rows("run", 0, records, n_initial=3, steps=2)
     assert (row.snr_paper, row.std_paper) == pytest.approx(signal_to_noise(gradients))
     assert row.n_batches == 4
 

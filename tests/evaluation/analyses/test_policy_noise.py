@@ -16,8 +16,8 @@ from kscout.evaluation.analyses.snr import (
     kept_epochs,
     last_layer,
     measure_run,
-    noise_table,
     signal_to_noise,
+    snr_rows,
 )
 from kscout.names import use
 from kscout.policies.conv import ConvPolicy
@@ -56,7 +56,7 @@ def test_every_kept_epoch_is_measured_over_all_batches(
     assert kept_epochs(run) == [1, 10]
     record = tmp_path / "snr.jsonl"
     records = measure_run(run, test_slices, ZeroFilled(), SETTING, record=record)
-    rows = noise_table(records)
+    rows = snr_rows("run", 0, records, n_initial=3, steps=2)
     assert [(row.epoch, row.n_passes, row.n_batches) for row in rows] == [(1, 2, 3), (10, 2, 3)]
     assert records[0].n_values == 5 * 13 + 13
     assert all(row.snr_paper > 0 and row.std_paper > 0 for row in rows)
@@ -105,7 +105,7 @@ def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path
     records = measure_run(
         run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl", epochs=[10]
     )
-    (row,) = noise_table(records)
+    (row,) = snr_rows("run", 0, records, n_initial=3, steps=2)
     assert (row.snr_paper, row.std_paper) == pytest.approx(signal_to_noise(gradients))
 
 

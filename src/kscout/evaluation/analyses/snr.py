@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
@@ -288,6 +288,7 @@ def read_passes(record: Path) -> list[PassRecord]:
 
 
 def _finished_pass(table: dict[str, Any]) -> PassRecord:
+    # Ratios may be NaN, which settings may not.
     line = PassRecord(**table)
     for item in fields(PassRecord):
         kinds = (int, float) if item.type is float else (item.type,)
@@ -304,28 +305,55 @@ def _append(record: Path, line: PassRecord) -> None:
 
 @final
 @dataclass(frozen=True)
-class EpochNoise:
-    """The ratio at one checkpoint by both formulas: mean and std (ddof 1) over its passes."""
+class SnrRow:
+    """The ratio of one run at one epoch by both formulas, mean and deviation over passes."""
 
+    policy: str
+    seed: int
     epoch: int
     n_passes: int
     n_batches: int
-    snr_paper: float
+    snr_paper: float | None
     std_paper: float | None
-    snr_reference: float
+    snr_reference: float | None
     std_reference: float | None
+    n_initial: int
+    """Columns at the start and to acquire."""
+    steps: int
+    n_seeds: int = 1
+    """Seeds of the method, of which this one was selected."""
 
 
-def noise_table(records: list[PassRecord]) -> list[EpochNoise]:
-    """Return mean and deviation over the passes of each epoch."""
+def snr_rows(
+    policy: str,
+    seed: int,
+    passes: Sequence[PassRecord],
+    *,
+    n_initial: int,
+    steps: int,
+    n_seeds: int = 1,
+) -> list[SnrRow]:
+    """Return mean and std (ddof 1) of both formulas over the passes of each epoch."""
     rows = []
-    for epoch in sorted({line.epoch for line in records}):
-        lines = [line for line in records if line.epoch == epoch]
-        ratios: list[float | None] = []
-        for formula in FORMULAS:
-            mean, std = _mean_and_std([getattr(line, formula) for line in lines])
-            ratios += [mean, None if math.isnan(std) else std]
-        rows.append(EpochNoise(epoch, len(lines), lines[0].n_batches, *ratios))  # type: ignore[arg-type]
+    for epoch, group in sorted(grouped(passes, lambda line: line.epoch).items()):
+        (paper, paper_std), (reference, reference_std) = (
+            _mean_and_std([getattr(line, formula) for line in group]) for formula in FORMULAS
+        )
+        row = SnrRow(
+            policy=policy,
+            seed=seed,
+            epoch=epoch,
+            n_passes=len(group),
+            n_batches=group[0].n_batches,
+            snr_paper=paper,
+            std_paper=None if math.isnan(paper_std) else paper_std,
+            snr_reference=reference,
+            std_reference=None if math.isnan(reference_std) else reference_std,
+            n_initial=n_initial,
+            steps=steps,
+            n_seeds=n_seeds,
+        )
+        rows.append(row)
     return rows
 
 
@@ -428,27 +456,6 @@ def check_noise(
 
 
 @final
-@dataclass(frozen=True)
-class SnrRow:
-    """The ratio of one run at one epoch by both formulas, mean and deviation over passes."""
-
-    policy: str
-    seed: int
-    epoch: int
-    n_passes: int
-    n_batches: int
-    snr_paper: float | None
-    std_paper: float | None
-    snr_reference: float | None
-    std_reference: float | None
-    n_initial: int
-    """Columns at the start and to acquire."""
-    steps: int
-    n_seeds: int = 1
-    """Seeds of the method, of which this one was selected."""
-
-
-@final
 @dataclass(frozen=True, kw_only=True)
 class Snr(Analysis[SnrRow]):
     """Signal-to-noise ratio of gradients at the stored epochs; an interrupted analysis resumes.
@@ -523,16 +530,8 @@ class Snr(Analysis[SnrRow]):
                 epochs=self.epoch or None,
                 on_step=_named(name, on_step),
             )
-            rows += [
-                SnrRow(
-                    *(name, seed),
-                    **asdict(noise),
-                    n_initial=acquisition["n_initial"],
-                    steps=acquisition["horizon"],
-                    n_seeds=n_seeds,
-                )
-                for noise in noise_table(records)
-            ]
+            columns = {"n_initial": acquisition["n_initial"], "steps": acquisition["horizon"]}
+            rows += snr_rows(name, seed, records, **columns, n_seeds=n_seeds)
         return rows
 
     def _chosen(self, sources: Sequence[Path]) -> list[tuple[str, int, RunRecord]]:
