@@ -13,6 +13,7 @@ from kscout.errors import ConfigError
 from kscout.evaluation.running.entries import EvaluationEntry, Sizes, resolve
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.page.interactive import InteractiveAcquisition, drawn_kspace
+from kscout.serve.page.stage import Shown, Stage
 
 N_ROWS, N_COLS, N_INITIAL, HORIZON = 18, 13, 3, 4
 
@@ -45,6 +46,17 @@ def test_policies_take_the_columns_of_a_rollout_as_they_were_trained(
     assert found.ssim.tolist() == done.ssim[0, 0].tolist()
     assert done.images is not None and (found.images == done.images[:, 0, 0].numpy()).all()
     assert found.is_oracle == (name == "oracle")
+
+
+def test_a_service_with_argmax_shows_the_columns_of_its_sessions(
+    acquisition: InteractiveAcquisition,
+) -> None:
+    one, given = replace(entry("conv"), is_learned=True), {"n_initial": N_INITIAL}
+    best = rollout(one.policy, acquisition.simulator, **given, horizon=HORIZON, is_argmax=True)
+    stage = Stage(Shown(("zero-filled",), ("center-out",), argmax=True), device=torch.device("cpu"))
+    how = {"horizon": HORIZON, "is_argmax": stage.is_argmax}
+    found = InteractiveAcquisition(acquisition.simulator, **given, **how).run(one)
+    assert found.columns == tuple(best.columns[0, 0].tolist()) != acquisition.run(one).columns
 
 
 def test_the_best_column_left_is_rated_highest_and_measured_ones_not_at_all(

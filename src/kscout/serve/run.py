@@ -127,7 +127,8 @@ def serve(
     reserve_handles(limits)
     reconstructors = (reconstructor,) if isinstance(reconstructor, str) else tuple(reconstructor)
     policies = (policy,) if isinstance(policy, str) else tuple(policy)
-    stage = Stage(Shown(reconstructors, policies, data), device=on)
+    argmax = usual is not None and usual.argmax
+    stage = Stage(Shown(reconstructors, policies, data, argmax), device=on)
     stage.session_note()
     network = stage.models.network(stage.models.reconstructions[0])
     make = advisor_maker(network, policy_maker(_unlabeled(policies[0])), device=on)

@@ -56,6 +56,7 @@ class InteractiveAcquisition:
         simulator: simulator of a batch of one slice.
         n_initial: central columns measured at the start.
         horizon: columns to acquire.
+        is_argmax: trained policies take the highest-scoring columns.
         before_step: called before every step; an error that it raises ends the acquisition.
     """
 
@@ -65,10 +66,11 @@ class InteractiveAcquisition:
         *,
         n_initial: int,
         horizon: int,
+        is_argmax: bool = False,
         before_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.simulator, self.n_initial, self.horizon = simulator, n_initial, horizon
-        self.before_step = before_step
+        self.is_argmax, self.before_step = is_argmax, before_step
 
     @property
     def start_columns(self) -> tuple[int, ...]:
@@ -155,7 +157,7 @@ class InteractiveAcquisition:
         seen = self.simulator.observe(policy, state, n_left=self.horizon - step)
         scores, blocked = policy(seen), self.simulator.blocked(state)
         draws = action_uniforms(1, 1, self.horizon, entry.draw_seed)[0, :, step]
-        uniforms = draws.to(scores.device) if entry.draws(is_argmax=False) else None
+        uniforms = draws.to(scores.device) if entry.draws(is_argmax=self.is_argmax) else None
         chosen = choose_columns(policy, scores, blocked, uniforms)
         check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
         return chosen, _rated(scores[0].float(), blocked[0], policy.is_stochastic)

@@ -44,6 +44,8 @@ class Shown:
     reconstructors: tuple[str, ...]
     policies: tuple[str, ...]
     data: Path | None = None
+    argmax: bool = False
+    """Trained policies take the highest-scoring columns."""
 
 
 @final
@@ -84,6 +86,7 @@ class Stage:
         self.models = Models(shown.reconstructors, shown.policies, device=device)
         self.shelf = Shelf(shown.data, self.models.size)
         self._check_sizes(shown.data)
+        self.is_argmax = shown.argmax
         self._remembered: OrderedDict[Asked, PolicySteps] = OrderedDict()
         self._is_closed = False
         self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
@@ -199,7 +202,8 @@ class Stage:
         protocol: Protocol = "blind" if slices.kind == "kspace" else own
         simulator = Simulator(batch, reconstructor, protocol=protocol)
         given = {"n_initial": asked.n_initial, "horizon": asked.n_steps}
-        return InteractiveAcquisition(simulator, **given, before_step=before_step)
+        how = {"is_argmax": self.is_argmax, "before_step": before_step}
+        return InteractiveAcquisition(simulator, **given, **how)  # type: ignore[arg-type]
 
     def _run(
         self, asked: Asked, entry: EvaluationEntry, acquisition: InteractiveAcquisition
