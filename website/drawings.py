@@ -110,8 +110,8 @@ def draw_oracles() -> Figure:
 def draw_protocols() -> Figure:
     """Draw where the brightness of a reconstruction comes from before it is scored."""
     rows = {
-        "paper": ("mean and deviation\nof the ground truth", SERIES[1]),
-        "blind": ("mean and deviation\nthat were found", SERIES[0]),
+        "paper": ("mean and std\nof the ground truth", SERIES[1]),
+        "blind": ("mean and std\nof the measured data", SERIES[0]),
     }
     with house_style():
         figure, (axes,) = new_axes(width=7.2, height=2.5)
