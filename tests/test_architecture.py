@@ -23,7 +23,7 @@ LAYERS = [
     {"zoo"},
     {"names", "pickles"},
     {"kernels", "files", "compressed", "columns", "layers", "randomness", "device", "children"},
-    {"errors", "exports"},
+    {"errors", "exports", "shapes"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 

@@ -97,12 +97,12 @@ class Plain(Policy):
 def test_the_measurement_is_shown_to_those_that_ask(batch: SliceBatch) -> None:
     simulator = Simulator(batch, ZeroFilled())
     state = simulator.acquire(simulator.start(3), torch.tensor([0, 4, 12]))
-    seen = simulator.observe(Measuring(), state)
+    seen = simulator.observe(Measuring(), state, n_left=None)
     assert seen.zero_filled is not None and seen.truth is None
     expected = ifft2c(batch.kspace * state.mask[:, None, None])
     torch.testing.assert_close(seen.zero_filled, expected, atol=1e-5, rtol=0)
     assert Measuring()(seen).shape == (N_SLICES, N_COLS)
-    assert Plain()(simulator.observe(Plain(), state)).shape == (N_SLICES, N_COLS)
+    assert Plain()(simulator.observe(Plain(), state, n_left=None)).shape == (N_SLICES, N_COLS)
 
 
 @pytest.mark.parametrize("kind", [Measuring, Plain])

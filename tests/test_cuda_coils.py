@@ -51,7 +51,7 @@ def test_acquisitions_of_coils_equal_those_on_a_cpu(name: str) -> None:
         states.append([start, followed, simulator.acquire(followed, columns[:, 1].to(device) + 1)])
         torch.manual_seed(0)
         column = POLICIES["column"](n_cols=34, n_initial=10, horizon=2).to(device)
-        seen = simulator.observe(column, followed)
+        seen = simulator.observe(column, followed, n_left=None)
         assert seen.zero_filled is not None
         scores.append(seen.zero_filled.cpu())
     for on_cpu, on_cuda in zip(*states, strict=True):

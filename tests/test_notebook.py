@@ -1,112 +1,128 @@
-"""In a notebook: public names show themselves, and ten lines reach a trained policy."""
+"""The interface for notebooks: acquire, evaluate, tables, figures, and objects that print well."""
 
-import base64
-import inspect
-import io
-import pydoc
-import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
-from PIL import Image
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
 
 import kscout
-from kscout.data import KINDS, StoreWriter
-from kscout.figures.notebook import training_html
-from kscout.figures.style import COLORS
-from kscout.names import POLICIES
-from kscout.zoo import ZOO
-from synthetic_results import make_summary
-from website.tutorials import PAGES
+from kscout.acquisition import Simulator
+from kscout.core import Measurement, Observation
+from kscout.data import SliceSet
+from kscout.errors import ConfigError
+from kscout.evaluation import EvaluationSetting, compare_policies
+from kscout.policies.fixed import FixedOrder
+from kscout.reconstruction import wrap
+from kscout.reconstruction.zero_filled import ZeroFilled
+
+N_ROWS, N_COLS = 9, 16
 
 
-def pictures(html: str) -> list[Image.Image]:
-    data = re.findall(r'src="data:image/webp;base64,([^"]+)"', html)
-    return [Image.open(io.BytesIO(base64.b64decode(one))) for one in data]
+@pytest.fixture
+def slices() -> SliceSet:
+    images = np.random.default_rng(0).random((7, N_ROWS, N_COLS)).cumsum(axis=1)
+    return SliceSet.from_images(images, [*"aabbccc"], split="test")
 
 
-@pytest.mark.parametrize(("n_coils", "words"), [(None, "5 test slices of 9×11"), (3, "3 coils")])
-def test_a_store_shows_slices_of_any_kind(tmp_path: Path, n_coils: int | None, words: str) -> None:
-    shape = (5, 9, 11) if n_coils is None else (5, n_coils, 9, 11)
-    values = np.random.default_rng(0).random(shape, dtype=np.float32)
-    kind, values = ("images", values) if n_coils is None else ("kspace", values + 0j)
-    with StoreWriter(tmp_path / "store", {}, kind=KINDS[kind]) as writer:
-        writer.append("test", "volume", values)
-        store = writer.finish()
-    html = store._repr_html_()
-    assert words in html
-    assert (
-        repr(store) == f"Store store: 5 test slices of 9×11; fingerprint {store.fingerprint[:12]}"
+def test_acquire_measures_the_columns_of_a_policy(slices: SliceSet) -> None:
+    order = FixedOrder(n_cols=N_COLS, order=[3, 12, 5])
+    found = kscout.acquire(order, slices, "zero-filled", start=2, budget=5, images=True)
+    assert found.trajectory.columns.tolist() == [[[3, 12, 5]]] * 7
+    assert found.trajectory.images is not None
+    assert found.trajectory.images.shape == (4, 7, 1, N_ROWS, N_COLS)
+    final = float(found.trajectory.ssim[..., -1].mean())
+    assert repr(found).startswith("Acquisitions(FixedOrder: 7 slices, 2 + 3 columns, SSIM ")
+    assert f"to {final:.4f})" in repr(found)
+    table = found.to_pandas()
+    assert len(table) == 7 * 4
+    last = table[table.step == 3]
+    assert last.column.tolist() == [5] * 7 and last.ssim.mean() == pytest.approx(final)
+    assert last.volume.tolist() == [*"aabbccc"] and last.slice.tolist() == [0, 1, 0, 1, 0, 1, 2]
+    (line,) = found.plot().axes[0].lines
+    assert line.get_ydata()[-1] == pytest.approx(final)
+
+
+def test_acquire_is_an_evaluation_of_one_policy(slices: SliceSet) -> None:
+    listed = kscout.acquire("random", slices, "zero-filled", start=[7, 8, 3], budget=6, seeds=(4,))
+    setting = EvaluationSetting(initial="7,8,3", steps=3, trajectories=1, seeds=(4,))
+    (scores,) = kscout.evaluate(["random"], slices, "zero-filled", setting).scores
+    ssim = listed.trajectory.ssim[:, 0].double().numpy()
+    np.testing.assert_allclose(ssim, scores.metric("ssim"), atol=1e-6)
+    with pytest.raises(ConfigError, match="acquire has no steps; give start and budget"):
+        kscout.acquire("random", slices, "zero-filled", steps=3)
+
+
+def test_an_evaluation_is_a_table_a_figure_and_a_comparison(
+    slices: SliceSet, tmp_path: Path
+) -> None:
+    names = ["random", "center-out"]
+    result = kscout.evaluate(
+        names, slices, "zero-filled", n_initial=2, steps=3, trajectories=2, out=tmp_path / "out"
     )
-    assert pictures(html)[0].size == (5 * 11 + 4 * 2, 9)
-    assert html.count("max-width: 100%") == 2, "wide pictures would be cut on small screens"
+    table = result.to_pandas()
+    assert [*table.columns] == ["policy", "seed", "volume", "slice", "step", "ssim", "psnr", "nmse"]
+    means = table[table.step == 3].groupby("policy").ssim.mean()
+    assert len(result.plot().axes[0].lines) == 2
+    for source in (result, tmp_path / "out"):
+        found = compare_policies(source, "center-out", "random")
+        assert found.difference == pytest.approx(means["center-out"] - means["random"], abs=1e-6)
+    assert result.compare("random", "center-out").difference == pytest.approx(-found.difference)
+    assert found.interval is not None and found.interval[0] < found.difference < found.interval[1]
+    with pytest.raises(ConfigError, match="give setting, or steps, not both"):
+        kscout.evaluate(names, slices, "zero-filled", EvaluationSetting(), steps=3)
 
 
-def test_an_evaluation_shows_the_table_of_its_report() -> None:
-    summary = make_summary()
-    html = summary._repr_html_()
-    for policy in summary.policies:
-        assert f">{policy.policy}</th>" in html
-        assert f"{policy.ssim:.4f}" in html
+def test_slices_are_a_dataset_of_torch(slices: SliceSet) -> None:
+    batches = [*DataLoader(slices, batch_size=4)]
+    assert [len(one["volume"]) for one in batches] == [4, 3]
+    expected = slices.batch(torch.arange(7))
+    assert torch.equal(torch.cat([one["kspace"] for one in batches]), expected.kspace)
+    assert torch.equal(torch.cat([one["target"] for one in batches]), expected.target)
+    assert len([*slices]) == 7 and slices[-1]["slice"] == 2
 
 
-def test_a_run_without_an_epoch_says_so(tmp_path: Path) -> None:
-    assert "no epoch yet" in training_html("run", "policy", [])
-    (tmp_path / "config.toml").write_text('kind = "policy"\n[training]\nseed = 0\n')
-    (tmp_path / "provenance.json").write_text("{}")
-    assert repr(kscout.read_run(tmp_path)) == f"Run {tmp_path} (policy, not finished): no epoch yet"
-    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "val_ssim": 0.25}\n')
-    assert repr(kscout.read_run(tmp_path)).endswith(
-        "(policy, not finished): epoch 1, val_ssim 0.25"
+def test_networks_of_other_packages_are_wrapped(slices: SliceSet) -> None:
+    batch = slices.batch(torch.arange(3))
+    mask = torch.arange(N_COLS).expand(3, -1) % 2 == 0
+    measured = Measurement.of(batch.kspace, mask)
+    expected = ZeroFilled().reconstruct(measured)
+    identity = wrap(nn.Identity())
+    torch.testing.assert_close(identity.reconstruct(measured).image, expected.image)
+    of_kspace = wrap(
+        lambda kspace, mask: torch.fft.fftshift(
+            torch.fft.ifft2(torch.fft.ifftshift(kspace, dim=(-2, -1)), norm="ortho"), dim=(-2, -1)
+        )[:, 0],
+        reads="kspace",
     )
+    found = of_kspace.reconstruct(measured)
+    torch.testing.assert_close(found.mean, expected.mean)
+    scores = [
+        kscout.acquire("center-out", slices, network, start=2, budget=5).trajectory.ssim
+        for network in (identity, ZeroFilled())
+    ]
+    torch.testing.assert_close(*scores)
+    with pytest.raises(ConfigError, match=r"returned shape \[3, 2\]; return a tensor of shape \["):
+        wrap(lambda image: image[:, 0, 0, :2]).reconstruct(measured)
+    with pytest.raises(ConfigError, match="wrap received int"):
+        wrap(3)
 
 
-def test_every_color_has_a_value_outside_of_reports() -> None:
-    html = training_html("run", "policy", [{"epoch": 1, "train_ssim": 0.5, "val_ssim": 0.6}])
-    assert not re.findall(r"var\(--[\w-]+\)", html)
-    assert {(name, COLORS[name]) for name in ("--ink", "--series-1")} <= set(
-        re.findall(r"var\((--[\w-]+), (#\w+)\)", html)
+def test_a_plain_module_gets_an_error_that_names_wrap(slices: SliceSet) -> None:
+    with pytest.raises(ConfigError, match=r"Identity is no reconstruction; .*reconstruction\.wrap"):
+        kscout.evaluate(["random"], slices, nn.Identity(), n_initial=2, steps=3)
+
+
+def test_values_print_in_one_line_with_shapes(slices: SliceSet) -> None:
+    batch = slices.batch(torch.arange(2))
+    simulator = Simulator(batch, ZeroFilled())
+    state = simulator.start(2)
+    seen = simulator.observe(FixedOrder(n_cols=N_COLS, order=[3]), state, n_left=1)
+    for value in (batch, state, seen):
+        assert "\n" not in repr(value) and len(repr(value)) < 400
+    assert "kspace=complex64[2, 1, 9, 16]" in repr(batch)
+    assert repr(Observation(image=seen.image, mask=seen.mask)) == (
+        "Observation(image=float32[2, 9, 16], mask=bool[2, 16], step=0)"
     )
-
-
-def test_names_of_runs_cannot_speak_to_the_page() -> None:
-    html = training_html("<b>", "policy", [{"epoch": 1, "val_ssim": 0.6}])
-    assert "<b>" not in html and "&lt;b&gt;" in html
-
-
-def test_help_and_dir_show_the_public_names() -> None:
-    shown = pydoc.render_doc(kscout, renderer=pydoc.plaintext)
-    assert set(kscout.__all__) == set(dir(kscout))
-    for name in kscout.__all__:
-        value = getattr(kscout, name)
-        if callable(value):
-            assert re.search(rf"^    (class )?{name}\(", shown, flags=re.MULTILINE), name
-        elif isinstance(value, ModuleType):
-            assert re.search(rf"^    {name}\b", shown, flags=re.MULTILINE), name
-
-
-def examples() -> Iterator[str]:
-    """Yield the code that the help and README.md show."""
-    yield "\n".join(re.findall(r"^(?: {4}(.*))?$", kscout.__doc__ or "", flags=re.MULTILINE))
-    text = (PAGES[0].parents[2] / "README.md").read_text(encoding="utf-8")
-    yield from re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-
-
-@pytest.mark.parametrize("code", [*examples()], ids=["help", "readme"])
-def test_the_first_examples_are_whole(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is drawn or trained here: what they call is told what it would be told."""
-    called: dict[str, tuple[object, ...]] = {}
-    names = [name for name in ("make_store", "train_policy", "evaluate") if name in code]
-    real = {name: getattr(kscout, name) for name in names}
-    for name in names:
-        monkeypatch.setattr(kscout, name, lambda *given, own=name: called.update({own: given}))
-    exec(code, {})
-    assert list(called) == names
-    for name, given in called.items():
-        inspect.signature(real[name]).bind(*given)
-    trained = called.get("train_policy", [None])[-1]
-    for policy in called["evaluate"][0]:
-        assert policy in POLICIES or policy in ZOO or policy == trained

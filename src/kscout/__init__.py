@@ -2,7 +2,6 @@
 
     import kscout
     from kscout.data import MakeSettings
-    from kscout.evaluation import EvaluationSetting
     from kscout.training import AcquisitionSetting, GreedyTraining, PolicyConfig
 
     images = MakeSettings(kind="knee", volumes=(16, 4, 8), slices=2, size=64)
@@ -10,8 +9,9 @@
     acquisition, training = AcquisitionSetting(4, 6), GreedyTraining(n_epochs=2, batch_size=8)
     config = PolicyConfig(acquisition=acquisition, training=training)
     kscout.train_policy(config, store, "zero-filled", "runs/policy")
-    setting = EvaluationSetting(n_initial=4, steps=6)
-    kscout.evaluate(["random", "fixed", "runs/policy"], store, "zero-filled", setting)
+    policies = ["random", "fixed", "runs/policy"]
+    kscout.evaluate(policies, store, "zero-filled", n_initial=4, steps=6)
+    kscout.acquire("runs/policy", store.split("test"), "zero-filled", start=4, budget=10).plot()
 
 Public names are those in `dir(kscout)` and in the `__all__` of its packages. They load on first
 use, so `import kscout` does not import torch. In a notebook a store shows its slices, a run its
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kscout.contracts import check_reconstructor as check_reconstructor
     from kscout.data.generate import make_store as make_store
     from kscout.data.store import Store as Store
+    from kscout.evaluation.acquire import acquire as acquire
     from kscout.evaluation.compare import evaluate as evaluate
     from kscout.names import use as use
     from kscout.runs import read_run as read_run
@@ -42,6 +43,7 @@ _MODULES = {f"kscout.{room}": room for room in _ROOMS.split()}
 _MODULES |= {
     "kscout.data.store": "Store",
     "kscout.contracts": "check_policy check_reconstructor",
+    "kscout.evaluation.acquire": "acquire",
     "kscout.evaluation.compare": "evaluate",
     "kscout.data.generate": "make_store",
     "kscout.runs": "read_run",

@@ -23,6 +23,7 @@ from kscout.names import PROTOCOLS, Protocol
 from kscout.physics.fourier import fft2c
 from kscout.physics.measurement import Measurement
 from kscout.physics.normalization import EPSILON, denormalize, normalize, normalize_with, statistics
+from kscout.shapes import one_line
 
 PRECISIONS = ("auto", "fp32", "fp16")
 """Arithmetic of a frozen reconstructor; `auto` is `fp16` if it exists for network, image size and
@@ -35,13 +36,15 @@ _LEAST_RANGE = 1e-9
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reconstruction:
     """An image in normalized units, and the statistics that undo this under protocol `blind`."""
 
     image: Float[Tensor, "batch row col"]
     mean: Float[Tensor, " batch"]
     std: Float[Tensor, " batch"]
+
+    __repr__ = one_line
 
     @classmethod
     def of(cls, image: Float[Tensor, "batch row col"]) -> "Reconstruction":
@@ -51,7 +54,7 @@ class Reconstruction:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SliceBatch:
     """Fully sampled slices with the data for acquisition and scoring."""
 
@@ -67,6 +70,8 @@ class SliceBatch:
     """Columns inside the measured matrix; others cannot be acquired."""
     index: Int[Tensor, " batch"]
     """Position of each slice in its dataset; random draws depend on it."""
+
+    __repr__ = one_line
 
     def __len__(self) -> int:
         return self.kspace.shape[0]
@@ -239,7 +244,7 @@ class Reconstructor(nn.Module, ABC):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Truth:
     """Additional inputs of oracles."""
 
@@ -249,6 +254,8 @@ class Truth:
     """SSIM after measuring each column; only for policies that set `needs_candidate_scores`."""
     score: Float[Tensor, " batch"] | None = None
     """SSIM of the present reconstruction; only with `needs_candidate_scores`."""
+
+    __repr__ = one_line
 
 
 class Judge(ABC):
@@ -268,7 +275,7 @@ class Judge(ABC):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Observation:
     """Everything that a policy may see when it selects the next column."""
 
@@ -292,6 +299,8 @@ class Observation:
     """Number of columns that may still be acquired, including the next one; None if unlimited."""
     judge: Judge | None = None
     """None, except for policies that set `needs_judge`."""
+
+    __repr__ = one_line
 
     def for_each(self, count: int | Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
         """Return a count such as `step` as one number per image, on their device."""

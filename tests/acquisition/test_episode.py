@@ -136,7 +136,7 @@ def test_truth_is_shown_to_those_that_ask(
     batch: SliceBatch, policy: Policy, sees_truth: bool, sees_candidates: bool
 ) -> None:
     simulator = engine(batch)
-    seen = simulator.observe(policy, simulator.start(N_INITIAL))
+    seen = simulator.observe(policy, simulator.start(N_INITIAL), n_left=None)
     assert (seen.truth is not None) is sees_truth
     candidates = None if seen.truth is None else seen.truth.candidate_scores
     assert (candidates is not None) is sees_candidates

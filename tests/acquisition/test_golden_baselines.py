@@ -104,7 +104,7 @@ def test_oracle(golden: Golden, unet: UNet, tag: str) -> None:
     state, policy = simulator.start(N_INITIAL[size]), POLICIES["oracle"]()
     for step in range(actions.shape[1]):
         torch.testing.assert_close(state.score, expected[:, step], atol=SSIM, rtol=0)
-        truth = simulator.observe(policy, state).truth
+        truth = simulator.observe(policy, state, n_left=None).truth
         assert truth is not None and truth.candidate_scores is not None
         scores = truth.candidate_scores
         assert torch.equal(scores.isinf(), state.mask)

@@ -109,7 +109,7 @@ def test_unmeasured_kspace_changes_no_choice(name: str, generator: torch.Generat
         for engine in (whole, other):
             state = engine.start(N_INITIAL)
             with torch.no_grad():
-                scores = policy(engine.observe(policy, state))
+                scores = policy(engine.observe(policy, state, n_left=None))
             chosen.append(choose_columns(policy, scores, engine.blocked(state), draws))
         assert torch.equal(*chosen)
 
@@ -121,7 +121,7 @@ def test_that_test_can_fail(name: str, generator: torch.Generator) -> None:
     chosen = []
     for engine in (simulator(images), simulator(images.flip(0, 2))):
         state = engine.start(N_INITIAL)
-        scores = policy(engine.observe(policy, state))
+        scores = policy(engine.observe(policy, state, n_left=None))
         chosen.append(choose_columns(policy, scores, engine.blocked(state), None))
     assert not torch.equal(*chosen)
 
@@ -207,7 +207,7 @@ def test_the_spectral_oracle_takes_the_column_with_the_largest_true_error(
     batch = SliceSet.from_images(images, ["a"] * N_BATCH).batch(torch.arange(N_BATCH))
     engine = Simulator(batch, ZeroFilled())
     state, policy = engine.start(N_INITIAL), tiny_policy("spectral-oracle")
-    scores = policy(engine.observe(policy, state))
+    scores = policy(engine.observe(policy, state, n_left=None))
     # By definition of the transform, one column at a time.
     wave = torch.arange(N_COLS) - N_COLS // 2
     difference = (engine.images(state) - batch.target).to(torch.complex64)

@@ -133,7 +133,7 @@ def test_weights_are_what_the_columns_that_members_like_gain(store: Store, tmp_p
     assert first == {(4, 10), (10, 11)}
     simulator = Simulator(slices.batch(torch.arange(11)), ZeroFilled())
     state = simulator.start(config.acquisition.start)
-    seen = simulator.observe(found, state)
+    seen = simulator.observe(found, state, n_left=None)
     columns = torch.tensor([4, 10, 10, 11]).expand(11, -1)
     after = [simulator.acquire(state, columns[:, n]).score - state.score for n in range(4)]
     told = torch.stack([member(seen).gather(-1, columns) for member in members])

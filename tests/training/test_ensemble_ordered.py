@@ -55,7 +55,7 @@ def test_an_order_comes_first_and_the_sum_decides_then(store: Store, tmp_path: P
     state = simulator.start(2)
     for column in order:
         state = simulator.acquire(state, torch.full((11,), column))
-    seen, liked = simulator.observe(found, state), []
+    seen, liked = simulator.observe(found, state, n_left=None), []
     told = torch.stack([member(seen) for member in found.policies])
     for member in told:
         ranked = member.masked_fill(state.mask, -torch.inf).argsort(dim=-1, descending=True)

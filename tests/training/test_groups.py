@@ -74,7 +74,7 @@ def after(simulator: Simulator, state: State, columns: tuple[int, ...]) -> State
 def test_the_expected_greedy_gradient_is_that_of_the_expected_gain(simulator: Simulator) -> None:
     policy, measured = Profile(), (*START, 5)
     start = simulator.start(measured)
-    scores = policy(simulator.observe(policy, start))[0]
+    scores = policy(simulator.observe(policy, start, n_left=None))[0]
     chances = {pair: chance(scores, measured, pair) for pair in PAIRS}
     assert sum(chances.values()).item() == pytest.approx(1, abs=1e-6)  # type: ignore[union-attr]
     gains = {pair: (after(simulator, start, pair).score - start.score)[0] for pair in PAIRS}
@@ -120,7 +120,7 @@ def test_non_greedy_groups_are_judged_by_later_gains_too(simulator: Simulator) -
         scores[0, path] = state.score[0]
         for step in range(2):
             pair = tuple(replay[step, 0, path].tolist())
-            own = policy(simulator.observe(policy, state))[0]
+            own = policy(simulator.observe(policy, state, n_left=None))[0]
             rows.append((step, path, chance(own, taken, pair).log()))
             state, taken = after(simulator, state, pair), (*taken, *pair)
             scores[step + 1, path] = state.score[0]

@@ -86,7 +86,9 @@ def gradients_from_stored_rewards(
     state = simulator.start(n_initial, n_trajectories=1 if is_greedy else q)
     log_probs = []
     for step, columns in enumerate(actions):
-        scores = policy(simulator.observe(policy, state)).view(n_slices, -1, simulator.batch.n_cols)
+        scores = policy(simulator.observe(policy, state, n_left=None)).view(
+            n_slices, -1, simulator.batch.n_cols
+        )
         blocked = simulator.blocked(state).view(scores.shape)
         closed = scores.masked_fill(blocked, -1e7).log_softmax(-1).expand(-1, q, -1)
         log_probs.append(closed.gather(-1, columns[..., None])[..., 0])
@@ -254,7 +256,7 @@ def test_recomputed_gradients_equal_those_of_a_kept_graph(
     policy.zero_grad()
     state, log_probs = simulator.start(2, n_trajectories=5), []
     for step in range(4):
-        scores = policy(simulator.observe(policy, state))
+        scores = policy(simulator.observe(policy, state, n_left=None))
         closed = scores.masked_fill(simulator.blocked(state), -1e7).log_softmax(-1)
         log_probs.append(closed.gather(-1, found.columns[step].view(-1, 1)).view(3, 5))
         state = simulator.acquire(state, found.columns[step].view(-1))

@@ -59,14 +59,14 @@ def test_what_was_not_measured_changes_nothing(batch: SliceBatch) -> None:
     scores = []
     for one in (batch, other):
         simulator = Simulator(one, ZeroFilled(), protocol="blind")
-        scores.append(policy(simulator.observe(policy, simulator.start_from(mask))))
+        scores.append(policy(simulator.observe(policy, simulator.start_from(mask), n_left=None)))
     torch.testing.assert_close(*scores)
 
 
 def test_scores_are_mean_gains_on_the_drawn_images(batch: SliceBatch) -> None:
     policy, mask = some_policy(), some_mask(3)
     simulator = Simulator(batch, ZeroFilled(), protocol="paper")
-    seen = simulator.observe(policy, simulator.start_from(mask))
+    seen = simulator.observe(policy, simulator.start_from(mask), n_left=None)
     assert seen.judge == Trial(simulator.reconstructor, "paper", "ssim")
     found = policy(seen)
     noise = noises(16, 16, torch.device("cpu"))[:3].expand(3, -1, -1, -1)
@@ -91,7 +91,7 @@ def test_columns_that_gain_little_at_first_are_tried_on_few_draws(batch: SliceBa
 
     def scores(**how: int) -> torch.Tensor:
         policy = some_policy(**how)
-        return policy(simulator.observe(policy, simulator.start_from(mask)))
+        return policy(simulator.observe(policy, simulator.start_from(mask), n_left=None))
 
     found, whole, first = scores(n_draws=5, n_best=4), scores(n_draws=5), scores(n_draws=2)
     best = first.masked_fill(mask, -torch.inf).topk(4, dim=-1).indices
@@ -105,10 +105,12 @@ def test_columns_that_gain_little_at_first_are_tried_on_few_draws(batch: SliceBa
     few = ~torch.zeros_like(mask)
     few[:, [1, 14]] = False
     policy = some_policy(n_draws=5, n_best=4)
-    last = policy(simulator.observe(policy, simulator.start_from(few)))
+    last = policy(simulator.observe(policy, simulator.start_from(few), n_left=None))
     assert last.isfinite().all() and (last[few] == 0).all()
     assert (last[~few] != 0).all()
-    none = policy(simulator.observe(policy, simulator.start_from(torch.ones_like(few))))
+    none = policy(
+        simulator.observe(policy, simulator.start_from(torch.ones_like(few)), n_left=None)
+    )
     assert (none == 0).all()
 
 
@@ -189,5 +191,5 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
         export_onnx(tmp_path / "a.onnx", None, some_policy(), n_rows=16, n_cols=16)
     with pytest.raises(ConfigError, match="tries columns, and the observation has no"):
         simulator = Simulator(slices.batch(torch.arange(1)), ZeroFilled())
-        seen = simulator.observe(some_policy(), simulator.start(4))
+        seen = simulator.observe(some_policy(), simulator.start(4), n_left=None)
         some_policy()(replace(seen, judge=None))

@@ -169,7 +169,7 @@ def test_on_cuda_it_learns_by_a_graph_and_scores_as_on_a_cpu(
     for device in ("cpu", "cuda"):
         policy = policies.load(run.path, device=device)
         simulator = Simulator(batch.to(device), ZeroFilled())
-        seen = simulator.observe(policy, simulator.start(4))
+        seen = simulator.observe(policy, simulator.start(4), n_left=None)
         scores.append(policy(seen)[~seen.mask].cpu())
     # Drawn in 16 bit on CUDA.
     assert float(torch.corrcoef(torch.stack(scores))[0, 1]) > 0.98

@@ -190,9 +190,16 @@ class Simulator:
         return every.scatter(-1, columns, scores)
 
     def observe(
-        self, policy: Policy, state: State, *, n_left: int | Int[Tensor, " state"] | None = None
+        self, policy: Policy, state: State, *, n_left: int | Int[Tensor, " state"] | None
     ) -> Observation:
-        """Return what the policy may see: what it asks for, and the truth for oracles only."""
+        """Return what the policy may see: what it asks for, and the truth for oracles only.
+
+        Args:
+            policy: the policy.
+            state: the acquisitions.
+            n_left: columns that may still be acquired, which changes the scores of some policies;
+                None if there is no limit.
+        """
         found = Reconstruction(state.image, state.mean, state.std)
         given = (policy, found, state.zero_filled, state.mask)
         how = (self.reconstructor, self.protocol, self.metric)

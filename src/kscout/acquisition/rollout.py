@@ -17,13 +17,14 @@ from kscout.errors import ConfigError
 from kscout.metrics import nmse, psnr
 from kscout.physics.sampling import Initial, start_mask
 from kscout.randomness import keyed_generator
+from kscout.shapes import one_line
 
 NOT_ACQUIRED = -1
 """Stands where a slice that has ended acquired no column."""
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trajectory:
     """Columns that a policy acquired, and metrics of the images; `moment` 0 is the start.
 
@@ -42,6 +43,8 @@ class Trajectory:
     """Reconstructions in the target's units."""
     score: Float[Tensor, "batch trajectory moment"] | None = None
     """The simulator's metric, where that is not SSIM."""
+
+    __repr__ = one_line
 
     @property
     def n_acquired(self) -> Int[Tensor, "batch trajectory"]:

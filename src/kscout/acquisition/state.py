@@ -13,10 +13,11 @@ from kscout.kernels.acquisition_step import follow, list_distinct
 from kscout.kernels.registry import Request, serving
 from kscout.physics.candidates import Pairs
 from kscout.physics.coils import combined
+from kscout.shapes import one_line
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class State:
     """Where a batch of acquisitions stands; several may belong to one slice."""
 
@@ -35,6 +36,8 @@ class State:
     step: int = 0
     maps: Complex[Tensor, "state coil row col"] | None = None
     """Sensitivities found in the columns of the start, where the reconstructor has any."""
+
+    __repr__ = one_line
 
     def __len__(self) -> int:
         return self.mask.shape[0]
@@ -66,7 +69,7 @@ _PER_STATE = ("owner", "zero_filled", "mask", "image", "mean", "std", "score")
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Branches:
     """What became of the candidates of every state; equal (slice, mask) pairs are held once."""
 
@@ -74,6 +77,8 @@ class Branches:
     """One state for each distinct (slice, mask)."""
     slot: Int[Tensor, "parent candidate"]
     """Where each candidate is found there."""
+
+    __repr__ = one_line
 
     @property
     def score(self) -> Float[Tensor, "parent candidate"]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
@@ -53,6 +54,23 @@ class SliceSet:
     def __len__(self) -> int:
         return len(self.contents)
 
+    def __getitem__(self, number: int) -> dict[str, Tensor | str | int]:
+        """Return one slice as a mapping, so that `torch.utils.data.DataLoader` accepts the set.
+
+        `kspace` is `[coil, row, col]`, `target` `[row, col]`; `data_range`, `volume` and `slice`
+        belong to metrics and tables.
+        """
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"slice {number} of {len(self)}")
+        batch = self.batch(torch.tensor([number % len(self)]))
+        return {
+            "kspace": batch.kspace[0],
+            "target": batch.target[0],
+            "data_range": batch.data_range[0],
+            "volume": self.volumes[number],
+            "slice": self.slices[number],
+        }
+
     def __repr__(self) -> str:
         named = " ".join(word for word in (self.name, self.split) if word)
         coils, rows, cols = self.shape
@@ -98,7 +116,7 @@ class SliceSet:
     @classmethod
     def from_images(
         cls,
-        images: Float[Tensor, "slice row col"],
+        images: Float[Tensor, "slice row col"] | Float[np.ndarray, "slice row col"],
         volumes: Sequence[str],
         *,
         slices: Sequence[int] | None = None,
@@ -114,12 +132,12 @@ class SliceSet:
             name: name of the dataset in tables.
             split: train, val or test.
         """
-        return cls._of(IMAGES, images, volumes, slices, name, split)
+        return cls._of(IMAGES, _tensor(images), volumes, slices, name, split)
 
     @classmethod
     def from_kspace(
         cls,
-        kspace: Complex[Tensor, "slice coil row col"],
+        kspace: Complex[Tensor, "slice coil row col"] | Complex[np.ndarray, "slice coil row col"],
         volumes: Sequence[str],
         *,
         slices: Sequence[int] | None = None,
@@ -130,7 +148,7 @@ class SliceSet:
 
         Targets are roots of the sums of squares.
         """
-        return cls._of(KSPACE, kspace.to(torch.complex64), volumes, slices, name, split)
+        return cls._of(KSPACE, _tensor(kspace).to(torch.complex64), volumes, slices, name, split)
 
     @classmethod
     def _of(
@@ -280,6 +298,12 @@ class SliceSet:
             selectable=self.selectable.to(device),
             position=self.position.to(device),
         )
+
+
+def _tensor(values: Tensor | np.ndarray) -> Tensor:
+    """Return a tensor; real numbers have 32 bit, which scores are computed in."""
+    tensor = torch.as_tensor(values)
+    return tensor if tensor.is_complex() else tensor.float()
 
 
 def slice_peaks(kind: Kind, stored: Stored) -> Float[Tensor, " slice"]:

@@ -3,6 +3,7 @@
 | where | what |
 |---|---|
 | `compare` | `evaluate`: policies compared on a split |
+| `acquire` | the acquisitions of one policy, for notebooks |
 | `request` | the settings of an evaluation |
 | `statistics` | intervals and paired tests, by volume |
 | `running/` | policies on a split: opened, prepared, run, stored |
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING
 from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
+    from kscout.evaluation.acquire import Acquisitions as Acquisitions
+    from kscout.evaluation.acquire import acquire as acquire
     from kscout.evaluation.analyses import Analysis as Analysis
     from kscout.evaluation.analyses import PolicyAnalysis as PolicyAnalysis
     from kscout.evaluation.analyses import run_analysis as run_analysis
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     )
     from kscout.evaluation.analyses.snr import signal_to_noise as signal_to_noise
     from kscout.evaluation.compare import Evaluation as Evaluation
+    from kscout.evaluation.compare import compare_policies as compare_policies
     from kscout.evaluation.compare import evaluate as evaluate
     from kscout.evaluation.progress import Step as Step
     from kscout.evaluation.records.results import Scores as Scores
@@ -42,7 +46,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "kscout.evaluation.running.trajectories": "AcquisitionPlan",
     "kscout.evaluation.analyses": "Analysis PolicyAnalysis run_analysis",
-    "kscout.evaluation.compare": "Evaluation evaluate",
+    "kscout.evaluation.acquire": "Acquisitions acquire",
+    "kscout.evaluation.compare": "Evaluation compare_policies evaluate",
     "kscout.evaluation.request": "EvaluationSetting",
     "kscout.evaluation.running.prepare": "Prepared open_policies",
     "kscout.evaluation.records.results": "Scores read_scores",

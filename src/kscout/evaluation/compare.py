@@ -17,9 +17,10 @@ from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import describe_device
-from kscout.errors import ConfigError, DataError
+from kscout.errors import ConfigError, DataError, unknown_name
+from kscout.evaluation.frames import data_frame
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.records.results import METRICS, RESULTS, ResultsWriter, Scores
+from kscout.evaluation.records.results import METRICS, RESULTS, ResultsWriter, Scores, read_scores
 from kscout.evaluation.records.saved_settings import check_same
 from kscout.evaluation.request import EvaluationRequest, EvaluationSetting
 from kscout.evaluation.running.entries import EvaluationEntry, trainings_of
@@ -38,8 +39,16 @@ from kscout.evaluation.running.prepare import (
 from kscout.evaluation.running.recording import record_examples
 from kscout.evaluation.running.setting import completed
 from kscout.evaluation.summaries.conditions import Conditions
-from kscout.evaluation.summaries.summarize import summarize
-from kscout.evaluation.summaries.summary import SUMMARY, Summary, read_summary, write_summary
+from kscout.evaluation.summaries.overview import curves_of
+from kscout.evaluation.summaries.summarize import compare, pooled_scores, summarize
+from kscout.evaluation.summaries.summary import (
+    SUMMARY,
+    Comparison,
+    Summary,
+    read_summary,
+    write_summary,
+)
+from kscout.figures.curves import draw_ssim_by_step
 from kscout.files import check_free_of, check_replaceable, locked
 from kscout.weights import fingerprint
 
@@ -58,6 +67,18 @@ class Evaluation:
         """The content of `summary.json`, as plain tables."""
         return to_table(self.found, nulls=True)
 
+    def to_pandas(self) -> Any:  # noqa: ANN401 - pandas is optional
+        """Return a `pandas.DataFrame` with one row per policy, seed, slice and step."""
+        return scores_frame(self.scores)
+
+    def compare(self, policy: str, reference: str) -> Comparison:
+        """Return the paired difference of the final SSIM of two policies."""
+        return compare_policies(self, policy, reference)
+
+    def plot(self) -> Any:  # noqa: ANN401 - matplotlib has its own types
+        """Return a matplotlib figure of the mean SSIM by step, with intervals."""
+        return draw_ssim_by_step(curves_of(self.found))
+
     def __repr__(self) -> str:
         return repr(self.found)
 
@@ -69,12 +90,13 @@ def evaluate(
     policies: Sequence[PolicySource],
     data: SliceSet | Store | Path | str,
     reconstructor: Reconstructor | Path | str,
-    setting: EvaluationSetting,
+    setting: EvaluationSetting | None = None,
     *,
     train: SliceSet | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
     on_step: OnStep | None = None,
+    **settings: Any,  # noqa: ANN401 - fields of a dataclass
 ) -> Evaluation:
     """Run policies on one split with one reconstruction, and compare them.
 
@@ -82,13 +104,17 @@ def evaluate(
         policies: in the order of the table.
         data: a dataset, of which `setting.split` is used, or slices.
         reconstructor: a reconstructor, or a source for `kscout.reconstruction.load`.
-        setting: how the policies are run.
+        setting: how the policies are run; by default made of `settings`.
         train: slices for fitting `fixed`; by default the training split of the dataset.
         out: folder for `results.csv` and `summary.json`; a call after an interruption resumes with
             the policies that were not finished.
         overwrite: replace results of other settings in `out`; by default this is an error.
         on_step: called after each batch of slices, and after each fitted column.
+        settings: fields of `EvaluationSetting`, e.g. `n_initial=16, steps=16`.
     """
+    if setting is not None and settings:
+        raise ConfigError(f"give setting, or {', '.join(settings)}, not both")
+    setting = EvaluationSetting(**settings) if setting is None else setting
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
     labeled = labeled_policies(policies)
@@ -248,3 +274,39 @@ def _score(
 
 
 __all__ = ["Evaluation", "EvaluationSetting", "PolicySource", "evaluate"]
+
+
+def scores_frame(scores: Sequence[Scores]) -> Any:  # noqa: ANN401 - pandas is optional
+    """Return scores as a `pandas.DataFrame`: one row per policy, seed, slice and step."""
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("policy", "seed", "volume", "slice", "step", *METRICS)
+    }
+    for entry in scores:
+        n_slices, n_moments, _ = entry.values.shape
+        rows, steps = (x.ravel() for x in np.indices((n_slices, n_moments)))
+        columns["policy"] += [entry.policy] * rows.size
+        columns["seed"] += [entry.seed] * rows.size
+        columns["volume"] += [entry.volumes[row] for row in rows]
+        columns["slice"] += [entry.slices[row] for row in rows]
+        columns["step"] += steps.tolist()
+        for number, metric in enumerate(METRICS):
+            columns[metric] += entry.values[:, :, number].ravel().tolist()
+    return data_frame(columns)
+
+
+def compare_policies(results: "Evaluation | Path | str", policy: str, reference: str) -> Comparison:
+    """Return the difference of the final SSIM of two policies, paired by slice.
+
+    Args:
+        results: an evaluation, or its folder or `results.csv`.
+        policy: name of the first policy.
+        reference: name of the policy that is subtracted.
+    """
+    scores = results.scores if isinstance(results, Evaluation) else read_scores(results)
+    ssim = {name: x[:, :, METRICS.index("ssim")] for name, x in pooled_scores(scores).items()}
+    for name in (policy, reference):
+        if name not in ssim:
+            raise unknown_name("policy", name, list(ssim))
+    both = {name: ssim[name] for name in (policy, reference)}
+    (comparison,) = compare(both, reference, scores[0].volumes)
+    return comparison

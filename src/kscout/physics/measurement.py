@@ -10,13 +10,14 @@ from torch import Tensor
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import magnitude, normalize_with, statistics
 from kscout.physics.sampling import apply_mask
+from kscout.shapes import one_line
 
 Summary = tuple[Float[Tensor, "batch row col"], Float[Tensor, " batch"], Float[Tensor, " batch"]]
 """Magnitude of the zero-filled images, and its mean and standard deviation."""
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Measurement:
     """Masked k-space of a batch of images, in the image domain, with what is derived from it.
 
@@ -35,6 +36,8 @@ class Measurement:
     """Magnitude, mean and standard deviation, where a kernel has computed them already."""
     maps: Complex[Tensor, "batch coil row col"] | None = None
     """Sensitivities that the reconstructor found at the start (`Reconstructor.calibrate`)."""
+
+    __repr__ = one_line
 
     @classmethod
     def of(

@@ -8,6 +8,7 @@ import torch
 from kscout import names
 from kscout.core import Reconstructor
 from kscout.reconstruction.checkpoints import is_learnable, load_reconstructor
+from kscout.reconstruction.wrap import wrap
 from kscout.weights import save_component
 
 RECONSTRUCTORS: dict[str, type[Reconstructor]] = {
@@ -43,4 +44,4 @@ def save(
     save_component(Path(path), reconstructor, kind="reconstructor", extra=extra)
 
 
-__all__ = ["RECONSTRUCTORS", "is_learnable", "load", "save"]
+__all__ = ["RECONSTRUCTORS", "is_learnable", "load", "save", "wrap"]

@@ -7,7 +7,7 @@ from typing import final
 
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.analyses import Page, ReportInputs, protocols_in
-from kscout.evaluation.summaries.overview import overview_table
+from kscout.evaluation.summaries.overview import curves_of, overview_table
 from kscout.evaluation.summaries.summary import EvaluationFolder, Summary
 from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name, under_protocol
 from kscout.figures.series import SERIES, LineStyle, styles_of
@@ -16,7 +16,7 @@ from kscout.files import check_replaceable, locked, write_text
 from kscout.names import ANALYSES
 from kscout.player import Acquisition, acquisition_player
 from kscout.report.commands import how_to_see
-from kscout.report.evaluations import curves_of, result_parts
+from kscout.report.evaluations import result_parts
 from kscout.report.folders import Contents, search
 from kscout.report.page import Front, save_figures, tables_of, write_page
 from kscout.report.words import describe_comparison, describe_comparisons, describe_overall

@@ -7,6 +7,7 @@ from html import escape
 import numpy as np
 
 from kscout.evaluation.statistics import TOO_FEW_VOLUMES
+from kscout.evaluation.summaries.overview import curves_of
 from kscout.evaluation.summaries.summary import Summary, policy_table
 from kscout.figures.blocks import Block, Drawing, Prose, Widget, under_protocol
 from kscout.figures.curves import (
@@ -25,15 +26,6 @@ PROTOCOL_WORDS = {
     "blind": "Protocol **blind**: images are scaled to the target's units with statistics of the "
     "measured data only, as on a scanner; scores are not comparable with the paper's.",
 }
-
-
-def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
-    """Return the scores of every policy by step."""
-    means = {one.policy: np.array(one.by_step[metric].mean) for one in summary.ranked}
-    return [
-        Curve(one.policy, np.array(summary.moments, float), mean, is_oracle=one.is_oracle)
-        for one, mean in zip(summary.ranked, means.values(), strict=True)
-    ]
 
 
 def result_parts(

@@ -84,7 +84,7 @@ class SlowTree:
     def node(self, columns: frozenset[int]) -> Node:
         if columns not in self.nodes:
             state, node = self.state(columns), Node()
-            seen = self.state.simulator.observe(ByImage(), state)
+            seen = self.state.simulator.observe(ByImage(), state, n_left=None)
             logits = ByImage()(seen)[self.number].double()
             logits[sorted(columns)] = -torch.inf
             node.pi = logits.softmax(dim=0).tolist()

@@ -13,6 +13,7 @@ from jaxtyping import Float, Float64, Int
 
 from kscout.errors import DataError
 from kscout.files import plain_file, written_whole
+from kscout.shapes import one_line
 
 RESULTS = "results.csv"
 
@@ -38,7 +39,7 @@ _MOST_BYTES = 2**34
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scores:
     """Scores of one policy with one seed, averaged over its trajectories."""
 
@@ -53,6 +54,8 @@ class Scores:
     n_trajectories: int
     n_acquired: Float64[np.ndarray, " slice"] | None = None
     """Columns acquired after the start, averaged over trajectories; None if not counted."""
+
+    __repr__ = one_line
 
     def metric(self, name: str) -> Float64[np.ndarray, "slice moment"]:
         """Return one metric by slice and step."""

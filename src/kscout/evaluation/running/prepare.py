@@ -238,6 +238,12 @@ def loaded_network(reconstructor: Reconstructor | Path | str) -> Reconstructor:
     """Return a reconstruction, loaded if it is a path or a name."""
     if isinstance(reconstructor, Reconstructor):
         return reconstructor
+    if not isinstance(reconstructor, str | Path):
+        raise ConfigError(
+            f"{type(reconstructor).__name__} is no reconstruction; give a name, a path, an object "
+            "of a class that derives from kscout.core.Reconstructor, or wrap a module or function "
+            "with kscout.reconstruction.wrap"
+        )
     return reconstruction.load(reconstructor)
 
 

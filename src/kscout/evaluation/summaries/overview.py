@@ -1,9 +1,12 @@
-"""Several evaluations in one table."""
+"""Several evaluations in one table, and one as curves."""
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from kscout.evaluation.summaries.paper_numbers import ARXIV, NOT_SHOWN
 from kscout.evaluation.summaries.summary import EvaluationFolder, Summary, paper_cell
+from kscout.figures.series import Curve
 from kscout.figures.tables import Column, Measured, Row, Table
 
 
@@ -42,3 +45,12 @@ def overview_table(evaluations: Sequence[EvaluationFolder]) -> Table:
 def _overview_cell(summary: Summary, name: str) -> Measured | None:
     scores = [policy.final["ssim"] for policy in summary.policies if policy.policy == name]
     return Measured(scores[0].mean, scores[0].std) if scores else None
+
+
+def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
+    """Return the scores of every policy by step."""
+    means = {one.policy: np.array(one.by_step[metric].mean) for one in summary.ranked}
+    return [
+        Curve(one.policy, np.array(summary.moments, float), mean, is_oracle=one.is_oracle)
+        for one, mean in zip(summary.ranked, means.values(), strict=True)
+    ]

@@ -59,13 +59,7 @@ def summarize(
         trainings: trainings of policies, by name.
         choices: how policies with weights chose columns, by name.
     """
-    _check_same_slices(scores)
-    by_policy: dict[str, list[Scores]] = {}
-    for entry in scores:
-        by_policy.setdefault(entry.policy, []).append(entry)
-    pooled = {
-        name: np.mean([e.values for e in entries], axis=0) for name, entries in by_policy.items()
-    }
+    by_policy, pooled = _by_policy(scores), pooled_scores(scores)
     ssim = {name: values[:, :, METRICS.index("ssim")] for name, values in pooled.items()}
     final = {name: values[:, -1] for name, values in ssim.items()}
     volumes = scores[0].volumes
@@ -96,6 +90,22 @@ def summarize(
             na_oracle_minus_fixed=_difference(final, "na-oracle", "fixed", volumes),
         ),
     )
+
+
+def pooled_scores(scores: Sequence[Scores]) -> dict[str, Float64[np.ndarray, "slice moment 3"]]:
+    """Return the scores of each policy, averaged over its seeds."""
+    _check_same_slices(scores)
+    return {
+        name: np.mean([entry.values for entry in entries], axis=0)
+        for name, entries in _by_policy(scores).items()
+    }
+
+
+def _by_policy(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
+    by_policy: dict[str, list[Scores]] = {}
+    for entry in scores:
+        by_policy.setdefault(entry.policy, []).append(entry)
+    return by_policy
 
 
 def choose_reference(names: Sequence[str], oracles: Collection[str], wanted: str | None) -> str:

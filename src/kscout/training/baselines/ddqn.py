@@ -68,7 +68,7 @@ class Ddqn(Episodic):
         state = simulator.start(config.acquisition.start)
         for step in range(horizon):
             blocked = simulator.blocked(state)
-            scores = view(simulator.observe(view.chooser, state)).float()
+            scores = view(simulator.observe(view.chooser, state, n_left=None)).float()
             column = explored(scores, blocked, uniforms[:, step], training.chance(epoch))
             after = simulator.acquire(state, column)
             gain = (after.score - state.score).float()

@@ -33,7 +33,7 @@ class Replayed:
     def observe(self, mask: Bool[Tensor, "row col"], step: Int[Tensor, " row"]) -> Observation:
         """Reconstruct the slices from these columns; return what the policy sees."""
         state = self.simulator.start_from(mask, maps=self.maps)
-        return replace(self.simulator.observe(self.chooser, state), step=step)
+        return replace(self.simulator.observe(self.chooser, state, n_left=None), step=step)
 
 
 class Episodic(Estimator):

@@ -252,7 +252,7 @@ class Trees:
     @torch.no_grad()
     def _chances(self, state: State, step: Int[Tensor, " state"]) -> Float[Tensor, "state col"]:
         """Return pi of the network."""
-        seen = replace(self.simulator.observe(self.policy.chooser, state), step=step)
+        seen = replace(self.simulator.observe(self.policy.chooser, state, n_left=None), step=step)
         logits = self.policy(seen).float()
         return column_log_probabilities(logits, self.simulator.blocked(state)).exp()
 
