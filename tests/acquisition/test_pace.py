@@ -186,7 +186,7 @@ def test_a_network_stops_by_what_it_predicts_of_so_many_measured_columns(batch: 
     "settings, sentence",
     [
         ({"n_initial": [3, 14]}, "column 14 of the start is not one of the 14"),
-        ({"n_initial": [3, 3]}, "column 3 is twice"),
+        ({"n_initial": [3, 3]}, "column 3 occurs twice"),
         ({"n_initial": []}, "names no column"),
         ({"n_initial": torch.zeros(4, 14, dtype=torch.bool)}, "from no column at all"),
         ({"n_initial": torch.ones(4, 13, dtype=torch.bool)}, "4 of 13 columns, the slices 4 of 14"),

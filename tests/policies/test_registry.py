@@ -166,7 +166,7 @@ def test_fixed_order_goes_on_from_the_center() -> None:
 
 
 @pytest.mark.parametrize(
-    "order, sentence", [([1, 7], "column 7 of the order"), ([2, 5, 2], "column 2 is twice")]
+    "order, sentence", [([1, 7], "column 7 of the order"), ([2, 5, 2], "column 2 occurs twice")]
 )
 def test_impossible_orders_are_refused(order: list[int], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
