@@ -94,7 +94,7 @@ def test_evaluate_writes_results_and_marks_oracles(
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["reference"], summary["split"], summary["steps"]) == ("fixed", "test", 4)
     entry = next(entry for entry in summary["policies"] if entry["policy"] == "ngreedy")
-    assert entry["training"] == {"method": "ngreedy", "gamma": 0.9}
+    assert entry["training"] == {"method": "ngreedy", "gamma": 0.9, "epochs": []}
 
 
 def test_evaluate_prints_json_alone(store: Path, tmp_path: Path) -> None:
