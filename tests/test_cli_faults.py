@@ -17,14 +17,16 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+import command_line
 import kscout
 from kscout import files
 from kscout.cli import TERMINATED, main, sentence_of
 from kscout.cli.console import PlainLines, console
 from kscout.cli.progress import _Lines
-from kscout.cli.threads import cpu_quota, settle
+from kscout.cli.threads import cpu_quota, settle, share_the_machine
 from kscout.data.store_writer import StoreWriter
 from kscout.demo import run_demo
+from kscout.errors import ConfigError
 from kscout.evaluation.progress import Step
 from kscout.files import locked, take_lock, written_whole
 from kscout.report.build import build_report, write_report
@@ -305,11 +307,32 @@ def test_help_says_nothing_of_how_busy_the_machine_is(
     monkeypatch: pytest.MonkeyPatch, words: list[str], told: int
 ) -> None:
     calls: list[int] = []
-    monkeypatch.setattr("kscout.cli.share_the_machine", lambda: calls.append(1))
+    monkeypatch.setattr("kscout.cli.share_the_machine", lambda is_long: calls.append(is_long))
     monkeypatch.setattr("sys.argv", ["kscout", "evaluate", *words])
     with pytest.raises(SystemExit):
         main()
-    assert len(calls) == told
+    assert calls == told * [False]
+
+
+def test_only_trainings_hint_at_another_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
+    monkeypatch.setattr("kscout.cli.threads.cpu_quota", lambda: None)
+    share_the_machine(is_long=False)
+    assert not caplog.messages
+    share_the_machine(is_long=True)
+    assert "OMP_NUM_THREADS=1 before the command is often faster" in caplog.text
+
+
+@pytest.mark.parametrize("words", [["evaluate"], ["train", "policy"]])
+def test_use_after_the_command_is_told_its_place(words: list[str]) -> None:
+    said = rf"comes before the command: kscout --use MODULE {' '.join(words)} \.\.\."
+    with pytest.raises(ConfigError, match=said):
+        command_line.kscout(*words, "--use", "own")
 
 
 def test_an_out_that_cannot_be_is_told_with_what_to_name_instead(

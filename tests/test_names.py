@@ -107,6 +107,7 @@ def test_modules_are_named_by_the_environment_too(monkeypatch: pytest.MonkeyPatc
     ("name", "words"),
     [
         ("nothing", "unknown policy 'nothing'; choose one of:"),
+        ("equispaced", r"unknown policy 'equispaced' \(did you mean 'equispaced-(one|two)'\?\)"),
         ("no_such_module:Class", "cannot import the policy no_such_module:Class"),
         ("json:Class", "json has no 'Class'"),
         ("json:JSONDecoder", "is no policy: it does not derive from kscout.core.Policy"),
@@ -144,7 +145,7 @@ def test_weights_of_an_outside_class_open_only_where_its_module_is_named(
     # As in a process that has not heard of it.
     monkeypatch.setattr("kscout.names.table._used", set())
     monkeypatch.delitem(sys.modules, outside)
-    told = f"--use {outside}, KSCOUT_USE={outside}, or kscout.use\\('{outside}'\\)"
+    told = f"kscout --use {outside} COMMAND, KSCOUT_USE={outside}, or kscout.use\\('{outside}'\\)"
     with pytest.raises(ConfigError, match=told):
         kscout.policies.load(file)
     assert outside not in sys.modules

@@ -275,8 +275,22 @@ def test_the_command_lists_names_and_shows_cards(capsys: pytest.CaptureFixture[s
         app(["zoo", *words], standalone_mode=False)
         return capsys.readouterr().out
 
-    assert [line.split() for line in told().splitlines()] == [[*pair] for pair in ZOO.items()]
-    assert json.loads(told("--json")) == ZOO
+    facts = json.loads(told("--json"))
+    assert {name: one.pop("kind") for name, one in facts.items()} == ZOO
+    assert facts["knee-long-greedy"] == {
+        **{"images": "128x128", "columns": "4 + 28 of 128", "protocol": "paper"},
+        "content": "the paper's network",
+    }
+    assert facts["knee-sizes-column"]["images"] == "64x64 to 320x320"
+    assert facts["knee-sizes-column"]["columns"] == "40 + 40 of 320"
+    assert facts["heads8-varnet"]["images"] == "128x128, 8 coils"
+    assert facts["heads8-varnet"]["columns"] == "any"
+    assert facts["knee-cotrained-16-unet"]["content"] == "the paper's U-Net, co-trained"
+    head, *lines = told().splitlines()
+    assert head.split() == ["name", "kind", *facts["heads-unet"]]
+    lines = [line for line in lines if not line.startswith(" ")]
+    assert [line.split()[:2] for line in lines] == [[*pair] for pair in ZOO.items()]
+    assert all(own["columns"] in line for own, line in zip(facts.values(), lines, strict=True))
     assert told("knee-base-fixed") == zoo_card("knee-base-fixed") + "\n"
     assert json.loads(told("knee-unet", "--json"))["kind"] == "reconstructor"
     with pytest.raises(ConfigError, match="unknown zoo entry 'knee'"):

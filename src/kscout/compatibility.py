@@ -14,9 +14,13 @@ from typing import Any, NamedTuple, final
 from kscout.columns import columns_text, parse_columns, share_of
 from kscout.core import Policy, Protocol, Reconstructor
 from kscout.errors import ConfigError
+from kscout.names import POLICIES, RECONSTRUCTORS, Table
+from kscout.names.renamed import current
 from kscout.weights import build_component, described, fingerprint, read_weights
-from kscout.zoo import SHAPES, as_shipped, zoo_file, zoo_names
+from kscout.zoo import SHAPES, ZOO, as_shipped, zoo_file, zoo_names
 
+_KINDS = {"policy": "policy", "reconstructor": "reconstruction"}
+"""Kinds of names, by kinds of zoo entries."""
 Shape = tuple[int, int, int]
 """Number of coils, rows and columns; 0 coils stand for any number."""
 _MOST_ENTRIES = 3
@@ -297,6 +301,27 @@ def _recorded(entry: str) -> Mapping[str, Any]:
     """Return what the file of a zoo entry records."""
     found = described(zoo_file(entry))
     return {} if found is None else found.extra
+
+
+def entry_facts(name: str) -> dict[str, str]:
+    """Return kind, images, columns, protocol and content of a zoo entry, from its file."""
+    kind, found = ZOO[name], described(zoo_file(name))
+    assert found is not None
+    shapes, trained = sorted(_shapes(found.extra)), _acquisition(found.extra)
+    sides = [f"{n_rows}x{n_cols}" for _, n_rows, n_cols in shapes]
+    n_coils, _, n_cols = shapes[-1]
+    columns = f"{_columns(*trained[:3])} of {n_cols}" if trained else "any"
+    names: Table[Any] = POLICIES if kind == "policy" else RECONSTRUCTORS
+    is_joint = found.extra.get("joint")
+    return {
+        "kind": kind,
+        "images": " to ".join(dict.fromkeys((sides[0], sides[-1])))
+        + (f", {n_coils} coils" if n_coils > 1 else ""),
+        "columns": columns,
+        "protocol": str(found.extra["protocol"]),
+        "content": names[current(_KINDS[kind], found.component)].summary
+        + (", co-trained" if is_joint else ""),
+    }
 
 
 @cache

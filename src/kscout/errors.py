@@ -1,5 +1,8 @@
 """Errors, each with a one-sentence message: what was found, what was expected, what to do."""
 
+import difflib
+from collections.abc import Sequence
+
 
 class KScoutError(Exception):
     """Base class of all errors that kscout raises deliberately."""
@@ -21,6 +24,9 @@ class RunError(KScoutError):
     """A run failed, or its folder is missing, incomplete or belongs to another run."""
 
 
-def unknown_name(kind: str, name: str, choices: list[str]) -> ConfigError:
-    """Return the error for an unknown name, with the list of known names."""
-    return ConfigError(f"unknown {kind} {name!r}; choose one of: {', '.join(sorted(choices))}")
+def unknown_name(kind: str, name: str, choices: Sequence[str]) -> ConfigError:
+    """Return the error for an unknown name, with the nearest one and the list of known names."""
+    near = difflib.get_close_matches(name, choices, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    listed = ", ".join(sorted(choices))
+    return ConfigError(f"unknown {kind} {name!r}{hint}; choose one of: {listed}")

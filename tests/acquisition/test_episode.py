@@ -277,5 +277,5 @@ def test_branches_of_several_states_share_masks_and_keep_their_places(batch: Sli
 
 @pytest.mark.usefixtures("unchecked")
 def test_an_unknown_protocol_is_refused(batch: SliceBatch) -> None:
-    with pytest.raises(ConfigError, match="unknown protocol 'Paper'; choose one of: blind, paper"):
+    with pytest.raises(ConfigError, match=r"'Paper' \(did you mean 'paper'\?\); choose"):
         engine(batch, protocol="Paper")

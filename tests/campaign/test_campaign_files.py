@@ -75,6 +75,7 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
         ({"training": {"seeds": [3]}}, r"move them to \[grid\]"),
         ({"training": {"greedy": {"seeds": 3}}}, r"training\.greedy\.seeds is 3; expected a list"),
         ({"evaluation": {"policies": ["best"]}}, "unknown policy 'best'"),
+        ({"evaluation": {"policies": ["greedy"]}}, "'greedy' is a training method and no policy"),
         ({"evaluation": {"policies": ["mine=fixed", "fixed=random"]}}, r"'fixed' .* \(random\)"),
         ({"evaluation": {"trajectories": "8"}}, "trajectories is '8'; expected a whole number"),
         ({"evaluation": {"split": "tset"}}, r"evaluation\.split is 'tset'; expected one of: train"),

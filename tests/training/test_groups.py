@@ -159,7 +159,7 @@ def train(store: Store, tmp_path: Path) -> Callable[..., Path]:
         flags |= {"acquisition.n_initial": 2, "training.method": method, "training.batch_size": 4}
         if method in ("greedy", "ngreedy"):
             flags["training.n_trajectories"] = 2
-        config: PolicyConfig = resolve_policy("knee-base", None, short, flags)
+        config: PolicyConfig = resolve_policy("knee-base", None, short, flags, 128)
         train_policy(config, store, "zero-filled", tmp_path / name, device="cpu")
         return tmp_path / name
 

@@ -93,7 +93,7 @@ def test_processes_of_torchrun_are_refused_before_anything_is_written(
 
 def test_an_estimator_for_frozen_networks_is_named_with_its_command() -> None:
     with pytest.raises(ConfigError, match="kscout train policy --method ddqn"):
-        resolve_joint("knee-base", None, [], {"training.method": "ddqn"})
+        resolve_joint("knee-base", None, [], {"training.method": "ddqn"}, 128)
 
 
 def test_a_network_is_trained_on_or_from_nothing(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_only_what_can_be_trained_is_offered_to_start_from(
 def test_a_network_is_asked_for_where_something_is_said_of_it(
     flags: dict[str, Any], expected: Component | None
 ) -> None:
-    config = resolve_joint("knee-base", None, [], {"training.method": "random", **flags})
+    config = resolve_joint("knee-base", None, [], {"training.method": "random", **flags}, 128)
     assert config.reconstructor == expected
 
 

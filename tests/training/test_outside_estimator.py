@@ -51,7 +51,7 @@ def test_what_it_carries_survives_an_interruption(store: Store, tmp_path: Path) 
     from kscout.cli.train_policy import resolve_policy
 
     whole = train(store, tmp_path / "whole")
-    config = resolve_policy("knee-base", tmp_path / "whole" / "config.toml", [], {})
+    config = resolve_policy("knee-base", tmp_path / "whole" / "config.toml", [], {}, 128)
 
     def stop(progress: Progress) -> None:
         if (progress.epoch, progress.step) == (3, 1):
@@ -86,13 +86,17 @@ def test_its_runs_are_evaluated_and_their_gradients_noise_measured(
 def test_its_settings_are_its_own() -> None:
     from kscout.cli.train_policy import resolve_policy
 
-    found = resolve_policy("knee-base", None, ["training.memory=0.5"], {"training.method": METHOD})
+    found = resolve_policy(
+        "knee-base", None, ["training.memory=0.5"], {"training.method": METHOD}, 128
+    )
     assert type(found.training).__name__ == "ReinforceTraining"
     assert found.training.label == "Reinforce"
     with pytest.raises(ConfigError, match="Reinforce has no gamma"):
-        resolve_policy("knee-base", None, ["training.gamma=0.5"], {"training.method": METHOD})
+        resolve_policy("knee-base", None, ["training.gamma=0.5"], {"training.method": METHOD}, 128)
     with pytest.raises(ConfigError, match="no estimator"):
-        resolve_policy("knee-base", None, [], {"training.method": "reinforce:ReinforceTraining"})
+        resolve_policy(
+            "knee-base", None, [], {"training.method": "reinforce:ReinforceTraining"}, 128
+        )
 
 
 def test_a_class_with_a_method_of_0_2_gets_an_error_that_names_the_new_one() -> None:

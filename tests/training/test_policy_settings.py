@@ -17,10 +17,14 @@ def file(tmp_path: Path) -> Path:
 
 
 def resolve(
-    file: Path | None = None, *settings: str, preset: str = "knee-base", **flags: Any
+    file: Path | None = None,
+    *settings: str,
+    preset: str = "knee-base",
+    n_cols: int = 128,
+    **flags: Any,
 ) -> PolicyConfig:
     own = {f"training.{key}": value for key, value in flags.items()}
-    return resolve_policy(preset, file, list(settings), own)
+    return resolve_policy(preset, file, list(settings), own, n_cols)
 
 
 def test_a_seed_of_file_or_assignment_is_kept_unless_a_flag_names_another(file: Path) -> None:
@@ -55,7 +59,7 @@ def test_the_method_that_is_meant_brings_its_own_step_sizes(file: Path) -> None:
 
 
 def test_numbers_of_columns_free_the_setting_from_the_presets_size(file: Path) -> None:
-    assert resolve(preset="brain-base").acquisition.size == 256
+    assert resolve(preset="brain-base", n_cols=256).acquisition.size == 256
     file.write_text("[acquisition]\nn_initial = 100\nhorizon = 60\n")
     found = resolve(file).acquisition
     assert (found.n_initial, found.horizon, found.size) == (100, 60, None)
@@ -63,8 +67,24 @@ def test_numbers_of_columns_free_the_setting_from_the_presets_size(file: Path) -
     assert resolve(file, "acquisition.size=320").acquisition.size == 320
 
 
+def test_images_of_another_width_than_the_presets_need_a_start_and_a_budget() -> None:
+    width = {"n_cols": 64}
+    for named, asked in (
+        ([], r"--n-initial 8 and --steps 8"),
+        (["acquisition.n_initial=5"], r"--steps 8"),
+        (["acquisition.horizon=5"], r"--n-initial 8"),
+    ):
+        words = rf"64 columns, and preset knee-base \(16 \+ 16\) is for 128; give {asked}, the same"
+        with pytest.raises(ConfigError, match=words):
+            resolve(None, *named, **width)
+    with pytest.raises(ConfigError, match=r"preset brain-long .* is for 256; give --n-initial 2"):
+        resolve(preset="brain-long", **width)
+    both = resolve(None, "acquisition.n_initial=5", "acquisition.horizon=7", **width).acquisition
+    assert (both.n_initial, both.horizon, both.size) == (5, 7, None)
+
+
 def test_arguments_of_the_policy_that_a_flag_names_are_kept() -> None:
-    found = resolve_policy("knee-base", None, ["policy.n_layers=3"], {"policy.name": "column"})
+    found = resolve_policy("knee-base", None, ["policy.n_layers=3"], {"policy.name": "column"}, 128)
     assert (found.policy.name, found.policy.arguments) == ("column", {"n_layers": 3})
 
 

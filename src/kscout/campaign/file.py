@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, final
 from kscout.config import RECONSTRUCTOR_TRAININGS
 from kscout.config.bounds import REST, AtLeast, Chosen, Different, OneOf, Some, Told
 from kscout.config.records import to_table
-from kscout.errors import ConfigError, unknown_name
+from kscout.errors import ConfigError
 from kscout.names import (
     ESTIMATORS,
     IMPORT_PRESETS,
@@ -24,6 +24,7 @@ from kscout.names import (
     Plane,
     Protocol,
     check_label,
+    unknown_policy,
 )
 from kscout.zoo import zoo_names, zoo_path
 
@@ -191,7 +192,7 @@ class EvaluationSection:
                 check_label(label, name)
             if name not in POLICIES and zoo_path(name) is None and not Path(name).exists():
                 known = [*POLICIES, *zoo_names("policy"), "module:Class", "a run folder"]
-                raise unknown_name("policy", policy, [*known, "LABEL=PATH"])
+                raise unknown_policy(policy, [*known, "LABEL=PATH"])
 
 
 @final

@@ -148,7 +148,7 @@ def _run() -> None:
         check_file_names(sys.argv)
         check_environment(os.environ)
         if _COMPUTING & set(sys.argv) and "--help" not in sys.argv:
-            share_the_machine()
+            share_the_machine(is_long="train" in sys.argv)
         app()
     # Before typer runs a command, which turns it into an exit code.
     except KeyboardInterrupt:

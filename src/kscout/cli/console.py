@@ -11,6 +11,7 @@ from rich.segment import Segment
 from rich.text import Text
 from typer.core import TyperGroup
 
+from kscout.errors import ConfigError
 from kscout.names.renamed import check_current
 
 TERMINATED = 128 + signal.SIGTERM
@@ -21,13 +22,20 @@ class Commands(TyperGroup):
     """A group whose help prints the complete first sentence of each command."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own
-        """Run a command; the error for an option of version 0.2 prints its new name."""
+        """Run a command; the error for a renamed or misplaced option prints the correct one."""
         try:
             return super().invoke(ctx)
         except Exception as error:
             name, where = getattr(error, "option_name", ""), getattr(error, "ctx", None)
             check_current("option", str(name))
             check_current("option", f"{getattr(where, 'info_name', '')} {name}")
+            if name == "--use":
+                words: list[str] = []
+                while where is not None and where.parent is not None:
+                    words, where = [where.info_name, *words], where.parent
+                raise ConfigError(
+                    f"--use comes before the command: kscout --use MODULE {' '.join(words)} ..."
+                ) from error
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own

@@ -14,14 +14,18 @@ _BUSY = 0.5
 """Fraction of busy cores from which a machine counts as shared."""
 
 
-def share_the_machine() -> None:
-    """Set the threads of this process, unless the user has; print a warning if it is slow."""
+def share_the_machine(*, is_long: bool) -> None:
+    """Set the threads of this process, unless the user has.
+
+    Args:
+        is_long: print a hint if another number of threads would be faster.
+    """
     if hasattr(os, "sched_getaffinity"):
         n_available = len(os.sched_getaffinity(0))
     else:
         n_available = os.cpu_count() or 1
     sentence = settle(os.environ, n_cores=n_available, quota=cpu_quota(), load=os.getloadavg()[0])
-    if sentence:
+    if sentence and is_long:
         logging.getLogger(__name__).warning(sentence)
 
 

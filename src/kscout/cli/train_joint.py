@@ -79,7 +79,7 @@ def train_joint(
     flags |= {"reconstructor.name": model, "reconstructor.n_channels": channels}
     flags |= {"policy.name": policy, "training.method": method}
     store = Store.open(data)
-    base = resolve_joint(preset, config, settings or [], flags)
+    base = resolve_joint(preset, config, settings or [], flags, store.array("train").shape[-1])
     first = base.training.seed
     configs = [
         replace(base, training=replace(base.training, seed=one))
@@ -94,11 +94,10 @@ def train_joint(
 
 
 def resolve_joint(
-    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any], n_cols: int
 ) -> JointConfig:
     """Lay file, assignments and flags over the presets; `resolve_policy` names the arguments."""
     wanted = given(file, settings, flags)
-    acquisition = preset_acquisition(preset, wanted)
     method = section(wanted, "training")["method"]
     if method in ESTIMATORS.entries and method not in SAMPLERS:
         raise ConfigError(
@@ -107,6 +106,7 @@ def resolve_joint(
         )
     if method not in SAMPLERS:
         raise unknown_name("sampler", str(method), list(SAMPLERS))
+    acquisition = preset_acquisition(preset, wanted, n_cols)
     base = replace(JointConfig.of(method), acquisition=acquisition)
     if section(wanted, "reconstructor"):
         # Arguments without a name are the U-Net's.

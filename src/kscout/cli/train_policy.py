@@ -112,7 +112,7 @@ def train_policy(
     if initial is not None:
         flags |= _start(initial, flags.get("acquisition.n_initial"), data)
     store = Store.open(data)
-    base = resolve_policy(preset, config, settings or [], flags)
+    base = resolve_policy(preset, config, settings or [], flags, store.array("train").shape[-1])
     first = base.training.seed
     configs = vary(base, range(first, first + seeds), {"gamma": gamma})
     outs = [out / name for name in folders_of(configs)]
@@ -141,7 +141,7 @@ def _start(initial: str, n_initial: int | None, data: Path) -> dict[str, Any]:
 
 
 def resolve_policy(
-    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any], n_cols: int
 ) -> PolicyConfig:
     """Lay file, assignments and flags over the presets, the later ones winning.
 
@@ -150,11 +150,12 @@ def resolve_policy(
         file: TOML.
         settings: `section.key=value`.
         flags: by dotted name; None where not given.
+        n_cols: columns of the images.
     """
     wanted = given(file, settings, flags)
-    acquisition = preset_acquisition(preset, wanted)
     method = str(section(wanted, "training").get("method"))
     check_current("estimator", method)
+    acquisition = preset_acquisition(preset, wanted, n_cols)
     base = PolicyConfig.of(method if method in ESTIMATORS else GreedyTraining.method)
     training = base.training
     for name in section(wanted, "training"):
@@ -168,15 +169,31 @@ def resolve_policy(
     return settle(base, file, settings, flags)
 
 
-def preset_acquisition(preset: str, wanted: dict[str, Any]) -> AcquisitionSetting:
-    """Return the start and budget of a preset, for any size where the user names columns."""
+def preset_acquisition(preset: str, wanted: dict[str, Any], n_cols: int) -> AcquisitionSetting:
+    """Return start and budget of a preset; raise an error if it is for images of another width.
+
+    Numbers of columns that a user states are for images of any width.
+    """
     if preset not in ACQUISITIONS:
         raise unknown_name("preset", preset, list(ACQUISITIONS))
-    acquisition = ACQUISITIONS[preset]
-    # Numbers of columns that a user names are meant for other sizes than the preset's, too.
-    if {"n_initial", "horizon", "initial"} & set(section(wanted, "acquisition")):
-        acquisition = replace(acquisition, size=None)
-    return acquisition
+    acquisition, named = ACQUISITIONS[preset], set(section(wanted, "acquisition"))
+    has_start, has_end = bool({"n_initial", "initial"} & named), "horizon" in named
+    size = acquisition.size or n_cols
+    if size != n_cols and not (has_start and has_end):
+        scaled = [
+            f"{option} {max(1, round(n * n_cols / size))}"
+            for option, n, is_given in (
+                ("--n-initial", acquisition.n_initial, has_start),
+                ("--steps", acquisition.horizon, has_end),
+            )
+            if not is_given
+        ]
+        raise ConfigError(
+            f"the images have {n_cols} columns, and preset {preset} ({acquisition.n_initial} + "
+            f"{acquisition.horizon}) is for {size}; give {' and '.join(scaled)}, the "
+            "same fraction, or other numbers"
+        )
+    return replace(acquisition, size=None) if has_start or has_end else acquisition
 
 
 def vary(

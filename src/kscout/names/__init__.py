@@ -14,7 +14,7 @@ A weights file also names its class, but loading it imports nothing new: `recall
 names, entry points and modules that were named before (`use`, `--use`, `KSCOUT_USE`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from kscout.errors import ConfigError, unknown_name
@@ -273,6 +273,18 @@ SAMPLERS = Table(
 """Sampling in joint training: `train joint --method`."""
 
 
+def unknown_policy(name: str, choices: Sequence[str]) -> ConfigError:
+    """Return the error for an unknown policy; the name of a training method needs its runs."""
+    method = name.rpartition("=")[2]
+    for command, table in (("policy", ESTIMATORS), ("joint", SAMPLERS)):
+        if method in table.entries:
+            return ConfigError(
+                f"{method!r} is a training method and no policy; train one with kscout train "
+                f"{command} --method {method}, and give its run folder"
+            )
+    return unknown_name("policy", name, choices)
+
+
 def label_of(method: str, settings: Mapping[str, Any]) -> str:
     """Return the label of an estimator's runs with these settings, for tables."""
     method = current("estimator", method)
@@ -369,6 +381,7 @@ __all__ = [
     "label_of",
     "metric_word",
     "trainable_reconstructions",
+    "unknown_policy",
     "untrained_reconstructions",
     "use",
     "used",

@@ -98,7 +98,7 @@ class Table(Mapping[str, E], Generic[E]):
         if is_outside(name) and module not in used():
             raise ConfigError(
                 f"{source} names the {self.kind} {name}, which is not part of kscout; if you "
-                f"trust that code, name it: --use {module}, KSCOUT_USE={module}, or "
+                f"trust that code, name it: kscout --use {module} COMMAND, KSCOUT_USE={module}, or "
                 f"kscout.use({module!r})"
             )
         return self._checked(name, import_target(self[name].target, of=self.kind))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kscout.core import Policy
 from kscout.errors import WeightsError
+from kscout.names import ESTIMATORS, SAMPLERS, unknown_policy
 from kscout.pickles import read_checkpoint
 from kscout.weights import (
     Weights,
@@ -25,6 +26,8 @@ def read_policy(path: Path) -> Policy:
     given, path = path, policy_file(path)
     if not path.is_file():
         check_one_run(given)
+        if str(given) in (*ESTIMATORS.entries, *SAMPLERS.entries):
+            raise unknown_policy(str(given), ())
         raise WeightsError(_missing(given, path))
     weights = read_weights(path) if is_described(path) else _from_pickle(path)
     members = weights.arguments.get("members", ()) if weights.component == "ensemble" else ()

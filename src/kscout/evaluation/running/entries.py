@@ -10,10 +10,10 @@ from kscout.acquisition.choose import draws_columns, has_weights
 from kscout.assemble import make_policy
 from kscout.config import Component, PolicyConfig, of_today
 from kscout.core import Policy
-from kscout.errors import ConfigError, unknown_name
+from kscout.errors import ConfigError
 from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
 from kscout.evaluation.summaries.summary import Choice, Training
-from kscout.names import POLICIES, check_label
+from kscout.names import POLICIES, check_label, unknown_policy
 from kscout.names.renamed import check_current
 from kscout.runs import CONFIG, read_run
 from kscout.runs.required import check_settings
@@ -184,9 +184,7 @@ def _located(source: str | Path) -> tuple[str, Path]:
     if not path.exists():
         check_current("policy", str(place))
         known = [*POLICIES, *zoo_names("policy"), "module:Class"]
-        raise unknown_name(
-            "policy", str(source), [*known, "a run folder, a weights file, or LABEL=PATH"]
-        )
+        raise unknown_policy(str(place), [*known, "a run folder, a weights file, or LABEL=PATH"])
     return label if has_label else run_label(path), path
 
 
