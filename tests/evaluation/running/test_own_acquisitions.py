@@ -214,6 +214,7 @@ def test_damaged_results_hold_no_masks(test_slices: SliceSet, tmp_path: Path) ->
     for wrong in (
         replace(summary, n_cols=10**15),
         replace(summary, n_cols=4),
+        replace(summary, n_initial=10**12),
         replace(summary, initial=("0-99",)),
         replace(summary, initial=("0", "1")),
     ):

@@ -3,7 +3,7 @@
 Nothing here needs torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -19,6 +19,9 @@ from kscout.files import write_text, written_whole
 
 NEVER = -1
 """The order of a column that was not measured."""
+
+_MOST_PLACES = 2**30
+"""Limit of the size of an array of orders; the largest evaluations have less than a tenth."""
 
 _Acquired = dict[tuple[str, int], dict[int, list[int]]]
 """Columns in the order of acquisition, by volume and slice, and by trajectory."""
@@ -103,10 +106,14 @@ def _orders(policy: str, seed: int, acquired: _Acquired, summary: Summary) -> Or
     if not 0 < summary.n_cols <= MOST_COLUMNS:
         raise ValueError(f"its summary describes images of {summary.n_cols} columns")
     n_paths = max(len(paths) for paths in acquired.values())
+    if len(acquired) * n_paths * summary.n_cols > _MOST_PLACES:
+        raise ValueError(f"{len(acquired)} slices of {n_paths} trajectories are too many")
     order = np.full((len(acquired), n_paths, summary.n_cols), NEVER, dtype=np.int16)
     for row, (start, paths) in enumerate(
         zip(_starts(summary, len(acquired)), acquired.values(), strict=True)
     ):
+        if len(start) > summary.n_cols:
+            raise ValueError(f"{len(start)} columns at the start, images have {summary.n_cols}")
         order[row][:, list(start)] = 0
         for path, columns in paths.items():
             if columns and not 0 <= min(columns) <= max(columns) < summary.n_cols:
@@ -116,11 +123,12 @@ def _orders(policy: str, seed: int, acquired: _Acquired, summary: Summary) -> Or
     return Orders(policy, seed, volumes, slices, order)
 
 
-def _starts(summary: Summary, n_slices: int) -> list[Sequence[int]]:
+def _starts(summary: Summary, n_slices: int) -> Iterable[Sequence[int]]:
     if summary.initial is None:
         return [center_columns(summary.n_cols, summary.n_initial)] * n_slices
-    starts = [parse_columns(text) for text in summary.initial]
-    return list(starts if len(starts) > 1 else starts * n_slices)
+    # One after the other: a short text may name many columns.
+    is_one = len(summary.initial) == 1
+    return map(parse_columns, list(summary.initial) * (n_slices if is_one else 1))
 
 
 def _line(text: str) -> str:
