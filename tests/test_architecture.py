@@ -21,9 +21,9 @@ LAYERS = [
     {"core", "metrics", "figures", "weights", "provenance"},
     {"physics", "config"},
     {"zoo"},
-    {"names", "pickles"},
+    {"names", "pickles", "shapes"},
     {"kernels", "files", "compressed", "columns", "layers", "randomness", "device", "children"},
-    {"errors", "exports", "shapes"},
+    {"errors", "exports"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 

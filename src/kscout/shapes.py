@@ -4,7 +4,11 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+
+from kscout.exports import lazily
+
+with lazily():
+    from torch import Tensor
 
 
 def one_line(value: Any) -> str:  # noqa: ANN401 - any dataclass

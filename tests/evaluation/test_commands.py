@@ -126,7 +126,7 @@ def test_analyses_of_results(store: Path, tmp_path: Path, runs: list[Path]) -> N
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_rankings_of_folders_of_one_name_are_told_apart(store: Path, tmp_path: Path) -> None:
+def test_rankings_of_folders_of_one_name_have_distinct_names(store: Path, tmp_path: Path) -> None:
     folders = [tmp_path / name / "results" for name in "ab"]
     for folder, policy in zip(folders, ("random", "center-out"), strict=True):
         _evaluate(store, folder, *_policies(policy, "oracle"))
@@ -138,7 +138,7 @@ def test_rankings_of_folders_of_one_name_are_told_apart(store: Path, tmp_path: P
     }
 
 
-def test_options_without_effect_on_results_are_refused(store: Path, tmp_path: Path) -> None:
+def test_options_without_effect_on_results_are_rejected(store: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     _evaluate(store, results, *_policies("random"))
     command = ("analyze", "policy", "random", "--results", results, "--out", tmp_path / "out")
@@ -178,7 +178,7 @@ def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["policy", "entropy", "unexplored", "examples"])
-def test_analyses_reconstruct_in_32_bit_unless_they_are_told_otherwise(
+def test_analyses_reconstruct_in_32_bit_by_default(
     store: Path, tmp_path: Path, runs: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     asked = []
@@ -231,7 +231,7 @@ def test_ratios_are_those_of_the_seed_with_the_best_validation(
     assert [row["seed"] for row in _outputs(out, "snr", pictures=False)] == ["0", "1"]
 
 
-def test_unknown_formula_is_refused_before_the_first_pass(
+def test_unknown_formula_is_rejected_before_the_first_pass(
     store: Path, tmp_path: Path, runs: list[Path]
 ) -> None:
     out = tmp_path / "analyses"
@@ -241,7 +241,7 @@ def test_unknown_formula_is_refused_before_the_first_pass(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_ratios_of_two_horizons_are_told_apart(
+def test_ratios_of_two_horizons_have_distinct_names(
     store: Path, tmp_path: Path, runs: list[Path]
 ) -> None:
     out, other = tmp_path / "analyses", _run(tmp_path / "long" / "ngreedy-seed0", 0, horizon=6)
@@ -259,12 +259,12 @@ def test_policies_need_data_unless_results_are_given(tmp_path: Path) -> None:
         _call("analyze", "policy", "random", "--out", tmp_path)
 
 
-def test_budget_must_be_told_where_no_run_tells_it(store: Path, tmp_path: Path) -> None:
+def test_budget_is_required_if_no_run_has_one(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--n-initial and --steps"):
         _call("analyze", "entropy", "random", *_on_data(store, tmp_path))
 
 
-def test_evaluate_replaces_other_results_only_when_told_to(store: Path, tmp_path: Path) -> None:
+def test_evaluate_replaces_other_results_only_with_overwrite(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
     _evaluate(store, out, *_policies("random", "center-out"))
     first = (out / "results.csv").read_bytes()
@@ -308,7 +308,9 @@ def test_results_of_unknown_settings_are_kept(store: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_analyses_replace_other_tables_only_when_told_to(tmp_path: Path, runs: list[Path]) -> None:
+def test_analyses_replace_other_tables_only_with_overwrite(
+    tmp_path: Path, runs: list[Path]
+) -> None:
     out = tmp_path / "analyses"
     _call("analyze", "curves", *runs, "--out", out)
     _call("analyze", "curves", *runs, "--out", out, "--json")

@@ -90,7 +90,7 @@ def _columns_taken(out: Path) -> list[tuple[str, ...]]:
     return [tuple(row[key] for key in keys) for row in rows]
 
 
-def test_python_replaces_results_of_other_settings_only_when_told_to(
+def test_python_replaces_results_of_other_settings_only_with_overwrite(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
     given = (("center-out",), test_slices, ZeroFilled())
@@ -103,7 +103,7 @@ def test_python_replaces_results_of_other_settings_only_when_told_to(
     assert (tmp_path / "results.csv").read_bytes() != before
 
 
-def test_a_psnr_that_is_clamped_is_told(test_slices: SliceSet) -> None:
+def test_a_psnr_that_is_clamped_is_reported(test_slices: SliceSet) -> None:
     images = test_slices.magnitudes()
     for scale, notes in ((1, []), (1000, ["PSNR is meaningless here: pixels reach"])):
         slices = SliceSet.from_images(images * scale, test_slices.volumes)
@@ -111,7 +111,7 @@ def test_a_psnr_that_is_clamped_is_told(test_slices: SliceSet) -> None:
         assert [note[:38] for note in found] == notes
 
 
-def test_an_order_that_is_fitted_on_what_is_evaluated_is_told(store: Path) -> None:
+def test_an_order_that_is_fitted_on_what_is_evaluated_is_reported(store: Path) -> None:
     here = "policy 'fixed' is fitted on the split train"
     for names, split, is_told in (
         (("fixed",), "train", True),
@@ -168,7 +168,7 @@ def test_fixed_order_is_fitted_once(
     assert fitted == ["fixed"] * 4 + ["na-oracle"] * 8
 
 
-def test_fixed_without_training_slices_is_refused_before_anything_runs(
+def test_fixed_without_training_slices_is_rejected_before_anything_runs(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
     writer = StoreWriter(tmp_path / "store", {"command": "test"})
@@ -196,7 +196,7 @@ def test_fixed_without_training_slices_is_refused_before_anything_runs(
         (("random", "random"), {}, "two policies"),
     ],
 )
-def test_what_cannot_work_is_refused(
+def test_what_cannot_work_is_rejected(
     test_slices: SliceSet, names: tuple[str, ...], changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -79,7 +79,7 @@ def test_runs_with_other_settings_are_not_averaged(test_slices: SliceSet, tmp_pa
     assert [entry["policy"] for entry in found.summary["policies"]] == ["greedy", "long"]
 
 
-def test_same_run_twice_is_refused(test_slices: SliceSet, tmp_path: Path) -> None:
+def test_same_run_twice_is_rejected(test_slices: SliceSet, tmp_path: Path) -> None:
     path = _run_folder(tmp_path / "greedy", 0)
     with pytest.raises(ConfigError, match="two policies are called 'greedy' with seed 0"):
         evaluate((path, path), test_slices, ZeroFilled(), _setting())
@@ -104,7 +104,7 @@ def test_labels_of_runs(tmp_path: Path) -> None:
     assert run_label(_save(tmp_path / "mine-seed2.safetensors", _tiny())) == "mine"
 
 
-def test_a_weights_file_tells_how_it_was_trained(test_slices: SliceSet, tmp_path: Path) -> None:
+def test_a_weights_file_contains_its_training(test_slices: SliceSet, tmp_path: Path) -> None:
     extra = {"method": "ngreedy", "gamma": 0.5, "seed": 7, "n_initial": 3, "horizon": 4}
     path = _save(tmp_path / "mine.safetensors", _tiny(), extra)
     found = evaluate((path, "random"), test_slices, ZeroFilled(), _setting())
@@ -118,7 +118,7 @@ def _tiny() -> ConvPolicy:
 
 
 @pytest.mark.parametrize("change", [{"seed": [1]}, {"n_initial": "x"}, {"method": 3}])
-def test_weights_whose_training_is_told_wrongly_are_refused(
+def test_weights_with_wrong_training_are_rejected(
     test_slices: SliceSet, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     extra = {"method": "greedy", "seed": 1, "n_initial": 3, "horizon": 4, **change}
@@ -206,7 +206,7 @@ def test_a_policy_object_takes_part_under_its_label(test_slices: SliceSet) -> No
     ("sizes", "message"),
     [((18, 16), "16 columns, the slices have 13"), ((16, 13), "16 rows, the slices have 18")],
 )
-def test_policy_for_other_images_is_refused_before_any_order_is_fitted(
+def test_policy_for_other_images_is_rejected_before_any_order_is_fitted(
     test_slices: SliceSet, train_slices: SliceSet, sizes: tuple[int, int], message: str
 ) -> None:
     policy = ConvPolicy(n_rows=sizes[0], n_cols=sizes[1], n_channels=2, n_hidden=5)
@@ -282,7 +282,7 @@ def test_the_name_of_a_policy_labels_no_other_policy(
 
 
 @pytest.mark.parametrize("wanted", ["=random", " =random", "=runs/greedy"])
-def test_an_empty_label_is_refused(test_slices: SliceSet, wanted: str) -> None:
+def test_an_empty_label_is_rejected(test_slices: SliceSet, wanted: str) -> None:
     with pytest.raises(ConfigError, match="has no label; write LABEL="):
         evaluate([wanted], test_slices, ZeroFilled(), _setting())
 

@@ -79,7 +79,7 @@ def test_analyses_say_where_a_policy_meets_another_reconstruction(
 
 
 @pytest.mark.parametrize("told", [{}, {"initial": "4-6", "n_initial": 3}])
-def test_a_network_tells_start_and_budget_where_no_policy_does(
+def test_the_budget_of_a_network_is_used_if_no_policy_has_one(
     store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, told: dict[str, Any]
 ) -> None:
     pair = str(save_pair(tmp_path / "pair", **told))
@@ -92,7 +92,7 @@ def test_a_network_tells_start_and_budget_where_no_policy_does(
         completed(EvaluationSetting(), ["random"], "heads-unet", ZeroFilled())
 
 
-def test_a_pair_of_the_zoo_tells_start_and_budget() -> None:
+def test_a_pair_of_the_zoo_has_a_budget() -> None:
     assert trained_budget(["random"], "joint-knee-long-unet") == (4, 28, None, 1)
 
 

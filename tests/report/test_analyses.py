@@ -101,7 +101,7 @@ def tables_at(folder: Path, n_cols: int, protocol: str = "paper") -> dict[str, T
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n_cols", "protocol"), [(96, "paper"), (128, "blind")])
-def test_the_papers_columns_stand_beside_its_size_and_protocol_only(
+def test_the_papers_columns_stand_next_to_its_size_and_protocol_only(
     tmp_path: Path, n_cols: int, protocol: str
 ) -> None:
     other = tables_at(tmp_path / "other", n_cols, protocol)
@@ -113,7 +113,7 @@ def test_the_papers_columns_stand_beside_its_size_and_protocol_only(
         assert "not shown" not in same[name].note
 
 
-def test_ratios_stand_beside_the_papers_at_its_epochs_only(tmp_path: Path) -> None:
+def test_ratios_stand_next_to_the_papers_at_its_epochs_only(tmp_path: Path) -> None:
     tables = tables_at(tmp_path, n_cols=128)
     first, tenth, other = tables["gradient-snr"].rows
     assert first.cells == ("1", Measured(3.0, 1.0), Measured(2.21, 0.24))
@@ -121,7 +121,7 @@ def test_ratios_stand_beside_the_papers_at_its_epochs_only(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_ratios_of_two_horizons_stand_beside_the_papers_own(tmp_path: Path) -> None:
+def test_ratios_of_two_horizons_stand_next_to_the_papers_own(tmp_path: Path) -> None:
     means = {(16, 16): 2.21, (4, 28): 2.46}
     for start, steps in means:
         row = SnrRow("greedy", 4, 1, 3, 9, 5.0, 0.5, 6.0, 0.5, start, steps, n_seeds=5)
@@ -162,14 +162,14 @@ def test_entropies_of_many_discounts_are_divided_at_one_half(tmp_path: Path) -> 
     assert isinstance(whole, Drawing) and whole.name == "entropies"
 
 
-def test_the_oracles_psnr_stands_beside_the_papers(tmp_path: Path) -> None:
+def test_the_oracles_psnr_stand_next_to_the_papers(tmp_path: Path) -> None:
     table = tables_at(tmp_path, n_cols=128)["policies"]
     shown = {row.cells[0]: row.cells[-1] for row in table.rows}
     assert (shown["oracle"], shown["na-oracle"]) == (Measured(27.5), Measured(27.21))
     assert shown["greedy"] is None and table.columns[-1].is_paper
 
 
-def test_discounts_stand_beside_the_papers(tmp_path: Path) -> None:
+def test_discounts_stand_next_to_the_papers(tmp_path: Path) -> None:
     tables = tables_at(tmp_path, n_cols=128)
     lines = to_csv(tables["discount"]).splitlines()
     assert lines[1].startswith("g,greedy,2,0.71,0.001") and lines[1].endswith("0.723,0.0001")

@@ -151,7 +151,7 @@ def test_every_figure_table_and_player_of_a_report_names_its_protocol(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_papers_numbers_stand_beside_an_evaluation_of_its_size(tmp_path: Path) -> None:
+def test_the_papers_numbers_stand_next_to_an_evaluation_of_its_size(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path / "base", n_cols=128, n_initial=16, steps=16)
     (page,) = write_report(build_report([folder]), tmp_path / "report.html")
     text = page.read_text()
@@ -184,7 +184,7 @@ def test_the_papers_columns_without_a_number_are_left_out(tmp_path: Path) -> Non
         ("knees", "brain", False),
     ],
 )
-def test_the_papers_knees_stand_beside_knees_only(
+def test_the_papers_knees_stand_next_to_knees_only(
     tmp_path: Path, store: str, anatomy: str | None, is_shown: bool
 ) -> None:
     changes = {"n_cols": 128, "n_initial": 16, "steps": 16, "store": store, "anatomy": anatomy}
@@ -205,7 +205,7 @@ def test_ids_are_unique_on_a_page_of_several_evaluations(results: Path, tmp_path
     assert not {one for one in repeated if not re.search(r"-[mCp][0-9a-f]{10}", one)}
 
 
-def test_two_evaluations_of_one_name_are_told_apart(results: Path, tmp_path: Path) -> None:
+def test_two_evaluations_of_one_name_have_distinct_names(results: Path, tmp_path: Path) -> None:
     write_evaluation(tmp_path / "more" / "base")
     columns = build_report([results, tmp_path / "more"]).tables[0].columns
     assert [column.name for column in columns[1:3]] == [
@@ -244,7 +244,7 @@ def test_nothing_to_report_and_damaged_summaries_are_said(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"policies": {}}'])
-def test_a_summary_without_scores_is_refused_beside_results(tmp_path: Path, content: str) -> None:
+def test_a_summary_without_scores_is_rejected_next_to_results(tmp_path: Path, content: str) -> None:
     folder = write_evaluation(tmp_path / "base")
     save_acquisition(make_acquisition(), folder / "acquisition.npz")
     (folder / "summary.json").write_text(content)

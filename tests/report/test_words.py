@@ -55,7 +55,7 @@ def named(label: str, summary: Summary = SUMMARY) -> EvaluationFolder:
         ({"difference": 4e-5, "interval": (-1e-6, 6e-5)}, "less than 0.0001 above.* 0.0000 to"),
     ],
 )
-def test_a_difference_is_told_as_it_is(changes: dict[str, Any], words: str) -> None:
+def test_a_difference_is_reported_without_exaggeration(changes: dict[str, Any], words: str) -> None:
     told = describe_comparison(evaluation(**changes))
     assert re.search(words, told) and "p = 1" not in told
 
@@ -70,7 +70,7 @@ def test_the_page_is_about_the_best_trained_policy_even_where_another_wins() -> 
     assert told[1].startswith("**fixed** comes first with SSIM 0.7")
 
 
-def test_a_page_tells_the_columns_that_were_acquired_on_average() -> None:
+def test_a_page_states_the_columns_that_were_acquired_on_average() -> None:
     policies = tuple(replace(one, n_acquired=6.25) for one in SUMMARY.policies)
     stopped = replace(SUMMARY, policies=policies, stop_below=0.001, columns_per_step=3)
     assert "after 6.2 acquired columns on average" in describe_comparison(stopped)
@@ -109,7 +109,7 @@ def test_oracles_alone_win_nothing() -> None:
     assert "Only oracles" in describe_winner(of(*oracles))
 
 
-def test_several_evaluations_are_told_together() -> None:
+def test_several_evaluations_are_summarized_together() -> None:
     same = [named("a"), named("b")]
     assert describe_overall(same) == "**greedy** comes first in all 2 evaluations."
     other = of(*(one for one in SUMMARY.policies if one.policy != "greedy"))

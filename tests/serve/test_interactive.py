@@ -72,7 +72,7 @@ def test_the_best_column_left_is_rated_highest_and_measured_ones_not_at_all(
         assert not found.ratings[-1].any(), "nobody is asked after the last step"
 
 
-def test_columns_of_ones_own_are_measured_and_the_last_image_stays(
+def test_columns_of_the_user_are_measured_and_the_last_image_stays(
     acquisition: InteractiveAcquisition,
 ) -> None:
     found = acquisition.replay("you", (0, 12))
@@ -83,16 +83,14 @@ def test_columns_of_ones_own_are_measured_and_the_last_image_stays(
 
 
 @pytest.mark.parametrize("columns", [(6,), (0, 0), (13,), (-1,), (0, 1, 2, 3, 4)])
-def test_columns_that_cannot_be_measured_are_refused(
+def test_columns_that_cannot_be_measured_are_rejected(
     acquisition: InteractiveAcquisition, columns: tuple[int, ...]
 ) -> None:
     with pytest.raises(ConfigError, match=r"take another|take more steps"):
         acquisition.replay("you", columns)
 
 
-def test_a_verdict_tells_what_every_choice_would_have_brought(
-    acquisition: InteractiveAcquisition,
-) -> None:
+def test_a_verdict_contains_the_score_of_every_choice(acquisition: InteractiveAcquisition) -> None:
     found = acquisition.compare("you", (1, 11), [entry("center-out")])
     assert [one.name for one in found.turns] == ["you", "center-out", "oracle"]
     before = acquisition.replay("you", (1,))

@@ -1,4 +1,4 @@
-"""How callers are told how far an evaluation or an analysis has come."""
+"""Progress of an evaluation or an analysis, for callbacks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class Step:
-    """How far a piece of work has come."""
+    """Progress of a part of the work."""
 
     what: str
-    """The work in words: `greedy, seed 0`."""
+    """The part in words: `greedy, seed 0`."""
     done: int
     total: int
 

@@ -18,6 +18,11 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
+from kscout.exports import lazily
+
+with lazily():
+    from scipy.special import stdtrit
+
 CONFIDENCE = 0.95
 LEAST_VOLUMES = 3
 """Volumes below which there is no interval."""
@@ -61,8 +66,6 @@ def confidence_intervals(
 
     Volumes are weighted by their number of slices. None with fewer than three volumes.
     """
-    from scipy.special import stdtrit
-
     total, n_slices = _sums_by_volume(values, volumes)
     n_volumes = len(n_slices)
     if n_volumes < LEAST_VOLUMES:
@@ -147,7 +150,7 @@ def _n_as_large(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for the number of tests (Holm 1979), in the order given.
+    """Correct p-values for the number of tests (Holm 1979), in their order.
 
     The k-th smallest of m p-values becomes max over j <= k of min(1, (m - j + 1) p_j).
     """

@@ -117,7 +117,7 @@ def test_the_choices_of_a_policy_that_draws_nothing_are_all_information(
     assert found.conditional.abs().max() < 1e-6
 
 
-def test_entropies_of_no_step_are_refused(generator: torch.Generator) -> None:
+def test_entropies_of_no_step_are_rejected(generator: torch.Generator) -> None:
     with pytest.raises(ConfigError, match="at least one step"):
         policy_entropies(_First(), _slices(generator), ZeroFilled(), AcquisitionPlan(3, 0))
 

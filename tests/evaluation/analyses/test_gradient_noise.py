@@ -64,7 +64,7 @@ def _measure(path: Path, gradients: _Gradients, **options: Any) -> list[PassReco
     return measure_passes(10, lambda _: range(4), gradients, record=path, **options)
 
 
-def test_stopped_measurement_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
+def test_stopped_measurement_resumes_with_the_same_numbers(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         _measure(tmp_path / "a.jsonl", _Gradients(cut_off=6))
     assert len(read_passes(tmp_path / "a.jsonl")) == 1
@@ -109,7 +109,7 @@ def test_table_agrees_with_the_direct_ratio(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"epoch": "x"}, {"paper": None}, {"setting": 3}, {"more": 1}])
-def test_a_damaged_record_of_passes_is_told(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_damaged_record_of_passes_is_reported(tmp_path: Path, change: dict[str, object]) -> None:
     whole = {
         **{"epoch": 1, "pass_index": 0, "n_batches": 2, "n_values": 3},
         **{"paper": 1.5, "reference": math.nan, "setting": "s"},

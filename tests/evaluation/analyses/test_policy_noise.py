@@ -136,7 +136,7 @@ def test_runs_for_other_images_or_reconstructions_are_reported_before_the_first_
 
 
 @pytest.mark.parametrize("kind", ["reconstructor", "joint"])
-def test_runs_of_other_kinds_are_refused_before_anything_is_opened(
+def test_runs_of_other_kinds_are_rejected_before_anything_is_opened(
     tmp_path: Path, kind: str
 ) -> None:
     run = _run(tmp_path / "run", "greedy")

@@ -81,7 +81,7 @@ def test_reconstructions_are_compared_under_the_protocol_of_their_training(
     assert "a was trained for protocol paper." in reconstruction_table(both).note
 
 
-def test_an_acceleration_below_the_center_is_refused_and_an_equal_one_is_the_center(
+def test_an_acceleration_below_the_center_is_rejected_and_an_equal_one_is_the_center(
     slices: SliceSet,
 ) -> None:
     methods = {"plain": "zero-filled"}

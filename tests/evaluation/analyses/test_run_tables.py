@@ -85,7 +85,7 @@ def test_runs_of_other_settings_are_no_seeds_of_a_method(tmp_path: Path) -> None
     assert [row.policy for row in _cost(*runs)] == ["greedy, 4+5", "greedy, 4+9"]
 
 
-def test_names_of_runs_tell_as_little_as_tells_them_apart(tmp_path: Path) -> None:
+def test_names_of_runs_contain_the_fewest_distinct_traits(tmp_path: Path) -> None:
     folders = {
         "a/greedy-seed0": {"seed": 0},
         "a/greedy-seed1": {"seed": 1, "horizon": 9},
@@ -222,7 +222,7 @@ def test_the_line_of_greedy_is_that_of_no_other_method() -> None:
         ({"reconstructor": "unet"}, {"reconstructor": "zero-filled"}, "reconstructor"),
     ],
 )
-def test_gammas_of_other_conditions_are_refused(
+def test_gammas_of_other_conditions_are_rejected(
     here: dict[str, Any], there: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(DataError, match=f"differ in {told}"):
@@ -242,7 +242,7 @@ def test_tables_hold_the_same_in_both_formats(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "curves.json").read_text())[0]["std"] is None
 
 
-def test_a_series_that_no_run_logs_is_told(tmp_path: Path) -> None:
+def test_a_series_that_no_run_logs_is_reported(tmp_path: Path) -> None:
     write_table(tmp_path, Curves, [CurveRow("a", "val_ssim", 3, 1.5, None, 1)])
     file = tmp_path / "curves.json"
     file.write_text(file.read_text().replace("val_ssim", "x"))
@@ -251,7 +251,7 @@ def test_a_series_that_no_run_logs_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_files", [0, 1, 2])
-def test_an_analysis_killed_between_its_files_goes_on(
+def test_an_analysis_killed_between_its_files_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_files: int
 ) -> None:
     given = [str(_run(tmp_path / "greedy-seed1", 1, [_line(1, 0.5, 0.4)]))]

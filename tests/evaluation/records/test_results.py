@@ -65,7 +65,7 @@ def test_failed_writing_leaves_the_old_table(tmp_path: Path, generator: torch.Ge
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_cut_table_is_refused(tmp_path: Path, generator: torch.Generator) -> None:
+def test_cut_table_is_rejected(tmp_path: Path, generator: torch.Generator) -> None:
     path = tmp_path / "results.csv"
     _write(path, _trajectory(generator))
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
@@ -73,7 +73,7 @@ def test_cut_table_is_refused(tmp_path: Path, generator: torch.Generator) -> Non
         read_scores(path)
 
 
-def test_other_columns_are_refused(tmp_path: Path) -> None:
+def test_other_columns_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     path.write_text("policy,ssim\nrandom,0.5\n")
     with pytest.raises(DataError, match=", ".join(COLUMNS)):

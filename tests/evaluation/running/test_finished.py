@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_stopped_evaluation_goes_on_and_ends_with_the_same_bytes(
+def test_a_stopped_evaluation_resumes_and_ends_with_the_same_bytes(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
     whole, cut, damaged = (tmp_path / name for name in ("whole", "cut", "damaged"))

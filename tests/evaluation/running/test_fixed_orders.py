@@ -73,7 +73,7 @@ def test_a_fitted_order_is_a_policy_of_its_own(
     ],
     ids=["short", "twice", "of the start", "outside", "text", "empty"],
 )
-def test_a_damaged_order_is_fitted_anew(
+def test_a_damaged_order_is_fitted_again(
     train_slices: SliceSet, tmp_path: Path, damage: object
 ) -> None:
     first = fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path)

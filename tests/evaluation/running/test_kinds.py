@@ -48,14 +48,14 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("unet", "zero-filled", NO_POLICY),
     ],
 )
-def test_what_is_of_the_other_kind_is_refused(
+def test_what_is_of_the_other_kind_is_rejected(
     runs: Path, wanted: str, reconstructor: str, complaint: str
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         check_kinds(["random", wanted], reconstructor)
 
 
-def test_a_folder_of_several_runs_is_refused_with_the_name_of_one(runs: Path) -> None:
+def test_a_folder_of_several_runs_is_rejected_with_the_name_of_one(runs: Path) -> None:
     for wanted, reconstructor in ((".", "network"), ("mine=.", "network"), ("policy", Path())):
         with pytest.raises(
             WeightsError, match=r"^\. holds several runs; give one of both, network"

@@ -98,7 +98,7 @@ def test_a_report_shows_them_without_any_analysis(folder: Path, tmp_path: Path) 
         assert text.count(f'type="checkbox">{name}<') + text.count(f"checked>{name}<") == 3
 
 
-def test_steps_of_several_columns_and_starts_of_ones_own_are_kept(
+def test_steps_of_several_columns_and_other_starts_are_stored(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
     setting = EvaluationSetting(

@@ -50,19 +50,19 @@ def test_an_evaluation_prints_as_its_table(found: Evaluation) -> None:
 
 
 @pytest.mark.parametrize("wanted", [Brightest, 3, None, ("a", "random"), ("a", Brightest), ("a",)])
-def test_what_is_no_policy_is_refused_with_a_sentence(test_slices: SliceSet, wanted: Any) -> None:
+def test_what_is_no_policy_is_rejected_with_a_sentence(test_slices: SliceSet, wanted: Any) -> None:
     with pytest.raises(ConfigError, match=r'is no policy to evaluate; .*\("label", policy\)'):
         evaluate(["random", wanted], test_slices, ZeroFilled(), SETTING)
 
 
 @pytest.mark.parametrize("wanted", ["random", Path("runs/greedy"), Brightest()])
-def test_one_policy_in_place_of_a_list_is_refused(test_slices: SliceSet, wanted: Any) -> None:
+def test_one_policy_in_place_of_a_list_is_rejected(test_slices: SliceSet, wanted: Any) -> None:
     with pytest.raises(ConfigError, match="policies are a list; write "):
         evaluate(wanted, test_slices, ZeroFilled(), SETTING)
 
 
 @pytest.mark.parametrize("name", zoo_names("policy"))
-def test_every_policy_of_the_zoo_tells_its_columns_and_its_protocol(name: str) -> None:
+def test_every_policy_of_the_zoo_states_its_columns_and_protocol(name: str) -> None:
     expected = next((x for word, x in OTHER.items() if f"-{word}-" in name), (16, 16))
     n_initial, horizon = expected
     # Of several matrix sizes no number of columns is the one.
@@ -99,7 +99,7 @@ def test_policies_of_different_budgets_are_named(tmp_path: Path) -> None:
         *({"n_initial": True, "horizon": 5}, {"n_initial": 3, "horizon": 5, "initial": [1]}),
     ],
 )
-def test_a_file_that_tells_no_columns_tells_none(tmp_path: Path, extra: dict[str, Any]) -> None:
+def test_a_file_without_columns_has_no_budget(tmp_path: Path, extra: dict[str, Any]) -> None:
     order = tmp_path / "order.safetensors"
     save_component(order, FixedOrder(n_cols=13, order=[1]), kind="policy", extra=extra)
     assert budgets_of([str(order)]) == {}

@@ -137,7 +137,7 @@ def test_a_summary_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"policies": [{}]}', "{", "[]"])
-def test_summary_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+def test_summary_that_is_none_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "summary.json").write_text(text)
     with pytest.raises(DataError, match="not the summary"):
         read_summary(tmp_path)
@@ -154,7 +154,7 @@ def test_summary_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         (("policies",), [], "holds no policy"),
     ],
 )
-def test_a_summary_that_contradicts_itself_is_refused(
+def test_a_summary_that_contradicts_itself_is_rejected(
     tmp_path: Path, place: tuple[str | int, ...], value: object, words: str
 ) -> None:
     write_summary(tmp_path, summarize([_scores("fixed", 0.7), _scores("greedy", 0.71)], CONDITIONS))

@@ -36,7 +36,7 @@ _CAPTION = (
     "step, one trajectory per slice. The white band in the middle is the start."
 )
 _N_PANELS = 3
-"""Average policies drawn side by side; more go to a row of their own."""
+"""Average policies in one row of a figure."""
 _LARGEST_RESULTS = 64 * 2**20
 """Bytes of `results.csv` up to which a report without the table reads it."""
 

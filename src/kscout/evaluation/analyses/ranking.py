@@ -15,6 +15,8 @@ from kscout.evaluation.summaries.summary import Summary, read_summary
 from kscout.exports import lazily
 
 with lazily():
+    from scipy.stats import kendalltau
+
     from kscout.figures.curves import draw_ranking
 
 
@@ -127,7 +129,5 @@ def kendall_tau(rows: Sequence[RankingRow]) -> float | None:
     """Return Kendall's tau-b of SSIM and PSNR; None where it is not defined."""
     if len(rows) < 2:
         return None
-    from scipy.stats import kendalltau
-
     tau = float(kendalltau([row.ssim for row in rows], [row.psnr for row in rows]).statistic)
     return None if np.isnan(tau) else tau

@@ -277,7 +277,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ReconstructionRow]:
-        """Run each reconstruction over the slices, and keep pictures beside the table."""
+        """Run each reconstruction on the slices, and store pictures next to the table."""
         if self.data is None:
             raise ConfigError("reconstructions are compared on slices; give --data")
         slices = Store.open(str(self.data)).split(self.split).sample(self.limit)
@@ -311,7 +311,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
         return (n_cols / (n_initial + steps),), n_initial / n_cols
 
     def figures(self, rows: Sequence[ReconstructionRow], folder: Path) -> dict[str, Any]:
-        """Draw each kept slice: images and error maps side by side."""
+        """Draw each stored slice: images and error maps next to each other."""
         return {
             f"{self.file}-{n:02d}": _draw(picture) for n, picture in enumerate(_pictures(folder), 1)
         }

@@ -76,7 +76,7 @@ class Acquisition:
                     f"{(n_frames, *self.target.shape)}"
                 )
 
-    def kept(self, places: Sequence[int]) -> "Acquisition":
+    def selected(self, places: Sequence[int]) -> "Acquisition":
         """Return the same with some of the images, which must include the last one."""
         policies = tuple(policy.at(places) for policy in self.policies)
         return replace(self, policies=policies, steps=tuple(self.steps[row] for row in places))
@@ -85,7 +85,7 @@ class Acquisition:
         """Return the same with at most `n_images` images, spread from the first to the last."""
         last = len(self.steps) - 1
         places = np.linspace(0 if n_images > 1 else last, last, min(n_images, last + 1))
-        return self.kept(sorted(set(places.round().astype(int).tolist())))
+        return self.selected(sorted(set(places.round().astype(int).tolist())))
 
 
 def save_acquisition(acquisition: Acquisition, path: Path) -> None:

@@ -25,6 +25,6 @@ ASKED = {"data": "store", "reconstructor": "zero-filled", "policies": ["random"]
         (lambda: EvaluationSetting(fixed_slices=0), "fixed_slices is 0"),
     ],
 )
-def test_a_count_of_nothing_is_refused(make: Callable[[], object], told: str) -> None:
+def test_a_count_of_nothing_is_rejected(make: Callable[[], object], told: str) -> None:
     with pytest.raises(ConfigError, match=f"{told}; it must be [12] or more"):
         make()
