@@ -71,6 +71,8 @@ def test_several_sizes_must_be_named(tmp_path: Path) -> None:
     assert torch.equal(
         store.split("val", size=(9, 11)).magnitudes()[3:], torch.from_numpy(volume(2))
     )
+    with pytest.raises(DataError, match=r"no split 'Val'; it has: val; did you mean 'val'\?"):
+        store.split("Val")
     with pytest.raises(DataError, match=r"no split 'test'; .* name it with --split val"):
         store.split("test")
     with pytest.raises(DataError, match="no split 'train'; it has: val; to create it, import"):

@@ -5,6 +5,7 @@ is written last and the folder is renamed atomically, so a folder with a manifes
 """
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import final
 
@@ -163,6 +164,8 @@ class Store:
             of_any = list(self.manifest.splits)
             splits = ", ".join(of_any) or "none"
             advice = f"; to create it, {WAYS_TO_SPLIT}" if split in SPLITS else ""
+            if split not in SPLITS and (near := get_close_matches(split.lower(), of_any, n=1)):
+                advice = f"; did you mean {near[0]!r}?"
             if split == "test" and of_any:
                 advice += f"; to use an existing split, name it with --split {of_any[0]}"
             raise DataError(f"{self.path} has no split {split!r}; it has: {splits}{advice}")

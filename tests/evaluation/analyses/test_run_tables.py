@@ -12,6 +12,7 @@ import pytest
 
 from kscout.errors import DataError, RunError
 from kscout.evaluation.analyses import run_analysis, write_table
+from kscout.evaluation.analyses.analysis import Page
 from kscout.evaluation.analyses.cost import Cost, CostRow
 from kscout.evaluation.analyses.curves import CurveRow, Curves
 from kscout.evaluation.analyses.files import find_tables
@@ -19,6 +20,7 @@ from kscout.evaluation.analyses.gammas import Gammas, gamma_rows
 from kscout.evaluation.analyses.ranking import MetricRanking, RankingRow, kendall_tau, rank_policies
 from kscout.evaluation.records.run_names import named_runs
 from kscout.evaluation.summaries.summary import PolicySummary, Score, Summary, Training
+from kscout.figures.tables import Table
 from synthetic_results import make_summary
 
 
@@ -130,6 +132,12 @@ def test_cost_leaves_out_what_was_not_logged(tmp_path: Path) -> None:
     assert row.reconstructions_per_s is None
     assert row.reconstructions is None and row.per_decision is None
     assert row.peak_memory_mib is None
+    (table,) = Cost.blocks([row], Page({}), tmp_path)
+    assert isinstance(table, Table) and table.note.endswith(" Device: cpu.")
+    names = [column.name for column in table.columns]
+    assert names == ["run", "kind", "seeds", "epochs", "time (s)", "per epoch (s)"]
+    (table,) = Cost.blocks([row, replace(row, device="cuda")], Page({}), tmp_path)
+    assert isinstance(table, Table) and table.columns[-1].name == "device"
 
 
 def test_cost_of_a_joint_training_takes_no_slices_for_reconstructions(tmp_path: Path) -> None:

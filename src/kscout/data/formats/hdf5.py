@@ -64,6 +64,13 @@ def is_real(path: Path, key: str | None) -> bool:
     return False
 
 
+def acquisition_in(path: Path) -> str | None:
+    """Return the acquisition that a file names; None if the file cannot be read."""
+    with suppress(Exception), h5py.File(path, "r") as file:
+        return text_attribute(file, "acquisition")
+    return None
+
+
 def text_attribute(file: h5py.File, name: str) -> str:
     """Return an attribute of a file as text, of any type; empty if missing."""
     value = file.attrs.get(name, "")

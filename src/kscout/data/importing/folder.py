@@ -3,12 +3,13 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from kscout.data.formats import printable
+from kscout.data.formats.hdf5 import acquisition_in
 from kscout.data.importing.cutting import WrongSizeError
 from kscout.data.importing.images import fitting_size, single_images, store_images
 from kscout.data.importing.kspace import caveats, is_kspace, noted, store_kspace, virtual_coils
@@ -80,6 +81,8 @@ def _import_all(
     on_volume: OnVolume | None,
 ) -> None:
     queue = [(split, volume) for split, found in assignment.volumes.items() for volume in found]
+    if settings.acquisition is not None:
+        _check_acquisition([volume for _, volume in queue], source, settings.acquisition)
     acquisitions: set[str] = set()
     n_kept = 0
     for n_done, (split, volume) in enumerate(queue, start=1):
@@ -93,10 +96,23 @@ def _import_all(
         if on_volume:
             on_volume(n_done, len(queue), volume.name)
     if not n_kept and settings.acquisition and (acquisitions - {""} or not writer.left_out):
-        found = ", ".join(sorted(acquisitions - {""})) or "none"
-        raise DataError(
-            f"no volume in {source} has acquisition {settings.acquisition!r}; found: {found}"
-        )
+        raise _no_acquisition(source, settings.acquisition, acquisitions)
+
+
+def _check_acquisition(queue: Sequence[VolumeFile], source: Path, wanted: str) -> None:
+    """Raise an error for an acquisition that no file names, if all files name theirs."""
+    named = {
+        acquisition_in(volume.path) if volume.path.suffix in (".h5", ".hdf5") else None
+        for volume in queue
+    }
+    found = {one for one in named if one is not None}
+    if len(found) == len(named) and wanted not in found:
+        raise _no_acquisition(source, wanted, found)
+
+
+def _no_acquisition(source: Path, wanted: str, found: Collection[str]) -> DataError:
+    listed = ", ".join(sorted({*found} - {""})) or "none"
+    return DataError(f"no volume in {source} has acquisition {wanted!r}; found: {listed}")
 
 
 def _passed_over(source: Path) -> Iterator[str]:

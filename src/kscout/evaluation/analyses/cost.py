@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from statistics import fmean
 from typing import final
@@ -65,6 +66,7 @@ class Cost(Analysis[CostRow]):
     @classmethod
     def blocks(cls, rows: Sequence[CostRow], page: Page, folder: Path) -> list[Block]:
         """Tabulate time and memory, with the paper's days in the note."""
+        devices = {row.device for row in rows}
         columns = (
             *(Column("run"), Column("kind"), Column("seeds"), Column("epochs")),
             Column("time (s)", digits=1),
@@ -73,25 +75,28 @@ class Cost(Analysis[CostRow]):
             *(Column("reconstructions", digits=0), Column("per decision", digits=1)),
             Column("device"),
         )
-        lines = tuple(
-            Row(
-                (
-                    *(row.policy, row.kind, str(row.n_seeds), str(row.n_epochs)),
-                    *map(measured, (row.own_time_s, row.time_per_epoch_s)),
-                    *map(measured, (row.peak_memory_mib, row.reconstructions_per_s)),
-                    *map(measured, (row.reconstructions, row.per_decision)),
-                    row.device,
-                )
+        lines = [
+            (
+                *(row.policy, row.kind, str(row.n_seeds), str(row.n_epochs)),
+                *map(measured, (row.own_time_s, row.time_per_epoch_s)),
+                *map(measured, (row.peak_memory_mib, row.reconstructions_per_s)),
+                *map(measured, (row.reconstructions, row.per_decision)),
+                row.device if len(devices) > 1 else None,
             )
             for row in rows
-        )
+        ]
+        # Without empty columns it fits into a window of 1,200 pixels.
+        used = [any(line[place] is not None for line in lines) for place in range(len(columns))]
+        shown = tuple(Row(tuple(compress(line, used))) for line in lines)
         note = (
             "Time is the mean over seeds of all epochs, validation included. "
             "Reconstructions are counted per training and per selected column; a trained policy "
             "needs one per decision. Joint trainings do not count them. "
             f"{paper_times()}"
         )
-        return [Table("Cost of training", columns, lines, note, "training")]
+        note += f" Device: {next(iter(devices))}." if len(devices) == 1 else ""
+        title, named = "Cost of training", tuple(compress(columns, used))
+        return [Table(title, named, shown, note, "training")]
 
     @classmethod
     def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:

@@ -52,7 +52,8 @@ class Masks(Analysis[MaskRow]):
 
     Writes for each policy and seed masks/NAME.npz (order: slice x trajectory x column, 0 for the
     start, 1 for the first column acquired, -1 for none) and masks/NAME.txt (a line per slice), and
-    plots them. `evaluate --initial` accepts both kinds of files.
+    plots them. NAME is the policy, followed by -seedS for one of several seeds. `evaluate
+    --initial` accepts both kinds of files.
 
     Example: kscout analyze masks results/knee --out analyses
     """
@@ -70,9 +71,12 @@ class Masks(Analysis[MaskRow]):
         rows: list[MaskRow] = []
         labels = folder_labels([Path(x).resolve() for x in sources])
         for path, label in labels.items():
-            for orders in read_orders(path, read_summary(path)):
-                words = [label] if len(labels) > 1 else []
-                name = _file_name([*words, orders.policy, f"seed{orders.seed}"], rows)
+            summary = read_summary(path)
+            n_seeds = {one.policy: one.n_seeds for one in summary.policies}
+            for orders in read_orders(path, summary):
+                words = [*([label] if len(labels) > 1 else []), orders.policy]
+                words += [f"seed{orders.seed}"] if n_seeds[orders.policy] > 1 else []
+                name = _file_name(words, rows)
                 orders.save(out / "masks", name)
                 n_slices, n_trajectories, _ = orders.order.shape
                 counts = (n_slices, n_trajectories, orders.n_acquired)
