@@ -61,7 +61,8 @@ def main() -> None:
     given = ("--data", work / "data", "--protocol", "blind", "--device", asked.device)
     networks = {name: work / f"{name}-{asked.seed}" for name in ("varnet", "unet")}
     for name, run in networks.items():
-        train = ("--model", name, *given, *MASKS, *(VARNET if name == "varnet" else ()))
+        recipe = ("--preset", "paper-unet", "--model", name, *given, *MASKS)
+        train = (*recipe, *(VARNET if name == "varnet" else ()))
         train += ("--epochs", asked.epochs, "--batch-size", 16, "--seed", asked.seed, "--out", run)
         kscout("train", "reconstructor", *train)
     for factor, (n_initial, steps) in BUDGETS.items():

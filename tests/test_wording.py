@@ -14,6 +14,7 @@ from kscout.cli import app
 ROOT = Path(__file__).parents[1]
 TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 PAGES = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / name for name in TOP]
+CARDS = sorted((ROOT / "src" / "kscout" / "zoo").glob("*.md"))
 BUDGETS = {
     "docs/index.md": 250,
     "docs/start/choosing.md": 500,
@@ -85,7 +86,7 @@ def test_the_site_keeps_its_budget_of_words() -> None:
     )
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@pytest.mark.parametrize("path", [*PAGES, *CARDS], ids=name_of)
 def test_a_page_avoids_words_with_a_plainer_replacement(path: Path) -> None:
     text = re.sub(r"```[\s\S]*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"))
     assert DIALECT.findall(text) == []
