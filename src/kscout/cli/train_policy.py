@@ -40,8 +40,11 @@ OF_PRESET = {
 Preset = Annotated[
     str,
     typer.Option(
-        help="Start and steps of the paper: "
-        + ", ".join(f"{name} {one.n_initial} + {one.horizon}" for name, one in ACQUISITIONS.items())
+        help="Start and steps of the paper, for any anatomy: "
+        + ", ".join(
+            f"{name} {one.n_initial} + {one.horizon} of {one.size}"
+            for name, one in ACQUISITIONS.items()
+        )
         + "."
     ),
 ]

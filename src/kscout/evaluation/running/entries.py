@@ -301,6 +301,21 @@ def _settings(entry: EvaluationEntry) -> dict[str, Any] | None:
     return None if entry.config is None else without_seed(entry.config)
 
 
+def untrained_note(entries: Sequence[EvaluationEntry]) -> str | None:
+    """Return a note on networks that were given by name, so that their weights are random."""
+    names = [
+        entry.name
+        for entry in entries
+        if not entry.is_learned and any(True for _ in entry.policy.parameters())
+    ]
+    if not names:
+        return None
+    return (
+        f"untrained, with random weights: {', '.join(dict.fromkeys(names))}; a trained policy is "
+        "given by its run folder, weights file or zoo name"
+    )
+
+
 def store_note(entries: Sequence[EvaluationEntry], store: str) -> str | None:
     """Return a note on policies that were trained on another dataset.
 

@@ -24,6 +24,7 @@ from kscout.evaluation.running.entries import (
     check_distinct,
     resolve,
     store_note,
+    untrained_note,
 )
 from kscout.evaluation.running.fixed_orders import fitted_order
 from kscout.evaluation.running.setting import completed
@@ -226,6 +227,7 @@ def prepare(
         loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]),
         _zero_filled_note(frozen, slices, plan),
         *_training_notes(entries, loaded, slices, plan),
+        untrained_note(entries),
         store_note(entries, source.fingerprint) if isinstance(source, Store) else None,
     ]
     stated = list(dict.fromkeys(note for note in notes if note is not None))
