@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from kscout.cli import app
+from website.settings import settings_page
 
 ROOT = Path(__file__).parents[1]
 TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
@@ -95,6 +96,10 @@ def test_a_page_avoids_words_with_a_plainer_replacement(path: Path) -> None:
 @pytest.mark.parametrize("name", HELPS)
 def test_help_avoids_words_with_a_plainer_replacement(name: str) -> None:
     assert DIALECT.findall(HELPS[name]) == []
+
+
+def test_the_page_of_settings_avoids_words_with_a_plainer_replacement() -> None:
+    assert DIALECT.findall(re.sub(r"<code>.*?</code>", "", settings_page())) == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

@@ -46,7 +46,10 @@ def serve(
         float, typer.Option(min=1, help="Seconds after which an idle session is closed.")
     ] = 3600,
     argmax: Annotated[
-        bool, typer.Option("--argmax", help="Trained policies take the highest-scoring columns.")
+        bool,
+        typer.Option(
+            "--argmax", help="Trained policies acquire the columns with the highest scores."
+        ),
     ] = False,
     sample: Annotated[
         int | None,

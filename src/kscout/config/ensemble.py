@@ -22,15 +22,15 @@ class EnsembleTraining(PolicyTraining):
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are stored in addition to the last and the best."""
     split: Literal["train", "val"] = "train"
-    """Split whose slices weights are fitted on. Where members were trained on the same slices they
-    predict gains there better than elsewhere: use `val` then. Validation scores are then no
+    """Split whose slices weights are fitted on. If members were trained on the same slices, they
+    predict gains better there than elsewhere: use `val` then. Validation scores are then no
     longer independent."""
     n_slices: Annotated[int, AtLeast(1)] = 96
     """Slices that are acquired, at most."""
     n_best: Annotated[int, AtLeast(1)] = 8
     """Columns tried at each step for each member: those with its highest scores."""
     ordered: tuple[Annotated[int, AtLeast(0)], ...] = ()
-    """Number of first steps that take the columns of a fixed order, the same for all slices; of
+    """Number of first steps that acquire the columns of a fixed order, the same for all slices; of
     several numbers the one with the best final scores is selected. None: no step."""
     n_baseline_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which the fixed order is fitted."""

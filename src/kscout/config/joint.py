@@ -40,15 +40,15 @@ class JointTraining(VariedSlices):
     n_checkpoints: Annotated[int, AtLeast(1)] = 10
     """Equal parts of the training, which outputs call epochs; each ends with a validation."""
     random_share: Annotated[float, Between(0, 1)] = 0.1
-    """Share of the updates, at the beginning, that learn from random columns: the sampler is not
-    asked before, so that it never learns for a network that knows nothing."""
+    """Fraction of the updates, at the beginning, with random columns; the sampler is first used
+    after them, for a network that has been trained."""
     n_pool: Annotated[int, AtLeast(1)] = 2048
-    """Newest acquisitions whose masks, of all moments, are learned from; where the store has fewer
-    slices than a refill asks for, as many fewer, so that masks grow no older."""
+    """Number of newest acquisitions whose masks, of all steps, are used for training; fewer if the
+    dataset has fewer slices than a refill, so masks do not become older."""
     n_refill: Annotated[int, AtLeast(1)] = 256
-    """Slices acquired anew at a time."""
+    """Slices that are acquired again at a time."""
     refill_every: Annotated[int, AtLeast(1)] = 64
-    """Steps of the reconstruction between two such refills."""
+    """Steps of the reconstruction between two refills."""
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
     """Metric that the sampler maximizes, and of the best epoch: ssim, psnr, nmse (its negative) or
     module:function."""
@@ -129,7 +129,7 @@ class FixedSampling(JointTraining):
     method: _Method = "fixed"
     """Name of the sampler."""
     n_fit_slices: Annotated[int, AtLeast(1)] = 256
-    """Training slices drawn for each column of the order."""
+    """Training slices sampled for each column of the order."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class DenseSampling(LearnedSampling):
     sampler_batch: Annotated[int, AtLeast(1)] = 48
     """Slices per batch of the sampler."""
     sampler_average: Annotated[float, Between(0, 1)] = DenseTraining.average
-    """Share of the mean weights, which choose columns and are kept, that stays at each step."""
+    """Decay of the moving average of the sampler's weights, which selects columns and is saved."""
     n_best: Annotated[int, AtLeast(1)] = DenseTraining.n_best
     """Columns tried at each state: those with the highest scores."""
     n_tried_at_random: Annotated[int, AtLeast(1)] = DenseTraining.n_random

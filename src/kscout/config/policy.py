@@ -36,9 +36,9 @@ class PolicyTraining:
     """Factor at each decay (paper: 0.1; non-greedy 0.5)."""
     patience: Annotated[int | None, AtLeast(1)] = None
     """Epochs without a better validation SSIM after which training ends, and the run's weights are
-    those of the best epoch; not given: the last epoch comes (paper: so, but for AlphaZero)."""
+    those of the best epoch; not given: the last epoch (as in the paper, except AlphaZero)."""
     keep_epochs: tuple[int, ...] = (1, 10, 20, 30, 40, 50)
-    """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
+    """Epochs whose weights are stored, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
     """Metric of rewards and of the best epoch: ssim, psnr, nmse (its negative), or
     `module:function`, called as f(images, targets, data_range=data_range) (paper: ssim)."""
@@ -188,9 +188,9 @@ class DenseTraining(PolicyTraining, VariedSlices):
     """Budgets that the policy receives as input, sampled for each slice; none: that of
     `acquisition`, which is the number of columns acquired in any case."""
     sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
-    """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
-    same field of view, with the same share of columns at the start and acquired, `starts` and
-    `horizons` included, which are those of the images as stored; none: as stored."""
+    """Columns of the images, batch by batch in turn, with rows in proportion: downsampled images of
+    the same field of view, with the same fraction of columns at the start and acquired, `starts`
+    and `horizons` included, which refer to the images as stored; none: as stored."""
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
         """Count the labels that are remembered, and what it takes to see them again, too."""

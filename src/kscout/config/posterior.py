@@ -36,8 +36,8 @@ class PosteriorTraining(PolicyTraining, VariedSlices):
     """Numbers of central columns to start from, sampled for each slice, with the same budget in
     total; none: those of `acquisition`."""
     follows: str = ""
-    """A trained policy, as `kscout.policies.load` takes it: training masks have the columns that it
-    chooses, half of them with some random other columns. None: columns are sampled by their mean
+    """A trained policy, as for `kscout.policies.load`: training masks have the columns that it
+    selects, half of them with some random other columns. None: columns are sampled by their mean
     gains along a fixed order."""
     n_baseline_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which the fixed order is fitted."""

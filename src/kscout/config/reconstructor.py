@@ -40,12 +40,13 @@ class ReconstructorTraining:
         0.125,
         0.125,
     )
-    """Share of columns always taken at the center, paired with `accelerations`."""
+    """Fraction of columns at the center that are always measured, paired with `accelerations`."""
     flips: bool = False
     """Whether half of the slices are mirrored left to right (paper: no)."""
     sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
-    """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
-    same field of view. Validation SSIM is the mean over sizes. None: as stored (paper: so)."""
+    """Columns of the images, batch by batch in turn, with rows in proportion: downsampled images of
+    the same field of view. Validation SSIM is the mean over sizes. None: as stored (and in the
+    paper)."""
     protocol: Protocol = "blind"
     """Statistics that normalize targets: those of the zero-filled image (blind) or of the target
     (paper). (default: blind; preset paper-unet: paper)"""

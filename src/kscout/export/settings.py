@@ -83,7 +83,7 @@ class ExportSetting:
     seed: int | None = None
     """Seed of a policy that samples columns, as in training. (default: 0)"""
     argmax: bool = False
-    """Trained policies take the highest-scoring columns."""
+    """Trained policies acquire the columns with the highest scores."""
     batch_size: Annotated[int | None, AtLeast(1)] = None
     """Slices per batch."""
     device: str = "auto"

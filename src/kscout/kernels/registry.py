@@ -55,7 +55,7 @@ class Request(NamedTuple):
     convention: str = "paper"
     """Convention of a score."""
     n_channels: int = 0
-    """Features of a network's finest level, doubled at each coarser level."""
+    """Features of a network's finest level, doubled at each deeper level."""
     n_levels: int = 0
     """Number of halvings of images in a network."""
     differentiates_images: bool = False

@@ -45,7 +45,7 @@ class PosteriorPolicy(Policy):
     """Scores columns by their mean gain on posterior samples.
 
     Args:
-        n_channels: features of the finest level of the U-Net, doubled at each coarser level.
+        n_channels: features of the finest level of the U-Net, doubled at each deeper level.
         n_pools: number of poolings.
         slope: negative slope of its leaky ReLUs.
         n_draws: number of samples.

@@ -26,7 +26,7 @@ class UNet(Reconstructor):
     """The paper's U-Net, by default with its 837,635 parameters.
 
     Args:
-        n_channels: features of the finest level, doubled at each coarser level (paper: 16).
+        n_channels: features of the finest level, doubled at each deeper level (paper: 16).
         n_pools: number of poolings (paper: 4).
         dropout: probability of dropping a feature map in training (paper: 0).
         protocol: protocol of its training. `paper`: targets normalized by their own statistics;

@@ -163,7 +163,7 @@ class VarNet(Reconstructor):
         sensitivity_channels: features of the sensitivity network (fastMRI: 8).
         sensitivity_pools: its number of poolings (fastMRI: 4).
         output: `rss`, the root of the sum of squares of the coil images (fastMRI); or `weighted`,
-            their combination by sensitivities, for stores with such targets.
+            their combination by sensitivities, for datasets with these targets.
     """
 
     def __init__(

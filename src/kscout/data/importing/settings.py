@@ -72,7 +72,7 @@ class ImportSettings:
     seed: int = 0
     """Seed of the random split."""
     test_from_train: bool = False
-    """Take test volumes from train, even if there is a test folder."""
+    """Sample test volumes from train, even if there is a test folder."""
     key: str | None = None
     """Name of images or k-space in a file; known for fastMRI."""
     plane: Plane = "axial"

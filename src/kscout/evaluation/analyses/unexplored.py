@@ -189,10 +189,10 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
     one is sampled by chance. Every column is tried at every step, as by the oracle.
 
     The table has one row for all columns together (any) of every policy, then the columns with the
-    largest shares of unexplored states. A state is a slice at a step.
-    best: share of states in which no column has a larger gain.
-    unexplored: share in which it is also almost never sampled (--rare); for a deterministic policy,
-    such as a dense one, almost never taken in any state.
+    largest fractions of unexplored states. A state is a slice at a step.
+    best: fraction of states in which no column has a larger gain.
+    unexplored: fraction in which it is also almost never sampled (--rare); for a deterministic
+    policy, such as a dense one, almost never acquired in any state.
     gain: mean gain in SSIM over unexplored states.
     forgone: its difference to the expected gain of the policy's choice.
 
@@ -205,7 +205,7 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
     row = UnexploredRow
 
     rare: float = 1e-4
-    """A column with less than this probability, or share of states, is unexplored."""
+    """A column with less than this probability, or fraction of states, is unexplored."""
     limit: int | None = 64
     """Largest number of slices, spread evenly over the split. (default: all)"""
     batch_size: Annotated[int | None, AtLeast(1)] = None

@@ -45,7 +45,7 @@ class Shown:
     policies: tuple[str, ...]
     data: Path | None = None
     argmax: bool = False
-    """Trained policies take the highest-scoring columns."""
+    """Trained policies acquire the columns with the highest scores."""
 
 
 @final

@@ -53,7 +53,7 @@ class AlphaZeroTraining(EpisodicTraining):
     """Rounds at most (paper: 540)."""
     patience: Annotated[int, AtLeast(1)] = 40
     """Rounds without a better validation SSIM after which training ends (paper: early stopping,
-    without a number); as many as `n_epochs` never end it."""
+    without a number). A value of `n_epochs` disables this."""
     n_episodes: Annotated[int, AtLeast(1)] | None = None
     """Slices acquired in a round; not given: 64, or all of fewer. Unspecified; rounds are
     small, since the network that guides searches improves once a round."""
@@ -69,7 +69,7 @@ class AlphaZeroTraining(EpisodicTraining):
     maximum_weight: Annotated[float, Between(0, 1)] = 0.5
     """Weight alpha of the best value below a mask; their mean has 1 - alpha. Unspecified."""
     noise_share: Annotated[float, Between(0, 1)] = 0.25
-    """Share e of Dirichlet noise in the network's distribution. Unspecified; as in AlphaZero."""
+    """Fraction e of Dirichlet noise in the network's distribution. Unspecified; as in AlphaZero."""
     noise_concentration: Annotated[float, Above(0)] = 0.3
     """Concentration of that noise (arXiv 1901.04547: 0.3)."""
     exploration: Annotated[float, AtLeast(0)] = 0.25
