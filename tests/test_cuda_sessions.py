@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kscout.acquisition import Advisor, Scan, Session, Simulator
-from kscout.acquisition.rehearsal import rehearse
 from kscout.acquisition.rollout import rollout
+from kscout.acquisition.warm_up import warm_up
 from kscout.core import Observation, Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.policies import load as load_policy
@@ -59,7 +59,7 @@ def test_a_session_takes_the_columns_of_the_simulator_bit_for_bit(
     steps = {"n_initial": N_INITIAL, "horizon": HORIZON, "keep_images": True}
     found = rollout(policy, simulator, **steps)  # type: ignore[arg-type]
     with Advisor(unet, policy, device="cuda") as advisor:
-        rehearse(advisor, SCAN)
+        warm_up(advisor, SCAN)
         session = scanned(Session(advisor, SCAN), batch)
         assert session.order[N_INITIAL:] == found.columns[0, 0].tolist()
         assert found.images is not None

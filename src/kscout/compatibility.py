@@ -82,7 +82,7 @@ def check_real(policy: Policy, images: str | None, *, name: str | None = None) -
         images: what the message states about images that are not real; None for real ones.
         name: of the policy in the message; by default that of its class.
     """
-    if policy.needs_judge and images is not None:
+    if policy.needs_gain_estimator and images is not None:
         subject = type(policy).__name__ if name is None else f"policy {name!r}"
         raise ConfigError(
             f"{subject} samples real images, and {images}; use another policy, or magnitude images"

@@ -31,6 +31,8 @@ device, otherwise `fp32`."""
 
 DEFAULT_BYTES_PER_PIXEL = 512
 """Default memory per coil: 64 complex images in 32 bit."""
+_RETIRED = {"needs_judge": "needs_gain_estimator"}
+"""Attributes of policies under their names of 0.2."""
 _LEAST_RANGE = 1e-9
 """Data range of an image without contrast, whose SSIM would be undefined."""
 
@@ -258,8 +260,8 @@ class Truth:
     __repr__ = one_line
 
 
-class Judge(ABC):
-    """Tries columns on images used as ground truth, like an acquisition on its slices.
+class GainEstimator(ABC):
+    """Computes the gains of columns on images that are used as ground truth.
 
     It contains reconstruction, protocol and metric, and no data of the acquisition.
     """
@@ -297,8 +299,8 @@ class Observation:
     """None, except for policies that set `needs_target`."""
     n_left: int | Int[Tensor, " batch"] | None = None
     """Number of columns that may still be acquired, including the next one; None if unlimited."""
-    judge: Judge | None = None
-    """None, except for policies that set `needs_judge`."""
+    gain_estimator: GainEstimator | None = None
+    """None, except for policies that set `needs_gain_estimator`."""
 
     __repr__ = one_line
 
@@ -322,7 +324,7 @@ class Policy(nn.Module, ABC):
     """Whether it uses the complex zero-filled image or the statistics, in addition to the image."""
     needs_coils: ClassVar[bool] = False
     """Whether the zero-filled image contains all coils; otherwise they are combined to one."""
-    needs_judge: bool = False
+    needs_gain_estimator: bool = False
     """Whether it tries columns on its own images, like the simulator on the ground truth."""
     needs_target: ClassVar[bool] = False
     """Whether it is an oracle, which every table and figure marks."""
@@ -339,6 +341,11 @@ class Policy(nn.Module, ABC):
     unknown."""
     recorded: Mapping[str, Any] = MappingProxyType({})
     """Metadata of its training in its weights file."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in _RETIRED.keys() & vars(cls).keys():
+            raise ConfigError(f"{cls.__name__} sets {name}, which is {_RETIRED[name]} since 0.3")
 
     @abstractmethod
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
@@ -374,7 +381,7 @@ class Policy(nn.Module, ABC):
 __all__ = [
     "PRECISIONS",
     "PROTOCOLS",
-    "Judge",
+    "GainEstimator",
     "Measurement",
     "Observation",
     "Policy",

@@ -16,7 +16,7 @@ from torch import Tensor
 from coil_slices import coil_batch
 from kscout import policies, reconstruction
 from kscout.acquisition import Advisor, Scan, Session, graphs
-from kscout.acquisition.rehearsal import rehearse
+from kscout.acquisition.warm_up import warm_up
 from kscout.core import Measurement, Observation, Policy, Reconstruction, SliceBatch
 from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.policies.oracle import Oracle
@@ -43,12 +43,12 @@ def test_sessions_that_wait_together_get_the_scores_of_one_alone(batch: SliceBat
         for at, session in enumerate(sessions):
             columns = [*SCAN.start, *range(at)]
             session.measure(columns, data_of(batch, columns))
-        questions = [session.question() for session in sessions]
-        together = advisor.answer(questions)
-        for question, answer in zip(questions, together, strict=True):
-            (alone,) = advisor.answer([question])
+        requests = [session.request() for session in sessions]
+        together = advisor.respond(requests)
+        for request, answer in zip(requests, together, strict=True):
+            (alone,) = advisor.respond([request])
             torch.testing.assert_close(answer.scores, alone.scores, atol=1e-5, rtol=0)
-            torch.testing.assert_close(answer.found.image, alone.found.image, atol=1e-5, rtol=0)
+            torch.testing.assert_close(answer.reconstruction.image, alone.reconstruction.image, atol=1e-5, rtol=0)
 
 
 class FakeGraph:
@@ -70,7 +70,7 @@ class FakeGraph:
 
 @pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the numbers of questions for which graphs are captured."""
+    """Return the numbers of requests for which graphs are captured."""
     monkeypatch.setattr(graphs, "Capture", FakeGraph)
     monkeypatch.setattr(graphs, "Pool", lambda device: device)
     monkeypatch.setattr(FakeGraph, "captured", [])
@@ -90,13 +90,13 @@ def test_graphs_of_few_sizes_answer_any_number_of_questions(
         for at, session in enumerate(sessions):
             columns = [*scan.start, *range(at)]
             session.measure(columns, data_of(batch, columns))
-        questions = [session.question() for session in sessions]
-        alone = [advisor.answer([question])[0] for question in questions]
+        requests = [session.request() for session in sessions]
+        alone = [advisor.respond([request])[0] for request in requests]
         advisor._graphs = graphs.Graphs(advisor._computed)
         for n in (1, 2, 3, 4, 3, 6):
-            for answer, wanted in zip(advisor.answer(questions[:n]), alone[:n], strict=True):
+            for answer, wanted in zip(advisor.respond(requests[:n]), alone[:n], strict=True):
                 torch.testing.assert_close(answer.scores, wanted.scores, atol=1e-5, rtol=0)
-                found, expected = answer.found.image, wanted.found.image
+                found, expected = answer.reconstruction.image, wanted.reconstruction.image
                 torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert captured == [1, 2, 4], "six are more than the fake takes"
     assert "no CUDA graph (operation not permitted when stream is capturing)" in caplog.text
@@ -109,14 +109,14 @@ def test_graphs_are_captured_before_the_first_advice_and_the_oldest_makes_room(
     policy, reconstructor = make_policy("conv"), unet()
     with Advisor(reconstructor, policy) as advisor:
         advisor._graphs = graphs.Graphs(advisor._computed)
-        rehearse(advisor, SCAN)
+        warm_up(advisor, SCAN)
         session = Session(advisor, SCAN)
         scanned(session, batch)
         check_same(session, simulated(batch, reconstructor, policy))
         assert captured == [1]
-        questions = [session.question()] * 4
+        requests = [session.request()] * 4
         for n in (2, 4, 1, 4):
-            advisor.answer(questions[:n])
+            advisor.respond(requests[:n])
         assert captured == [1, 2, 4, 1]
 
 
@@ -168,9 +168,9 @@ def test_questions_that_wait_are_answered_together_and_dropped_when_outdated(
         sessions = [Session(advisor, SCAN) for _ in range(4)]
         for session in sessions:
             session.measure(SCAN.start, data_of(batch, SCAN.start))
-        futures = [advisor.ask(session.question()) for session in sessions[:1]]
+        futures = [advisor.submit(session.request()) for session in sessions[:1]]
         assert policy.started.wait(60)
-        futures += [advisor.ask(session.question()) for session in sessions[1:]]
+        futures += [advisor.submit(session.request()) for session in sessions[1:]]
         assert futures[2].cancel()
         policy.released.set()
         for future in (futures[0], futures[1], futures[3]):

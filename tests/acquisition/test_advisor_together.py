@@ -1,4 +1,4 @@
-"""A question that fails fails alone, whichever were computed together with it."""
+"""A request that fails fails alone, whichever were computed together with it."""
 
 import threading
 import weakref
@@ -36,13 +36,13 @@ def test_a_question_that_fails_leaves_those_that_were_computed_with_it(batch: Sl
             session.measure(columns, data_of(batch, columns))
         together = threading.Event()
         advisor._worker.submit(together.wait)
-        futures = [advisor.ask(session.question()) for session in sessions]
+        futures = [advisor.submit(session.request()) for session in sessions]
         together.set()
         faults = [future.exception(60) for future in futures]
         assert [str(fault) for fault in faults] == ["None", "None", "column 0"]
         for session, future in zip(sessions[:2], futures, strict=False):
-            (alone,) = advisor.answer([session.question()])
-            assert torch.equal(future.result().found.image, alone.found.image)
+            (alone,) = advisor.respond([session.request()])
+            assert torch.equal(future.result().reconstruction.image, alone.reconstruction.image)
 
 
 @final
@@ -74,7 +74,7 @@ def test_whoever_asks_is_told_that_memory_cannot_be_counted(batch: SliceBatch) -
         session = Session(advisor, SCAN)
         session.measure(SCAN.start, data_of(batch, SCAN.start))
         with pytest.raises(ValueError, match="no idea"):
-            advisor.ask(session.question()).result(timeout=20)
+            advisor.submit(session.request()).result(timeout=20)
 
 
 def test_what_failed_together_keeps_no_memory_from_those_computed_again(batch: SliceBatch) -> None:
@@ -84,7 +84,7 @@ def test_what_failed_together_keeps_no_memory_from_those_computed_again(batch: S
         session.measure(SCAN.start, data_of(batch, SCAN.start))
         together = threading.Event()
         advisor._worker.submit(together.wait)
-        futures = [advisor.ask(session.question()) for _ in range(2)]
+        futures = [advisor.submit(session.request()) for _ in range(2)]
         together.set()
         assert [future.exception(60) for future in futures] == [None, None]
     assert policy.made is not None and policy.is_kept == [False, False]

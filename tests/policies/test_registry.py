@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kscout.acquisition.choose import choose_columns, column_log_probabilities, draw_columns
-from kscout.acquisition.episode import Simulator, Trial
+from kscout.acquisition.episode import SimulatedGains, Simulator
 from kscout.contracts.policies import check_policy
 from kscout.core import Measurement, Observation, Policy, Reconstructor, Truth
 from kscout.data.slices import SliceSet
@@ -63,8 +63,10 @@ def observation(name: str, generator: torch.Generator) -> Observation:
     if not POLICIES[name].needs_measurement:
         return seen
     measured = Measurement.of(fft2c(image)[:, None], mask)
-    judge = Trial(ZeroFilled(), "blind") if tiny_policy(name).needs_judge else None
-    seen = replace(seen, judge=judge)
+    gain_estimator = (
+        SimulatedGains(ZeroFilled(), "blind") if tiny_policy(name).needs_gain_estimator else None
+    )
+    seen = replace(seen, gain_estimator=gain_estimator)
     return replace(seen, zero_filled=measured.zero_filled, mean=measured.mean, std=measured.std)
 
 
@@ -227,3 +229,8 @@ def test_oracle_ties_go_to_the_lowest_column(generator: torch.Generator) -> None
     policy, mask = tiny_policy("oracle"), torch.zeros_like(seen.mask)
     best = choose_columns(policy, policy(replace(seen, truth=truth)), mask, None)
     assert best.tolist() == [3] * N_BATCH
+
+
+def test_a_class_with_an_attribute_of_0_2_gets_an_error_that_names_the_new_one() -> None:
+    with pytest.raises(ConfigError, match="Old sets needs_judge, which is needs_gain_estimator"):
+        type("Old", (Policy,), {"needs_judge": True})

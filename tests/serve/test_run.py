@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 
 from fuzz.forks import start
 from kscout.acquisition import Advisor, Scan
-from kscout.acquisition.session_file import read_kept
+from kscout.acquisition.session_file import read_session
 from kscout.cli import main
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, KScoutError
@@ -85,7 +85,7 @@ def test_a_service_that_is_told_to_end_keeps_its_sessions(tmp_path: Path) -> Non
         _, status = os.waitpid(child, 0)
     asking.join()
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM, (tmp_path / "log").read_text()
-    kept = {file.stem: read_kept(file).facts for file in (tmp_path / "kept").glob("*.npz")}
+    kept = {file.stem: read_session(file).facts for file in (tmp_path / "kept").glob("*.npz")}
     assert set(kept) == {name, asking.name} and kept[name]["order"] == [7, 8, 9, 6]
     order = kept[asking.name]["order"]
     assert len(asking.answered) >= 10 and order[: len(asking.answered)] == asking.answered

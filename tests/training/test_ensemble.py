@@ -63,7 +63,7 @@ def test_scores_are_the_weighted_sum_of_gains_that_members_expect(
         wanted = own[0] * sampler(seen) + own[1] * unit * column(seen) + own[2]
         torch.testing.assert_close(policy(seen), wanted)
         state = simulator.acquire(state, torch.full((3,), 3 + step))
-    assert policy.needs_judge and policy.gain_units == (1.0,)
+    assert policy.needs_gain_estimator and policy.gain_units == (1.0,)
     check_policy(policy, n_rows=16, n_cols=16)
 
 
@@ -80,7 +80,7 @@ def test_a_file_holds_all_members(members: list[str], tmp_path: Path) -> None:
     assert found.misfit(16, 32) is None
     both = EnsemblePolicy(members=saved_orders(tmp_path, ([3, 5], [3, 5])))
     assert both.misfit(16, 32) == ("16 columns", 32) and both.misfit(16, 16) is None
-    assert not both.needs_judge
+    assert not both.needs_gain_estimator
 
 
 def test_least_squares_find_the_weights_that_gains_were_made_with() -> None:

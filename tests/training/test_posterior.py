@@ -10,7 +10,7 @@ from training_stores import blob_store, small_config
 
 from coil_data import coil_store
 from kscout.acquisition import Advisor, Scan, Session
-from kscout.acquisition.episode import Simulator, Trial
+from kscout.acquisition.episode import SimulatedGains, Simulator
 from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Protocol, SliceBatch
@@ -67,7 +67,7 @@ def test_scores_are_mean_gains_on_the_drawn_images(batch: SliceBatch) -> None:
     policy, mask = some_policy(), some_mask(3)
     simulator = Simulator(batch, ZeroFilled(), protocol="paper")
     seen = simulator.observe(policy, simulator.start_from(mask), n_left=None)
-    assert seen.judge == Trial(simulator.reconstructor, "paper", "ssim")
+    assert seen.gain_estimator == SimulatedGains(simulator.reconstructor, "paper", "ssim")
     found = policy(seen)
     noise = noises(16, 16, torch.device("cpu"))[:3].expand(3, -1, -1, -1)
     images = policy.draw(batch.kspace * mask[:, None, None], mask, noise).clamp(min=0)
@@ -189,7 +189,7 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
         Session(advisor, scan)
     with pytest.raises(ConfigError, match="which ONNX cannot represent"):
         export_onnx(tmp_path / "a.onnx", None, some_policy(), n_rows=16, n_cols=16)
-    with pytest.raises(ConfigError, match="tries columns, and the observation has no"):
+    with pytest.raises(ConfigError, match="needs gain_estimator and zero_filled"):
         simulator = Simulator(slices.batch(torch.arange(1)), ZeroFilled())
         seen = simulator.observe(some_policy(), simulator.start(4), n_left=None)
-        some_policy()(replace(seen, judge=None))
+        some_policy()(replace(seen, gain_estimator=None))

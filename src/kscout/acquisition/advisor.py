@@ -1,4 +1,4 @@
-"""One reconstruction and one policy that many sessions ask, one after the other or together."""
+"""The reconstruction and policy of sessions: requests are computed one by one or in batches."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from kscout.acquisition.episode import Trial, how_many_at_once
+from kscout.acquisition.episode import SimulatedGains, how_many_at_once
 from kscout.acquisition.graphs import MOST_BYTES, Graphs
 from kscout.acquisition.scan import Scan
 from kscout.acquisition.state import shown_to
@@ -31,7 +31,7 @@ from kscout.errors import ConfigError, RunError
 from kscout.weights import fingerprint
 
 _NOTED: WeakSet[Reconstructor] = WeakSet()
-"""Reconstructions of which a user was warned."""
+"""Reconstructions for which a warning was logged."""
 
 
 def session_note(network: Reconstructor, use: Use) -> str | None:
@@ -54,8 +54,8 @@ def check_blind(policy: Policy) -> None:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Question:
-    """What was measured of one slice, and how far its acquisition has come."""
+class AdviceRequest:
+    """The measurement of one slice, and the progress of its acquisition."""
 
     measured: Measurement
     step: int
@@ -63,35 +63,35 @@ class Question:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Questions of one kind can be answered together."""
-        told = self.measured
-        return (*told.zero_filled.shape, told.maps is None, told.summary is None)
+        """Requests of one kind can be computed in one batch."""
+        measured = self.measured
+        return (*measured.zero_filled.shape, measured.maps is None, measured.summary is None)
 
 
 _COUNTS = ("step", "n_left")
-"""Of a question."""
+"""Counts of a request."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Answer:
+class AdviceResponse:
     """The reconstruction of one slice, and the policy's score of every column."""
 
-    found: Reconstruction
+    reconstruction: Reconstruction
     scores: Float[Tensor, "1 col"]
 
 
 @final
 class Advisor:
-    """Answers questions in a thread of its own: those that wait, together.
+    """Computes requests in a thread of its own; waiting requests form a batch.
 
-    A question that waits alone is computed alone, with the arithmetic of a simulator that holds
-    one slice. On CUDA that is a graph, where the reconstruction allows it.
+    A single request has the same arithmetic as a simulator of one slice. On CUDA it is a graph, if
+    the reconstruction allows it.
 
     Args:
-        reconstructor: frozen, on the device where all work is done.
-        policy: on the same device; an oracle is refused.
-        device: that device.
+        reconstructor: frozen, on the device.
+        policy: on the same device; an oracle is an error.
+        device: device of the computation.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class Advisor:
         check_blind(policy)
         self.reconstructor, self.policy = reconstructor, policy
         self.device = torch.device(device)
-        self._waiting: list[tuple[Question, Future[Answer]]] = []
+        self._waiting: list[tuple[AdviceRequest, Future[AdviceResponse]]] = []
         self._lock, self._is_closed = threading.Lock(), False
         self._noted: set[Use] = set()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kscout-advisor")
-        # What tries columns keeps the device busy without a graph.
-        is_plain = reconstructor.waits_for_device or policy.needs_judge
+        # A policy that tries columns keeps the device busy without a graph.
+        is_plain = reconstructor.waits_for_device or policy.needs_gain_estimator
         has_graphs = self.device.type == "cuda" and not is_plain
         self._computed = partial(_computed, reconstructor, policy)
         self._graphs = Graphs(self._computed) if has_graphs else None
@@ -118,7 +118,7 @@ class Advisor:
         self.close()
 
     def close(self) -> None:
-        """Take no more questions, and drop those that wait; one that is computed is finished."""
+        """Reject further requests and cancel waiting ones; a running one is completed."""
         with self._lock:
             self._is_closed = True
             waiting, self._waiting = self._waiting, []
@@ -128,7 +128,7 @@ class Advisor:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells reconstruction and policy from others."""
+        """Identifies the reconstruction and the policy."""
         return f"{fingerprint(self.reconstructor)} {fingerprint(self.policy)}"
 
     def check(self, scan: Scan) -> None:
@@ -146,93 +146,93 @@ class Advisor:
             session_note(network, use)
             warn([*network_notes(network, use), *policy_notes(named, network, use)])
 
-    def ask(self, question: Question) -> "Future[Answer]":
-        """Hand in a question; whoever no longer wants the answer cancels it."""
-        future: Future[Answer] = Future()
+    def submit(self, request: AdviceRequest) -> "Future[AdviceResponse]":
+        """Submit a request; the caller may cancel the future."""
+        future: Future[AdviceResponse] = Future()
         with self._lock:
             self._check_open()
-            self._waiting.append((question, future))
-        self._worker.submit(self._answer_waiting)
+            self._waiting.append((request, future))
+        self._worker.submit(self._compute_waiting)
         return future
 
-    def reconstruct(self, question: Question) -> "Future[Reconstruction]":
-        """Hand in a question that the policy is not asked."""
+    def reconstruct(self, request: AdviceRequest) -> "Future[Reconstruction]":
+        """Submit a request for the reconstruction only."""
         work = torch.no_grad()(self.reconstructor.reconstruct)
         with self._lock:
             self._check_open()
-            return self._worker.submit(work, question.measured)
+            return self._worker.submit(work, request.measured)
 
-    def rehearse(self, work: Callable[[], None]) -> None:
-        """Do work that captures graphs before questions that come later need them.
+    def warm_up(self, work: Callable[[], None]) -> None:
+        """Capture graphs before requests need them; nothing is done without graphs.
 
-        Without graphs it is not done; what fails in it fails again for whoever asks, who is told.
+        A failure is not reported here: it occurs again in the response to a request.
         """
         if self._graphs is not None:
             self._worker.submit(work)
 
     @torch.no_grad()
-    def answer(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answer questions of one kind together, in the calling thread."""
-        shape = questions[0].measured.zero_filled.shape[1:]
-        n_bytes = len(questions) * self.reconstructor.n_bytes(*shape)
+    def respond(self, requests: Sequence[AdviceRequest]) -> list[AdviceResponse]:
+        """Compute requests of one kind in one batch, in the calling thread."""
+        shape = requests[0].measured.zero_filled.shape[1:]
+        n_bytes = len(requests) * self.reconstructor.n_bytes(*shape)
         if self._graphs is None or n_bytes > MOST_BYTES:
-            step, n_left = (self._count([getattr(q, name) for q in questions]) for name in _COUNTS)
-            found = self._computed(step, n_left, *_joined(questions))
+            step, n_left = (self._count([getattr(q, name) for q in requests]) for name in _COUNTS)
+            found = self._computed(step, n_left, *_joined(requests))
         else:
-            # A graph serves several numbers of questions: where some lack, the last stands in.
-            n_more = 2 ** (len(questions) - 1).bit_length() - len(questions)
-            padded = [*questions, *questions[-1:] * n_more]
-            told = [[getattr(one, name) for one in padded] for name in _COUNTS]
+            # A graph supports several batch sizes: the last request pads the batch.
+            n_more = 2 ** (len(requests) - 1).bit_length() - len(requests)
+            padded = [*requests, *requests[-1:] * n_more]
+            counts = [[getattr(one, name) for one in padded] for name in _COUNTS]
             with self._computing:
-                found = self._graphs(*torch.tensor(told, device=self.device), *_joined(padded))
-        image, mean, std, scores = ([x[i : i + 1] for i in range(len(questions))] for x in found)
-        several = map(Reconstruction, image, mean, std)
-        return [Answer(*pair) for pair in zip(several, scores, strict=True)]
+                found = self._graphs(*torch.tensor(counts, device=self.device), *_joined(padded))
+        image, mean, std, scores = ([x[i : i + 1] for i in range(len(requests))] for x in found)
+        images = map(Reconstruction, image, mean, std)
+        return [AdviceResponse(*pair) for pair in zip(images, scores, strict=True)]
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise RunError("the advisor is closed and answers no more; make another")
+            raise RunError("the advisor is closed and accepts no requests; make another")
 
     def _count(self, counts: list[int]) -> int | Int[Tensor, " state"]:
-        """Return one number where all are alike, as a simulator does."""
+        """Return one number if all are equal, as a simulator does."""
         return counts[0] if len(set(counts)) == 1 else torch.tensor(counts, device=self.device)
 
-    def _answer_waiting(self) -> None:
+    def _compute_waiting(self) -> None:
         if taken := self._take():
-            self._answer_taken(taken)
+            self._compute(taken)
 
-    def _answer_taken(self, taken: list[tuple[Question, "Future[Answer]"]]) -> None:
-        answers: list[Answer] = []
+    def _compute(self, taken: list[tuple[AdviceRequest, "Future[AdviceResponse]"]]) -> None:
+        responses: list[AdviceResponse] = []
         try:
-            answers += self.answer([question for question, _ in taken])
+            responses += self.respond([request for request, _ in taken])
             if self.device.type == "cuda":
-                # An answer that is not computed yet would keep whoever asked past the deadline.
+                # Otherwise the caller would wait for the device, past its deadline.
                 torch.cuda.current_stream(self.device).synchronize()
         except BaseException as error:
-            answers.clear()
+            responses.clear()
             if len(taken) == 1:
                 taken[0][1].set_exception(error)
                 return
-        if answers:
-            for (_, future), answer in zip(taken, answers, strict=True):
-                future.set_result(answer)
+        if responses:
+            for (_, future), response in zip(taken, responses, strict=True):
+                future.set_result(response)
             return
-        # One of them may have failed for all. Not in `except`, where the error would keep the
-        # tensors of all, while memory may be what they lack.
+        # One request may have failed the batch. Not in `except`, where the error would hold all
+        # tensors, and memory may be short.
         for one in taken:
-            self._answer_taken([one])
+            self._compute([one])
 
-    def _n_most(self, question: Question) -> int:
-        """Return how many such questions fit into memory; one, where that cannot be told."""
-        shape = question.measured.zero_filled.shape[1:]
+    def _n_most(self, request: AdviceRequest) -> int:
+        """Return the number of such requests that fit into memory; 1 if it is unknown."""
+        shape = request.measured.zero_filled.shape[1:]
         try:
             return how_many_at_once(self.reconstructor, shape, self.device)
         except Exception:
-            # What fails here fails again in its answer, whose asker is told.
+            # The failure occurs again in the response.
             return 1
 
-    def _take(self) -> list[tuple[Question, "Future[Answer]"]]:
-        """Take the question that waits longest, and others of its kind that wait with it."""
+    def _take(self) -> list[tuple[AdviceRequest, "Future[AdviceResponse]"]]:
+        """Return the oldest waiting request, and others of its kind."""
         with self._lock:
             waiting = [(q, future) for q, future in self._waiting if not future.cancelled()]
             if not waiting:
@@ -255,23 +255,25 @@ def _computed(
     mask: Bool[Tensor, "state col"],
     *more: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Return images, their means and deviations, and scores.
+    """Return images, their means and standard deviations, and scores.
 
-    No method: graphs that held their advisor would keep memory until garbage is collected.
+    This is no method: graphs with a reference to their advisor would hold memory until garbage is
+    collected.
     """
-    # Three are a summary, one alone or before them are sensitivities.
+    # Three tensors are a summary; a single one, or one before them, are sensitivities.
     maps = more[0] if len(more) % 3 else None
     summary = (more[-3], more[-2], more[-1]) if len(more) >= 3 else None
     measured = Measurement(zero_filled, mask, summary=summary, maps=maps)
     found = reconstructor.reconstruct(measured)
-    judge = Trial(reconstructor, reconstructor.protocol or "blind")
-    seen = shown_to(policy, found, zero_filled, mask, step=step, n_left=n_left, judge=judge)
+    gains = SimulatedGains(reconstructor, reconstructor.protocol or "blind")
+    how = (policy, found, zero_filled, mask)
+    seen = shown_to(*how, step=step, n_left=n_left, gain_estimator=gains)
     return found.image, found.mean, found.std, policy(seen)
 
 
-def _joined(questions: Sequence[Question]) -> list[Tensor]:
-    """Return what was measured, and sensitivities and a summary where there are such."""
-    several = [question.measured for question in questions]
+def _joined(requests: Sequence[AdviceRequest]) -> list[Tensor]:
+    """Return the tensors of requests in one batch: measurements, sensitivities, summaries."""
+    several = [request.measured for request in requests]
     given = [(x.zero_filled, x.mask, *_some(x.maps), *(x.summary or ())) for x in several]
     return [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*given, strict=True)]
 

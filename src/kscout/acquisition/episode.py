@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kscout.acquisition.state import Branches, State, list_candidates, shown_to
 from kscout.core import (
-    Judge,
+    GainEstimator,
     Measurement,
     Observation,
     Policy,
@@ -203,8 +203,8 @@ class Simulator:
         found = Reconstruction(state.image, state.mean, state.std)
         given = (policy, found, state.zero_filled, state.mask)
         how = (self.reconstructor, self.protocol, self.metric)
-        judge = Trial(*how) if policy.needs_judge else None
-        seen = shown_to(*given, step=state.step, n_left=n_left, judge=judge)
+        gain_estimator = SimulatedGains(*how) if policy.needs_gain_estimator else None
+        seen = shown_to(*given, step=state.step, n_left=n_left, gain_estimator=gain_estimator)
         if not policy.needs_target:
             return seen
         error = fft2c(self.images(state)) - fft2c(self.batch.target)[state.owner]
@@ -301,8 +301,8 @@ class Simulator:
 
 @final
 @dataclass(frozen=True)
-class Trial(Judge):
-    """Tries columns on images that are taken for the truth, as acquisitions do on their slices."""
+class SimulatedGains(GainEstimator):
+    """Simulates the measurement of columns of images that are used as ground truth."""
 
     reconstructor: Reconstructor
     """Frozen."""

@@ -1,4 +1,4 @@
-"""What a session acquires (sizes, budget, start, how advice is asked for), and what it advises."""
+"""The settings of a session, and its advice."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, final
@@ -14,36 +14,36 @@ from kscout.config.records import check
 from kscout.errors import ConfigError
 
 MOST = 4096
-"""Rows, columns and coils that a session takes: more is a mistake in typing."""
+"""Largest number of rows, columns and coils of a session."""
 Source = Literal["start", "policy", "fallback", "end"]
-"""Of advice."""
+"""Source of advice."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What is to be acquired of one slice, and how it is asked for."""
+    """Matrix, start and budget of a session, and how columns are requested."""
 
     n_rows: Annotated[int, Between(1, MOST)]
     n_cols: Annotated[int, Between(1, MOST)]
     n_coils: Annotated[int, Between(1, MOST)] = 1
     budget: Annotated[int, AtLeast(1)]
-    """Columns measured in the end, the start included."""
+    """Columns measured in total, the start included."""
     initial: int | tuple[int, ...]
-    """Columns measured before the first advice: so many around the center, or these."""
+    """Columns measured before the first advice: a number of central ones, or a list."""
     selectable: tuple[int, ...] | None = None
-    """Columns inside the measured matrix, where not all are; no others are asked for."""
+    """Columns inside the measured matrix, if not all are; others are never requested."""
     columns_per_step: Annotated[int, AtLeast(1)] = 1
-    """Columns asked for at once, as for an echo train: the best, or draws without replacement."""
+    """Columns requested at once, as for an echo train: the best, or sampled without replacement."""
     seed: int | None = None
     """Random seed of a policy that samples columns, as in training; 0 by default."""
     argmax: bool = False
     """Take the columns with the highest score of every policy that was trained."""
     deadline_s: Annotated[float, Above(0)] | None = None
-    """Seconds after which the fallback answers in the policy's place."""
+    """Seconds after which the fallback answers instead of the policy."""
     fallback: tuple[int, ...] = ()
-    """The order that answers when the policy is late or fails; what it leaves out follows from the
-    center outwards."""
+    """Order of columns if the policy is late or fails; missing columns follow from the center
+    outwards."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -73,7 +73,7 @@ class Scan:
 
     @property
     def has_fallback(self) -> bool:
-        """Whether an order answers for a policy that fails: one is named, or a deadline is set."""
+        """Whether a failure of the policy leads to the fallback: it is given, or a deadline is."""
         return bool(self.fallback) or self.deadline_s is not None
 
     def allowed(self) -> Bool[Tensor, " col"]:
@@ -86,17 +86,17 @@ class Scan:
 @final
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """Which columns to measure next, and why."""
+    """The columns to measure next, and their source."""
 
     columns: tuple[int, ...]
-    """In the order of preference; none at the end."""
+    """In order of preference; empty at the end."""
     source: Source
-    """`start` until all of it is measured; `fallback` where the policy was late or failed."""
+    """`start` until all of it is measured; `fallback` if the policy was late or failed."""
     scores: Float[Tensor, " col"] | None = None
-    """The policy's, of every column, measured ones included; None where another source answers."""
+    """Scores of all columns, measured ones included; None for other sources."""
     duration_s: float = 0.0
 
     @property
     def is_late(self) -> bool:
-        """Whether the fallback answers, for a policy that was late or failed."""
+        """Whether the policy was late or failed."""
         return self.source == "fallback"

@@ -1,4 +1,4 @@
-"""An acquisition that knows no truth: columns come in as they are measured, advice comes out.
+"""Acquisitions without ground truth: measured columns come in, advice comes out.
 
     with Advisor(reconstructor, policy) as advisor:
         session = Session(advisor, Scan(n_rows=128, n_cols=128, budget=32, initial=16))
@@ -24,18 +24,18 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from kscout.acquisition.advisor import Advisor, Answer, Question
+from kscout.acquisition.advisor import AdviceRequest, AdviceResponse, Advisor
 from kscout.acquisition.choose import check_chosen, choose_several, draws_columns
 from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.scan import Advice, Scan, Source
 from kscout.acquisition.session_file import (
-    Kept,
-    NotKeptError,
+    NotSavedError,
+    SavedSession,
     damaged,
     matching,
-    read_kept,
+    read_session,
     unit_of,
-    write_kept,
+    write_session,
 )
 from kscout.columns import columns_text, whole_order
 from kscout.config.records import read, to_table
@@ -53,13 +53,13 @@ _LOG = logging.getLogger(__name__)
 
 @final
 class Session:
-    """One slice on its way; to be used by one thread at a time.
+    """The acquisition of one slice, for one thread at a time.
 
     Args:
         advisor: reconstruction and policy, which other sessions may share.
-        scan: what is to be acquired.
-        file: where the session is kept whenever it changes, so that `Session.read` continues it
-            after a crash; none where not given.
+        scan: matrix, start and budget.
+        file: file to which the session is saved whenever it changes, so that `Session.read`
+            continues it after a crash; by default none.
     """
 
     def __init__(self, advisor: Advisor, scan: Scan, *, file: Path | None = None) -> None:
@@ -69,15 +69,15 @@ class Session:
         what = f"a session of {scan.n_coils} coils, {scan.n_rows} rows, {scan.n_cols} columns"
         check_memory(32 * math.prod(shape), advisor.device, what, "measure a smaller matrix")
         self.kspace = torch.zeros(shape, dtype=torch.complex64, device=advisor.device)
-        """As it was measured."""
+        """Measured k-space, zero elsewhere."""
         self._unit: complex = 1
         self.order: list[int] = []
-        """Columns as they were measured."""
+        """Columns in the order of measurement."""
         self.record: list[dict[str, Any]] = []
-        """What was advised: after how many columns, which columns, by what source."""
+        """Advice so far: number of measured columns, advised columns, and source."""
         self._measured: Measurement | None = None
         self._advice: Advice | None = None
-        self._asked: Future[Answer] | None = None
+        self._pending: Future[AdviceResponse] | None = None
         self._is_allowed: list[bool] = scan.allowed().tolist()
         horizon = scan.budget - len(scan.start)
         is_drawn = draws_columns(advisor.policy, is_argmax=scan.argmax)
@@ -111,11 +111,11 @@ class Session:
         columns: SupportsIndex | Sequence[SupportsIndex],
         data: Any,  # noqa: ANN401 - whatever becomes a tensor
     ) -> None:
-        """Take in columns of k-space, in whatever order they were measured.
+        """Add measured columns of k-space, in any order.
 
         Args:
-            columns: one, or several that belong together and cost one reconstruction.
-            data: k-space as `fft2c` makes it: complex, [coil, row] of one column, or
+            columns: one column, or several that cost one reconstruction.
+            data: k-space as `fft2c` returns it: complex, [coil, row] of one column, or
                 [column, coil, row] of several.
         """
         values = torch.as_tensor(data)
@@ -125,62 +125,61 @@ class Session:
         self._check(several, values)
         kspace = self.kspace.clone()
         kspace[0, :, :, several] = values.to(kspace).movedim(0, -1)
-        # What is computed of the older state may still be running, and keeps its own tensors.
+        # A computation for the older state may still run, on its own tensors.
         measured = self._grown(kspace, several)
-        before, asked = (self.kspace, self._measured, self.order, self._advice), self._asked
+        before, pending = (self.kspace, self._measured, self.order, self._advice), self._pending
         self.kspace, self._measured, self.order = kspace, measured, [*self.order, *several]
-        self._advice = self._asked = None
+        self._advice = self._pending = None
         try:
-            self._keep()
-        except NotKeptError:
+            self._save()
+        except NotSavedError:
             self.kspace, self._measured, self.order, self._advice = before
-            self._asked = asked
+            self._pending = pending
             raise
-        if asked is not None:
-            asked.cancel()
+        if pending is not None:
+            pending.cancel()
 
     def advise(self) -> Advice:
-        """Return what to measure next; asked again before anything was measured, the same."""
+        """Return the columns to measure next; repeated calls return the same advice."""
         if self._advice is None:
             begin = time.perf_counter()
             advice = self._advised()
             self._advice = replace(advice, duration_s=time.perf_counter() - begin)
             entry = {"n_measured": self.n_measured, "columns": list(advice.columns)}
             self.record.append({**entry, "source": advice.source})
-            # What was measured is kept; advice that is not is found again.
-            with suppress(NotKeptError):
-                self._keep()
+            # Advice that is not saved is computed again.
+            with suppress(NotSavedError):
+                self._save()
         return self._advice
 
     def image(self) -> Float[Tensor, "row col"]:
-        """Return the reconstruction of what was measured, in its own units.
+        """Return the reconstruction in the units of the measured k-space.
 
-        Those are found from the measurement, as by protocol `blind`, also where a network was
-        trained for `paper`, whose units are the truth's.
+        Brightness is estimated from the measurement, as by protocol `blind`.
         """
-        asked = self._ask()
-        if asked.exception() is None:
-            found = asked.result().found
+        pending = self._submit()
+        if pending.exception() is None:
+            found = pending.result().reconstruction
         else:
-            # What failed may be the policy alone, and an image needs no decision of it.
-            found = self.advisor.reconstruct(self.question()).result()
+            # The policy alone may have failed, and the image does not need it.
+            found = self.advisor.reconstruct(self.request()).result()
         return denormalize(found.image.float(), found.mean, found.std)[0] * abs(self._unit)
 
-    def question(self) -> Question:
-        """Return what an advisor needs to know."""
+    def request(self) -> AdviceRequest:
+        """Return the request for the advisor."""
         if self._measured is None:
             raise ConfigError(
                 f"columns {columns_text(self.missing)} of the start are not measured yet; there is "
                 "no image before they are"
             )
         step = self.n_measured - len(self.scan.start)
-        return Question(self._measured, step, self.scan.budget - self.n_measured)
+        return AdviceRequest(self._measured, step, self.scan.budget - self.n_measured)
 
-    def _ask(self) -> "Future[Answer]":
-        """Ask once for what was measured; what failed is asked again."""
-        if self._asked is None or _has_failed(self._asked):
-            self._asked = self.advisor.ask(self.question())
-        return self._asked
+    def _submit(self) -> "Future[AdviceResponse]":
+        """Submit one request for the measured columns; a failed one is submitted again."""
+        if self._pending is None or _has_failed(self._pending):
+            self._pending = self.advisor.submit(self.request())
+        return self._pending
 
     def _advised(self) -> Advice:
         if self.missing:
@@ -188,20 +187,20 @@ class Session:
         if self.is_done:
             return Advice((), "end")
         n_wanted = min(self.scan.columns_per_step, self.scan.budget - self.n_measured)
-        asked = self._ask()
+        pending = self._submit()
         try:
             # Not `result`: a policy may raise a TimeoutError itself.
-            asked.exception(timeout=self.scan.deadline_s)
+            pending.exception(timeout=self.scan.deadline_s)
         except TimeoutError:
             return self._fallback(n_wanted)
         try:
-            return self._decided(asked.result(), n_wanted)
+            return self._decided(pending.result(), n_wanted)
         except Exception as error:
             if not self.scan.has_fallback:
                 raise
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            told = "the fallback answers after %d columns, as the policy failed: %s"
-            _LOG.warning(told, self.n_measured, reason)
+            message = "the fallback answers after %d columns, as the policy failed: %s"
+            _LOG.warning(message, self.n_measured, reason)
             return self._fallback(n_wanted)
 
     def _fallback(self, n_wanted: int) -> Advice:
@@ -209,9 +208,9 @@ class Session:
         left = [column for column in order if self._is_free(column)]
         return Advice(tuple(left[:n_wanted]), "fallback")
 
-    def _decided(self, answer: Answer, n_wanted: int) -> Advice:
-        # A device would be waited for several times; but draws are those of a simulator there.
-        scores = answer.scores.cpu() if self._uniforms is None else answer.scores
+    def _decided(self, response: AdviceResponse, n_wanted: int) -> Advice:
+        # One transfer instead of several; samples are those of a simulator on the device.
+        scores = response.scores.cpu() if self._uniforms is None else response.scores
         return Advice(self._chosen(scores, n_wanted), "policy", scores[0])
 
     def _chosen(self, scores: Float[Tensor, "1 col"], n_wanted: int) -> tuple[int, ...]:
@@ -227,7 +226,7 @@ class Session:
         return tuple(columns[0].tolist())
 
     def _best(self, scores: list[float], n_wanted: int) -> tuple[int, ...]:
-        """Return what `best_columns` does, one after the other; of one slice ten times as fast."""
+        """Return the result of `best_columns`, ten times as fast for one slice."""
         known = set(self.order)
         free = [x for x in range(len(scores)) if self._is_allowed[x] and x not in known]
         if any(math.isnan(scores[column]) for column in free):
@@ -242,7 +241,7 @@ class Session:
     def _grown(
         self, kspace: Complex[Tensor, "1 coil row col"], columns: list[int]
     ) -> Measurement | None:
-        """Return what is known once columns are in, by the arithmetic of a `Simulator`."""
+        """Return the measurement with more columns, by the arithmetic of a `Simulator`."""
         known, device = [*self.order, *columns], kspace.device
         if not set(self.scan.start) <= set(known):
             return None
@@ -253,7 +252,7 @@ class Session:
             self._unit = unit_of_kspace(keep(kspace[0], is_start))
         kspace = kspace * (1 / self._unit)
         if before is not None and len(columns) == self.scan.columns_per_step == 1:
-            # All columns are transformed, as of a whole slice: the bits are those of `Simulator`.
+            # All columns are transformed, so that the result is bitwise that of `Simulator`.
             column_images = ifft_rows(kspace).transpose(-2, -1).contiguous()
             first = torch.zeros(1, dtype=torch.long, device=device)
             pairs = Pairs(first, torch.tensor(columns, device=device), first)
@@ -267,7 +266,7 @@ class Session:
         return measured if maps is None else replace(measured, maps=maps)
 
     def _check(self, columns: list[int], values: Tensor) -> None:
-        """Refuse what is no complex [column, coil, row] of columns that may be measured."""
+        """Raise an error unless the values are complex [column, coil, row] of free columns."""
         if not columns:
             raise DataError("no column was given; measure 1 or more")
         for at, column in enumerate(columns):
@@ -303,12 +302,12 @@ class Session:
         if column in self.order or column in others:
             raise DataError(f"column {column} was measured already; send every column once")
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         if self.file is not None:
             self.write(self.file)
 
     def write(self, path: Path) -> None:
-        """Write all that `Session.read` needs to go on; the file appears whole."""
+        """Write the session to a file, atomically; `Session.read` continues it."""
         measured, advice = self._measured, self._advice
         scores = None if advice is None else advice.scores
         found = {
@@ -326,52 +325,52 @@ class Session:
             "unit": [self._unit.real, self._unit.imag],
         }
         arrays = {name: x.cpu().numpy() for name, x in found.items() if x is not None}
-        write_kept(path, Kept(facts, arrays))
+        write_session(path, SavedSession(facts, arrays))
 
     @classmethod
     def read(cls, path: Path, advisor: Advisor) -> "Session":
-        """Continue a session from its file, which is kept further.
+        """Continue a session from its file, to which it is saved further on.
 
         Args:
-            path: what `write` wrote, or the session itself where it was given a `file`.
-            advisor: with the same reconstruction and policy as before.
+            path: a file by `write`, or the `file` of a session.
+            advisor: with the same reconstruction and policy.
         """
-        kept = read_kept(path)
-        if kept.facts.get("advisor") != advisor.fingerprint:
+        saved = read_session(path)
+        if saved.facts.get("advisor") != advisor.fingerprint:
             raise DataError(
                 f"{path} is a session of another reconstruction or policy than "
                 f"{type(advisor.reconstructor).__name__} and {type(advisor.policy).__name__} as "
                 "given; continue it with its own"
             )
         try:
-            scan = kept.facts["scan"]
+            scan = saved.facts["scan"]
             # In version 0.2 only a seed let trained policies sample.
             scan = {"argmax": scan.get("seed") is None, **scan}
             session = cls(advisor, read(Scan, scan), file=path)
-            session._restore(kept)
+            session._restore(saved)
         except (KScoutError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
             raise damaged(path, error) from error
         return session
 
-    def _restore(self, kept: Kept) -> None:
+    def _restore(self, saved: SavedSession) -> None:
         arrays = {
-            name: torch.from_numpy(x).to(self.advisor.device) for name, x in kept.arrays.items()
+            name: torch.from_numpy(x).to(self.advisor.device) for name, x in saved.arrays.items()
         }
-        for column in kept.facts["order"]:
+        for column in saved.facts["order"]:
             self._check_column(_number(column), [])
             self.order.append(column)
         if self.n_measured > self.scan.budget:
             raise ValueError("more columns than its budget")
-        self.record = [dict(entry) for entry in kept.facts["record"]]
+        self.record = [dict(entry) for entry in saved.facts["record"]]
         self.kspace = matching(self.kspace, arrays["kspace"])
         if not self.missing:
             mask = torch.zeros(1, self.scan.n_cols, dtype=torch.bool, device=self.advisor.device)
             mask[:, self.order] = True
             maps = matching(self.kspace, arrays["maps"]) if "maps" in arrays else None
             zero_filled = matching(self.kspace, arrays["zero_filled"])
-            self._unit = unit_of(kept)
+            self._unit = unit_of(saved)
             self._measured = Measurement(zero_filled, mask, maps=maps)
-        if kept.facts["is_advised"]:
+        if saved.facts["is_advised"]:
             last = self.record[-1]
             columns = tuple(_number(column) for column in last["columns"])
             if not all(self._is_free(column) for column in columns):
@@ -384,8 +383,8 @@ class Session:
             self._advice = Advice(columns, last["source"], scores)
 
 
-def _has_failed(asked: "Future[Answer]") -> bool:
-    return asked.done() and (asked.cancelled() or asked.exception() is not None)
+def _has_failed(pending: "Future[AdviceResponse]") -> bool:
+    return pending.done() and (pending.cancelled() or pending.exception() is not None)
 
 
 def _number(column: object) -> int:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kscout.acquisition.episode import Trial
+from kscout.acquisition.episode import SimulatedGains
 from kscout.core import Measurement, Observation, Policy, Truth
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
@@ -91,8 +91,8 @@ def _example(policy: Policy, n_rows: int, n_cols: int) -> Observation:
     mask = torch.stack([start, start | outer, start | ~outer])
     image = torch.randn(len(mask), n_rows, n_cols, generator=generator)
     seen = Observation(image=image, mask=mask, step=1)
-    if policy.needs_judge:
-        seen = replace(seen, judge=Trial(ZeroFilled(), "blind"))
+    if policy.needs_gain_estimator:
+        seen = replace(seen, gain_estimator=SimulatedGains(ZeroFilled(), "blind"))
     if policy.needs_measurement:
         kspace = torch.randn(3, 1, n_rows, n_cols, dtype=torch.complex64, generator=generator)
         measured = Measurement.of(kspace, mask)

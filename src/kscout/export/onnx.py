@@ -170,7 +170,7 @@ def export_onnx(
             f"{type(policy).__name__} is an oracle: it uses the ground truth, which no scanner "
             "has; export another policy"
         )
-    if policy is not None and policy.needs_judge:
+    if policy is not None and policy.needs_gain_estimator:
         raise ConfigError(
             f"{type(policy).__name__} reconstructs and scores for every column, which ONNX cannot "
             "represent as a network; export another policy"

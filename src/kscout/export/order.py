@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 
 from kscout.acquisition.choose import best_columns, draws_columns
-from kscout.acquisition.session_file import read_kept
+from kscout.acquisition.session_file import read_session
 from kscout.columns import MOST_COLUMNS, center_columns
 from kscout.compatibility import Use, acquisition_note, warn
 from kscout.core import Policy
@@ -222,7 +222,7 @@ def order_of_evaluation(
 
 def order_of_session(path: Path, *, field_of_view_mm: float | None = None) -> ScanTable:
     """Return the order of a session, from a file of `kscout.acquisition.Session`."""
-    facts = read_kept(path).facts
+    facts = read_session(path).facts
     try:
         n_cols, initial = facts["scan"]["n_cols"], facts["scan"]["initial"]
         if not 0 < n_cols <= MOST_COLUMNS or (isinstance(initial, int) and initial > n_cols):

@@ -90,7 +90,7 @@ class EnsemblePolicy(Policy):
         # A string is a plain setting, which is part of the fingerprint; its name is, too.
         self.told = json.dumps([*map(_in_0_2, self.members)], sort_keys=True)
         self.policies = nn.ModuleList(policies)
-        self.needs_judge = any(policy.needs_judge for policy in policies)
+        self.needs_gain_estimator = any(policy.needs_gain_estimator for policy in policies)
         self.weights = nn.Parameter(torch.zeros(horizon, len(policies)))
         self.constants = nn.Parameter(torch.zeros(horizon))
         with torch.no_grad():
@@ -128,9 +128,9 @@ class EnsemblePolicy(Policy):
         is_left = ~seen.mask[:, order].all(dim=1)
         is_first = is_left & (seen.for_each(seen.step) < len(self.order))
         # Members that try columns run only if they matter; others cost less than the test for it.
-        if self.needs_judge and bool(is_first.all()):
+        if self.needs_gain_estimator and bool(is_first.all()):
             return self.along_order(seen)
-        if self.needs_judge and not bool(is_first.any()):
+        if self.needs_gain_estimator and not bool(is_first.any()):
             return self.weighted_sum(seen)
         return torch.where(is_first[:, None], self.along_order(seen), self.weighted_sum(seen))
 

@@ -7,9 +7,9 @@ the ground truth; the column with the highest mean gain (1/n) sum_i gain(c; x_i)
 exact samples this is the best policy with a look-ahead of one column.
 
 The sampler does not depend on reconstruction and metric, which are supplied at run time
-(`Observation.judge`), so the same weights work with all of them. Images are real, as in stores
-of images: their k-space satisfies y[-k] = conj(y[k]), so each measured column also determines the
-opposite one.
+(`Observation.gain_estimator`), so the same weights work with all of them. Images are real, as in
+datasets of images: their k-space satisfies y[-k] = conj(y[k]), so each measured column also
+determines the opposite one.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class PosteriorPolicy(Policy):
 
     is_stochastic = False
     needs_measurement = True
-    needs_judge = True
+    needs_gain_estimator = True
     serves_any_size = True
     changeable = ("n_draws", "n_first", "n_best")
     gain_units: Sequence[float] = (1.0,)
@@ -91,11 +91,10 @@ class PosteriorPolicy(Policy):
 
     @torch.no_grad()
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        if seen.judge is None or seen.zero_filled is None:
+        if seen.gain_estimator is None or seen.zero_filled is None:
             raise ConfigError(
-                "a posterior sampler tries columns, and the observation has no reconstruction "
-                "(judge) or no zero_filled; run it through kscout's acquisition, which provides "
-                "both to policies that set needs_judge"
+                "a posterior sampler needs gain_estimator and zero_filled in the observation; run "
+                "it through kscout's acquisition, which provides both"
             )
         scores = torch.zeros(seen.mask.shape, device=seen.mask.device)
         n_left = int((~seen.mask).sum(dim=-1).max())
@@ -126,11 +125,11 @@ class PosteriorPolicy(Policy):
         seen: Observation,
     ) -> Float[Tensor, "batch draw candidate"]:
         """Return the gains of columns on posterior samples."""
-        assert seen.judge is not None
+        assert seen.gain_estimator is not None
         n_draws = images.shape[1]
         mask, columns = (x.repeat_interleave(n_draws, dim=0) for x in (seen.mask, columns))
         truth = self.as_slices(images.flatten(0, 1))
-        return seen.judge.gains(truth, mask, columns).unflatten(0, (-1, n_draws))
+        return seen.gain_estimator.gains(truth, mask, columns).unflatten(0, (-1, n_draws))
 
     def draw(
         self,

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 
 from kscout import __version__
 from kscout.acquisition import Scan
-from kscout.acquisition.session_file import NotKeptError
+from kscout.acquisition.session_file import NotSavedError
 from kscout.errors import DataError, KScoutError
 from kscout.serve.connections import NO_HANDLES, log_once_per_minute
 from kscout.serve.counts import MOST_THREADS, Counts, reply
@@ -267,7 +267,7 @@ def _png(image: Any) -> bytes:  # noqa: ANN401 - an array
 
 _STATUS: dict[type[KScoutError], int] = {
     **{NoSessionError: 404, NotYetError: 409, TooManyError: 429, OutsideError: 403},
-    NotKeptError: 507,
+    NotSavedError: 507,
 }
 
 

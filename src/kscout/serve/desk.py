@@ -13,8 +13,8 @@ from typing import final
 import torch
 
 from kscout.acquisition import Advisor, Scan, Session
-from kscout.acquisition.rehearsal import rehearse
-from kscout.acquisition.session_file import NotKeptError, read_kept
+from kscout.acquisition.session_file import NotSavedError, read_session
+from kscout.acquisition.warm_up import warm_up
 from kscout.config.records import read
 from kscout.core import Policy, Reconstructor
 from kscout.errors import KScoutError, RunError
@@ -147,7 +147,7 @@ class Desk:
         try:
             if session.file is not None:
                 session.write(session.file)
-        except NotKeptError:
+        except NotSavedError:
             self.close(name)
             raise
         return name
@@ -187,7 +187,7 @@ class Desk:
             if not _NAME.fullmatch(file.stem):
                 continue
             try:
-                scan = read(Scan, read_kept(file).facts.get("scan"))
+                scan = read(Scan, read_session(file).facts.get("scan"))
                 self._check_room(scan)
                 self._prepare(scan)
                 session = Session.read(file, self._advisors[_key(scan)])
@@ -240,7 +240,7 @@ class Desk:
             made = self._make(scan)
             with self._lock:
                 self._advisors[_key(scan)] = made
-            rehearse(made, scan)
+            warm_up(made, scan)
 
     def _close_idle(self) -> None:
         begin = self._now() - self.limits.idle_s
@@ -262,7 +262,7 @@ def _write_last(session: Session) -> None:
     try:
         if session.file is not None:
             session.write(session.file)
-    except NotKeptError as error:
+    except NotSavedError as error:
         _LOG.warning("session %s stays as it was written before: %s", session.file, error)
 
 

@@ -211,7 +211,7 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
         raise ConfigError(
             f"{method} would change the members of an ensemble; train it with --method ensemble"
         )
-    if policy.needs_judge and method in _BY_SCORES:
+    if policy.needs_gain_estimator and method in _BY_SCORES:
         raise ConfigError(
             f"policy {config.policy.name!r} tries columns, so its scores have no gradients with "
             "respect to its weights; train it with --method posterior"

@@ -1,4 +1,4 @@
-"""Capture the graphs of an advisor before a session needs them."""
+"""Capture the CUDA graphs of an advisor before a session needs them."""
 
 import torch
 
@@ -7,8 +7,8 @@ from kscout.acquisition.scan import Scan
 from kscout.acquisition.session import Session
 
 
-def rehearse(advisor: Advisor, scan: Scan) -> None:
-    """Let an advisor that captures graphs compute the first two decisions of a scan of ones."""
+def warm_up(advisor: Advisor, scan: Scan) -> None:
+    """Let an advisor with graphs compute the first two decisions of a scan of ones."""
 
     def work() -> None:
         session = Session(advisor, scan)
@@ -17,6 +17,6 @@ def rehearse(advisor: Advisor, scan: Scan) -> None:
         n_more = min(scan.columns_per_step, scan.budget - len(scan.start))
         for columns in (scan.start, left[:n_more]):
             session.measure(columns, torch.ones(len(columns), scan.n_coils, scan.n_rows) + 0j)
-            advisor.answer([session.question()])
+            advisor.respond([session.request()])
 
-    advisor.rehearse(work)
+    advisor.warm_up(work)
