@@ -18,8 +18,11 @@ from kscout.errors import ConfigError
 from kscout.evaluation.frames import data_frame
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.prepare import PolicySource, labeled_policies, prepare
-from kscout.figures.curves import draw_ssim_by_step
+from kscout.exports import lazily
 from kscout.figures.series import Curve
+
+with lazily():
+    from kscout.figures.curves import draw_ssim_by_step
 
 
 @final
@@ -51,11 +54,10 @@ class Acquisitions:
 
         Step 0 is the start, which acquires no column.
         """
-        found = self.trajectory
-        n_slices, n_trajectories, n_moments = found.ssim.shape
-        shape = (n_slices, n_trajectories, n_moments)
+        trajectory = self.trajectory
+        shape = tuple(trajectory.ssim.shape)
         columns = torch.full(shape, NOT_ACQUIRED)
-        columns[..., 1:] = found.columns.cpu()
+        columns[..., 1:] = trajectory.columns.cpu()
         rows, trajectories, steps = (x.ravel() for x in np.indices(shape))
         return data_frame(
             {
@@ -65,9 +67,9 @@ class Acquisitions:
                 "trajectory": trajectories,
                 "step": steps,
                 "column": columns.numpy().ravel(),
-                "ssim": found.ssim.cpu().numpy().ravel(),
-                "psnr": found.psnr.cpu().numpy().ravel(),
-                "nmse": found.nmse.cpu().numpy().ravel(),
+                "ssim": trajectory.ssim.cpu().numpy().ravel(),
+                "psnr": trajectory.psnr.cpu().numpy().ravel(),
+                "nmse": trajectory.nmse.cpu().numpy().ravel(),
             }
         )
 

@@ -48,9 +48,12 @@ from kscout.evaluation.summaries.summary import (
     read_summary,
     write_summary,
 )
-from kscout.figures.curves import draw_ssim_by_step
+from kscout.exports import lazily
 from kscout.files import check_free_of, check_replaceable, locked
 from kscout.weights import fingerprint
+
+with lazily():
+    from kscout.figures.curves import draw_ssim_by_step
 
 
 @final

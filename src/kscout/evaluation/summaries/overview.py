@@ -49,8 +49,8 @@ def _overview_cell(summary: Summary, name: str) -> Measured | None:
 
 def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
     """Return the scores of every policy by step."""
-    means = {one.policy: np.array(one.by_step[metric].mean) for one in summary.ranked}
+    moments = np.array(summary.moments, float)
     return [
-        Curve(one.policy, np.array(summary.moments, float), mean, is_oracle=one.is_oracle)
-        for one, mean in zip(summary.ranked, means.values(), strict=True)
+        Curve(x.policy, moments, np.array(x.by_step[metric].mean), is_oracle=x.is_oracle)
+        for x in summary.ranked
     ]
