@@ -48,7 +48,9 @@ def test_sessions_that_wait_together_get_the_scores_of_one_alone(batch: SliceBat
         for request, answer in zip(requests, together, strict=True):
             (alone,) = advisor.respond([request])
             torch.testing.assert_close(answer.scores, alone.scores, atol=1e-5, rtol=0)
-            torch.testing.assert_close(answer.reconstruction.image, alone.reconstruction.image, atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                answer.reconstruction.image, alone.reconstruction.image, atol=1e-5, rtol=0
+            )
 
 
 class FakeGraph:
