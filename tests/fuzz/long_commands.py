@@ -16,7 +16,7 @@ JOINT = [
     *("train", "joint", "--data", "store", "--out", "joined", "--method", "dense", "--policy"),
     *("conv", "--set", "policy.n_hidden=4", "--set", "policy.n_channels=2"),
     *("--set", "policy.n_blocks=2", "--n-initial", "2", "--steps", "3", "--updates", "2"),
-    *("--epochs", "1", "--batch-size", "4", "--device", "cpu", "--set", "training.n_pool=8"),
+    *("--checkpoints", "1", "--batch-size", "4", "--device", "cpu", "--set", "training.n_pool=8"),
     *("--set", "reconstructor.n_channels=2", "--set", "reconstructor.n_pools=1"),
     *("--set", "training.sampler_every=2", "--set", "training.sampler_batch=3"),
     *("--set", "training.convolution=onednn"),

@@ -15,6 +15,7 @@ from fuzz.damage import NUMBERS, WORDS
 LONG = {
     "--epochs",
     "--updates",
+    "--checkpoints",
     "--watch",
     "--use",
     "--help",
@@ -23,7 +24,7 @@ LONG = {
     "--slurm",
 }
 """Options that ask for long work or another machine, which is no fault, or for none."""
-LONG_SETTINGS = {"n_epochs", "n_updates"}
+LONG_SETTINGS = {"n_checkpoints", "n_epochs", "n_updates"}
 _MOST_EPOCHS = 2
 
 
