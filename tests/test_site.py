@@ -105,6 +105,14 @@ def test_the_python_reference_has_what_documents_may_import() -> None:
     assert all(members_of(room) for room in ROOMS)
 
 
+def test_no_public_name_is_also_a_module_of_its_package() -> None:
+    """Else the Python reference shows the module."""
+    for room in ROOMS:
+        folder = ROOT / "src" / room.replace(".", "/")
+        modules = {path.stem for path in folder.glob("*.py")} if folder.is_dir() else set()
+        assert not modules & set(members_of(room)), room
+
+
 def test_every_drawing_has_its_place() -> None:
     texts = [page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md")]
     assert {name for text in texts for name, _ in MARKER.findall(text)} == set(DRAWINGS)

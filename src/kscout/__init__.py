@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kscout.contracts import check_reconstructor as check_reconstructor
     from kscout.data.generate import make_store as make_store
     from kscout.data.store import Store as Store
-    from kscout.evaluation.acquire import acquire as acquire
+    from kscout.evaluation.acquired import acquire as acquire
     from kscout.evaluation.compare import evaluate as evaluate
     from kscout.names import use as use
     from kscout.runs import read_run as read_run
@@ -43,7 +43,7 @@ _MODULES = {f"kscout.{room}": room for room in _ROOMS.split()}
 _MODULES |= {
     "kscout.data.store": "Store",
     "kscout.contracts": "check_policy check_reconstructor",
-    "kscout.evaluation.acquire": "acquire",
+    "kscout.evaluation.acquired": "acquire",
     "kscout.evaluation.compare": "evaluate",
     "kscout.data.generate": "make_store",
     "kscout.runs": "read_run",

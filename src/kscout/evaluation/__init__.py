@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
-    from kscout.evaluation.acquire import Acquisitions as Acquisitions
-    from kscout.evaluation.acquire import acquire as acquire
+    from kscout.evaluation.acquired import Acquisitions as Acquisitions
+    from kscout.evaluation.acquired import acquire as acquire
     from kscout.evaluation.analyses import Analysis as Analysis
     from kscout.evaluation.analyses import PolicyAnalysis as PolicyAnalysis
     from kscout.evaluation.analyses import run_analysis as run_analysis
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "kscout.evaluation.running.trajectories": "AcquisitionPlan",
     "kscout.evaluation.analyses": "Analysis PolicyAnalysis run_analysis",
-    "kscout.evaluation.acquire": "Acquisitions acquire",
+    "kscout.evaluation.acquired": "Acquisitions acquire",
     "kscout.evaluation.compare": "Evaluation compare_policies evaluate",
     "kscout.evaluation.request": "EvaluationSetting",
     "kscout.evaluation.running.prepare": "Prepared open_policies",
