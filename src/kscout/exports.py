@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -30,6 +31,9 @@ def on_first_use(
     return get, public.copy, public
 
 
+_LOCK = threading.RLock()
+
+
 @contextmanager
 def lazily() -> Iterator[None]:
     """Postpone the imports of a `with` block at the top of a module to their first use.
@@ -37,7 +41,7 @@ def lazily() -> Iterator[None]:
     The names stand for classes, functions and modules, also in annotations, `isinstance` and
     `issubclass`. Constants are read through their module.
     """
-    importer, real = sys._getframe(2).f_globals, builtins.__import__
+    importer = sys._getframe(2).f_globals
 
     def postponed(
         name: str,
@@ -52,11 +56,13 @@ def lazily() -> Iterator[None]:
             return _stand_in(name)
         return SimpleNamespace(**{part: _stand_in(name, part) for part in fromlist})
 
-    builtins.__import__ = postponed
-    try:
-        yield
-    finally:
-        builtins.__import__ = real
+    with _LOCK:
+        real = builtins.__import__
+        builtins.__import__ = postponed
+        try:
+            yield
+        finally:
+            builtins.__import__ = real
 
 
 def _stand_in(module: str, name: str = "") -> type:

@@ -78,7 +78,7 @@ class EvaluationSetting(EvaluationRequest):
         check(self)
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds {list(self.seeds)} name one twice; give each once")
-        for one, other in (("n_initial", "initial"), ("steps", "budget")):
-            if None not in (getattr(self, one), getattr(self, other)):
-                flags = f"--{one.replace('_', '-')} or --{other}"
+        for count, columns in (("n_initial", "initial"), ("steps", "budget")):
+            if None not in (getattr(self, count), getattr(self, columns)):
+                flags = f"--{count.replace('_', '-')} or --{columns}"
                 raise ConfigError(f"an evaluation takes either {flags}; give one of them")

@@ -72,7 +72,7 @@ class Masks(Analysis[MaskRow]):
         labels = folder_labels([Path(x).resolve() for x in sources])
         for path, label in labels.items():
             summary = read_summary(path)
-            n_seeds = {one.policy: one.n_seeds for one in summary.policies}
+            n_seeds = {x.policy: x.n_seeds for x in summary.policies}
             for orders in read_orders(path, summary):
                 words = [*([label] if len(labels) > 1 else []), orders.policy]
                 words += [f"seed{orders.seed}"] if n_seeds[orders.policy] > 1 else []
