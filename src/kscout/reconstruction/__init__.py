@@ -8,7 +8,7 @@ import torch
 from kscout import names
 from kscout.core import Reconstructor
 from kscout.reconstruction.checkpoints import is_learnable, load_reconstructor
-from kscout.reconstruction.wrap import wrap
+from kscout.reconstruction.wrapped import wrap
 from kscout.weights import save_component
 
 RECONSTRUCTORS: dict[str, type[Reconstructor]] = {
