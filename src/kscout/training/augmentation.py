@@ -1,4 +1,4 @@
-"""Variations of slices that cost no reading: mirrored, zoomed, of another matrix."""
+"""Augmentation of slices: mirroring, zoom, other matrix sizes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from kscout.physics.fourier import fft2c, frequencies, ifft2c, opposite
 from kscout.physics.normalization import denormalize, magnitude, normalize
 
 N_VARIED = 2
-"""Numbers that decide whether a slice is mirrored, and its zoom."""
+"""Random numbers of a slice: whether it is mirrored, and its zoom."""
 
 
 def varied(
@@ -45,18 +45,18 @@ def is_flipped(
 
 
 def _factors(numbers: Float[Tensor, " slice"], zoom: float) -> Float[Tensor, " slice"]:
-    """Return one for half of the slices: others have lost some of their noise and edges."""
+    """Return zoom factors; half of them are 1, because zoomed slices lose noise and edges."""
     return torch.where(numbers < 0.5, torch.ones_like(numbers), zoom ** (4 * numbers - 3))
 
 
 def check_varied(training: VariedSlices, kind: str) -> None:
-    """Refuse to magnify what are no images."""
+    """Raise an error for a zoom of k-space."""
     if training.zoom > 1 and kind != IMAGES.name:
         raise ConfigError(f"training.zoom is for images, the store holds {kind}; leave it out")
 
 
 def mirrored(batch: SliceBatch, is_mirrored: Bool[Tensor, " slice"]) -> SliceBatch:
-    """Return slices of which some are mirrored left to right, at the pixel of the center."""
+    """Return slices of which some are mirrored left to right, about the center pixel."""
     n_cols, device = batch.n_cols, batch.kspace.device
     opposites, own = opposite(n_cols, device), torch.arange(n_cols, device=device)
     columns = torch.where(is_mirrored[:, None], opposites, own)
@@ -70,7 +70,7 @@ def mirrored(batch: SliceBatch, is_mirrored: Bool[Tensor, " slice"]) -> SliceBat
 
 
 def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
-    """Return slices of real images magnified about their center; what is outside is dark.
+    """Return slices of real images magnified about their center; the outside is zero.
 
     A reduced slice is what a scanner with a larger field of view shows: what is finer than its
     pixels is left out before, as it would fold in.
@@ -94,7 +94,7 @@ def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
 def _places(
     n_rows: int, n_cols: int, device: torch.device
 ) -> tuple[Float[Tensor, "row col"], Float[Tensor, "row col"]]:
-    """Return where pixels lie in fields of view from the center; columns of k-space likewise."""
+    """Return coordinates of pixels, in fields of view from the center."""
     rows, cols = (frequencies(n, device) / n for n in (n_rows, n_cols))
     y, x = torch.meshgrid(rows, cols, indexing="ij")
     return y, x
@@ -105,7 +105,7 @@ def _sampled(
     at_y: Float[Tensor, "slice row col"],
     at_x: Float[Tensor, "slice row col"],
 ) -> Float[Tensor, "slice 1 row col"]:
-    """Return real images at places in fields of view from the center.
+    """Return real images interpolated at coordinates in fields of view from the center.
 
     They are first interpolated exactly, by zeros around k-space, to twice the points: at their own
     points cubic interpolation would dim the outer columns.
@@ -121,7 +121,7 @@ def _sampled(
 
 
 def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:
-    """Return slices of images with fewer columns, and rows in proportion, of one field of view.
+    """Return slices downsampled to fewer columns, and rows in proportion, with equal field of view.
 
     They are what a scanner measures that leaves out the outer part of k-space. With as many
     columns as before they stay as they are.
@@ -136,7 +136,7 @@ def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:
 
 
 def coarser_slices(slices: SliceSet, n_cols: int) -> SliceSet:
-    """Return slices with fewer columns, scored with the range of the volumes they were made of."""
+    """Return downsampled slices, with the data range of the original volumes."""
     if n_cols == slices.n_cols:
         return slices
     batch = coarser(slices.batch(torch.arange(len(slices))), n_cols)
@@ -147,12 +147,12 @@ def coarser_slices(slices: SliceSet, n_cols: int) -> SliceSet:
 
 
 def _central(whole: int, n: int) -> slice:
-    """Return where the n central ones of so many lie."""
+    """Return the slice of the n central entries."""
     return slice(whole // 2 - n // 2, whole // 2 - n // 2 + n)
 
 
 def check_sizes(sizes: Sequence[int], kind: str, n_cols: int) -> None:
-    """Refuse to make slices coarser where that cannot be.
+    """Raise an error if slices cannot be downsampled to these sizes.
 
     Args:
         sizes: columns that are asked for; none at all is right anywhere.

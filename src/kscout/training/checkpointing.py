@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill at any moment: the old one stays until the new one is whole."""
+"""Checkpoints, replaced atomically: a kill at any moment leaves the old or the new one."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,27 +13,27 @@ from kscout.pickles import load_tensors
 
 
 class Checkpoint(TypedDict):
-    """The state of a training after a whole epoch."""
+    """The saved state of a training."""
 
     epoch: int
-    """Epochs done."""
+    """Number of completed epochs."""
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     facts: dict[str, Any]
-    """What else the training carries from epoch to epoch: numbers, strings, tensors."""
+    """Further state: numbers, strings, tensors."""
 
 
 def checkpoint_of(
     epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer, facts: Mapping[str, Any]
 ) -> Checkpoint:
-    """Return the state to save; it shares memory with the model."""
+    """Return the state to save, which shares memory with the model."""
     return Checkpoint(
         epoch=epoch, model=model.state_dict(), optimizer=optimizer.state_dict(), facts=dict(facts)
     )
 
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put a saved state into a model and its optimizer, on whichever device they are."""
+    """Restore a model and its optimizer, on their device."""
     try:
         model.load_state_dict(checkpoint["model"])
         optimizer.load_state_dict(checkpoint["optimizer"])
@@ -46,7 +46,7 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
 
 
 def best_of(checkpoint: Checkpoint) -> tuple[int, float]:
-    """Return the best epoch so far and its validation."""
+    """Return the best epoch so far and its validation SSIM."""
     epoch, ssim = (checkpoint["facts"].get(name) for name in ("best_epoch", "best_ssim"))
     if isinstance(epoch, int) and isinstance(ssim, float):
         return epoch, ssim
@@ -57,7 +57,7 @@ def best_of(checkpoint: Checkpoint) -> tuple[int, float]:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint whole; until then the one before it stays."""
+    """Write a checkpoint atomically."""
     try:
         with written_whole(path) as aside:
             torch.save(dict(checkpoint), aside)
@@ -70,7 +70,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Read a checkpoint to the CPU without running code from it; None where there is none."""
+    """Read a checkpoint to the CPU, without executing code from it; None if there is none."""
     if not path.exists():
         return None
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Which convolution to use: chosen by rule, recorded, and kept for the rest of a run.
+"""The convolution backend: selected by rule, recorded, and fixed for the rest of a run.
 
 The backends differ in the last bits, so a run stays with one, and `auto` never asks a clock: the
 same seed gives the same result on the same machine. Milliseconds of a 16-channel U-Net on 16
@@ -31,12 +31,12 @@ _ARM = ("aarch64", "arm64")
 @final
 @dataclass(frozen=True)
 class Backend:
-    """One way to compute convolutions."""
+    """A way to compute convolutions."""
 
     uses_onednn: bool
     channels_last: bool
     compiled: bool = False
-    """Whether the project's own kernels run where they exist; torch's do elsewhere."""
+    """Whether the kernels of kscout are used if they exist; otherwise torch's are."""
 
 
 BACKENDS: dict[str, Backend] = {
@@ -46,7 +46,7 @@ BACKENDS: dict[str, Backend] = {
     "native-last": Backend(uses_onednn=False, channels_last=True),
     "compiled": Backend(uses_onednn=True, channels_last=True, compiled=True),
 }
-"""By name; on CUDA only the layout matters."""
+"""Backends by name; on CUDA only the layout matters."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 
 FAULTS = ".faults"
-"""Folder in that of a run that keeps what processes under torchrun said last."""
+"""Folder in a run for the last messages of processes under torchrun."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def process_group(device: str = "auto", *, faults: Path | None = None) -> Iterat
 
 
 def refuse_processes(what: str) -> None:
-    """Refuse to do alone in each process what only one of them can do."""
+    """Raise an error under torchrun, for work that runs in one process."""
     n_started = int(os.environ.get("WORLD_SIZE", "1"))
     if "TORCHELASTIC_RUN_ID" in os.environ and n_started > 1:
         raise ConfigError(
@@ -76,7 +76,7 @@ def _joined(chosen: torch.device) -> Iterator[torch.device]:
 
 @contextmanager
 def last_words(folder: Path) -> Iterator[None]:
-    """Keep what this process says when it dies: its failure, or where it was at a signal.
+    """Write the traceback of a failure, or the position at a signal, to a file.
 
     A signal may come from gloo or NCCL themselves, which abort, or from torchrun, which ends the
     others when one is gone. A process that ends well, or with a sentence, leaves nothing.
@@ -107,7 +107,7 @@ def last_words(folder: Path) -> Iterator[None]:
 
 
 def _meet(device: torch.device) -> None:
-    """Wait for all processes; unlike `barrier`, this needs no guess of the device."""
+    """Wait for all processes; unlike `barrier`, this does not guess the device."""
     dist.all_reduce(torch.zeros(1, device=device))
 
 
@@ -122,7 +122,7 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Say whether this process writes files and talks to the user."""
+    """Return whether this process writes files and messages."""
     return rank() == 0
 
 
@@ -162,7 +162,7 @@ def sum_over_processes(value: Tensor) -> Tensor:
 
 
 def from_main(value: Value) -> Value:
-    """Return the main process's value in every process; a failure there must be sent as one."""
+    """Return the value of the main process in all processes."""
     if n_processes() == 1:
         return value
     box: list[Value] = [value]

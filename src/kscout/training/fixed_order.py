@@ -1,4 +1,4 @@
-"""Choose a fixed order of columns greedily on data: the bar that adaptive policies must clear.
+"""Fit a fixed order of columns greedily on data: the baseline of adaptive policies.
 
 Each step tries columns on slices and keeps the one with the highest mean SSIM. With all slices and
 columns on the evaluated split this is the paper's NA oracle; on training data, with batches of
@@ -26,13 +26,13 @@ from kscout.randomness import keyed_generator
 @final
 @dataclass(frozen=True)
 class FixedOrderResult:
-    """An order of columns and what was measured while it was chosen."""
+    """A fitted order of columns, with the scores and gains of its steps."""
 
     order: list[int]
     mean_scores: list[float]
-    """Mean SSIM at the start and after each column, over the slices tried at that step."""
+    """Mean SSIM at the start and after each column, over the slices of that step."""
     gains: Float[Tensor, "step col"]
-    """Mean gain in SSIM of each column tried; not a number where a column was not tried."""
+    """Mean gain in SSIM of each candidate; NaN for other columns."""
 
 
 def fit_fixed_order(
@@ -99,7 +99,7 @@ def fit_fixed_order(
 @final
 @dataclass(frozen=True)
 class _Trial:
-    """Scores candidate columns over slices, all of which have the same columns measured."""
+    """Scores candidate columns on slices with equal measured columns."""
 
     slices: SliceSet
     reconstructor: Reconstructor
@@ -110,7 +110,7 @@ class _Trial:
     device: torch.device | str
 
     def columns_left(self, order: list[int]) -> Int[Tensor, " n"]:
-        """Return the columns that some slice can still measure, lowest first."""
+        """Return the columns that are free in some slice, lowest first."""
         left = (self.slices.selectable.cpu() & ~self.start).any(dim=0)
         left[order] = False
         return left.nonzero()[:, 0]
@@ -118,7 +118,7 @@ class _Trial:
     def mean_scores(
         self, rows: Int[Tensor, " n"], order: list[int], candidates: Int[Tensor, " candidate"]
     ) -> tuple[float, Float64[Tensor, " candidate"]]:
-        """Return mean SSIM after the order so far, and after each candidate besides."""
+        """Return mean SSIM after the present order, and after each candidate in addition."""
         before, after = 0.0, torch.zeros(len(candidates), dtype=torch.float64)
         for part in rows.split(self.batch_size):
             now, then = self._scores(part, order, candidates)
@@ -147,7 +147,7 @@ class _Trial:
 def _draw(
     population: Int[Tensor, " n"], n_draws: int | None, seed: int, purpose: str, step: int
 ) -> Int[Tensor, " m"]:
-    """Draw without replacement and sort, so that the lowest column comes first."""
+    """Sample without replacement; the result is sorted."""
     if n_draws is None or n_draws >= len(population):
         return population
     generator = keyed_generator("fixed order", purpose, seed, step)

@@ -19,7 +19,7 @@ parameters; it never waits for the device."""
 
 @final
 class EagerGradients:
-    """Leaves the gradients of a batch in the parameters and returns its losses."""
+    """Computes the gradients of a batch into the parameters and returns its losses."""
 
     def __init__(self, backward: Backward, parameters: Iterable[nn.Parameter]) -> None:
         self.backward = backward
@@ -33,7 +33,7 @@ class EagerGradients:
 
 @final
 class GraphedGradients:
-    """The same for batches like an example, as a CUDA graph; other shapes run eagerly.
+    """The same as a CUDA graph, for batches with the shapes of an example; others run eagerly.
 
     Args:
         backward: must read its data from memory that stays in place.
@@ -63,7 +63,7 @@ class GraphedGradients:
 
 
 def take_step(optimizer: Optimizer, rate: float) -> None:
-    """Take an optimizer step of this size, and clear the gradients."""
+    """Take an optimizer step with this learning rate, and clear the gradients."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()

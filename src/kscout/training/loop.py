@@ -1,4 +1,4 @@
-"""Epoch by epoch: train, validate, write. One loop for everything that is trained."""
+"""The training loop: steps, validation, records and checkpoints of every training."""
 
 import math
 import signal
@@ -263,7 +263,7 @@ def deferred_signals() -> Iterator[None]:
 
 
 def n_steps_of(n_slices: int, batch_size: int) -> int:
-    """Return the optimizer steps of an epoch; refuse batches that leave a process without work."""
+    """Return the optimizer steps of an epoch; a batch smaller than the processes is an error."""
     if batch_size < n_processes():
         raise ConfigError(
             f"a batch of {batch_size} cannot be shared by {n_processes()} processes; "
@@ -281,7 +281,7 @@ def opened_run(
     *,
     note: str | None = None,
 ) -> Iterator[Run | None]:
-    """Open a run folder, new or to go on with, in the main process; others get None.
+    """Open a new or resumed run folder in the main process; others get None.
 
     Args:
         out: the folder.
@@ -306,7 +306,7 @@ def opened_run(
 
 
 def _check_kept(config: Config, out: Path) -> None:
-    """Refuse a new run that is asked to keep epochs which never come."""
+    """Raise an error if a new run keeps epochs beyond its last one."""
     training = config.training
     never = [epoch for epoch in training.keep_epochs if not 1 <= epoch <= training.n_epochs]
     # By default the paper's epochs are kept, of those that a shorter training has.
@@ -321,7 +321,7 @@ def _check_kept(config: Config, out: Path) -> None:
 def fixed_convolution(
     runs: Sequence[Run], wanted: str, device: torch.device, *, trains: bool
 ) -> str:
-    """Return the convolution backend of runs: the recorded one, else the wanted one, recorded now.
+    """Return the convolution backend of runs: the recorded one, else the chosen one, then recorded.
 
     Args:
         runs: those of the main process; no others have any.

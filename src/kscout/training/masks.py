@@ -1,4 +1,4 @@
-"""Random column masks under which reconstructors learn (arXiv 2010.16262, after 1811.08839).
+"""Random column masks for training reconstructors (arXiv 2010.16262, after 1811.08839).
 
 Each slice draws one pair of acceleration and center fraction. The center is always measured, any
 other column with the probability that makes the expected number of columns N / acceleration.
@@ -18,7 +18,7 @@ from kscout.randomness import keyed_generator
 
 @final
 class MaskDistribution:
-    """Pairs of acceleration and center fraction, as masks of one number of columns."""
+    """A distribution of masks, given by pairs of acceleration and center fraction."""
 
     def __init__(
         self, n_cols: int, accelerations: Sequence[float], center_fractions: Sequence[float]
@@ -35,14 +35,14 @@ class MaskDistribution:
         )
 
     def draw(self, n_slices: int, *key: int | str) -> Bool[Tensor, "slice col"]:
-        """Draw one mask for each slice of a data set, depending on the key alone."""
+        """Sample one mask for each slice of a dataset; the key determines them."""
         generator = keyed_generator(*key)
         pair = torch.randint(len(self.probabilities), (n_slices,), generator=generator)
         uniform = torch.rand(n_slices, self.n_cols, dtype=torch.float64, generator=generator)
         return (uniform < self.probabilities[pair, None]) | self.centers[pair]
 
     def of_volume(self, volume: str) -> Bool[Tensor, " col"]:
-        """Return the mask of a volume in validation: its name's characters are the seed."""
+        """Return the validation mask of a volume, whose name is the seed."""
         # NumPy's legacy generator, because the reference's masks come from it.
         random = np.random.RandomState(tuple(map(ord, volume)))
         pair = int(random.randint(0, len(self.probabilities)))
@@ -50,6 +50,6 @@ class MaskDistribution:
         return (uniform < self.probabilities[pair]) | self.centers[pair]
 
     def of_volumes(self, volumes: Sequence[str]) -> Bool[Tensor, "slice col"]:
-        """Return the validation masks of slices, given the volume of each."""
+        """Return the validation masks of slices from their volumes."""
         masks = {volume: self.of_volume(volume) for volume in dict.fromkeys(volumes)}
         return torch.stack([masks[volume] for volume in volumes])

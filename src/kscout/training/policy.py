@@ -147,7 +147,7 @@ def final_scores(
     slices: SliceSet,
     config: PolicyConfig | JointConfig,
 ) -> dict[str, float]:
-    """Return means at the end of one trajectory per held-out slice, always the same draws.
+    """Return mean final scores of one trajectory per held-out slice, with fixed random numbers.
 
     The training's metric first, then SSIM.
     """
@@ -197,13 +197,13 @@ def _save(
 
 
 def _several(config: PolicyConfig | JointConfig) -> dict[str, list[int]]:
-    """Return matrix sizes, starts and budgets where the training has several."""
+    """Return matrix sizes, starts and budgets, if the training has several."""
     drawn = {name: getattr(config.training, name, ()) for name in ("sizes", "starts", "horizons")}
     return {name: list(values) for name, values in drawn.items() if values}
 
 
 def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
-    """Build the policy to train, with its initial weights; refuse one that cannot be."""
+    """Build the policy to train, with its initial weights."""
     policy = make_policy(config.policy, seed=config.training.seed, **_sizes(config, slices))
     _check_trainable(config.policy.name, policy)
     method = config.training.method
@@ -220,7 +220,7 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
 
 
 def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, Any]:
-    """Return what a policy may need to know of images and acquisition."""
+    """Return arguments of a policy that follow from images and acquisition."""
     n_initial, horizon = config.spanned
     n_rows, n_cols = slices.shape[1:]
     own = {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
@@ -249,7 +249,7 @@ def _protocol_note(
 
 
 def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]) -> None:
-    """Refuse a budget that some slice cannot meet; warn where settings were made for other data."""
+    """Raise an error for a budget beyond some slice; warn of settings for other data."""
     setting = config.acquisition
     for split in splits:
         if config.training.protocol is not None:
@@ -275,7 +275,7 @@ def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:
 
 
 def _check_span(config: PolicyConfig | JointConfig, split: SliceSet) -> None:
-    """Refuse starts and budgets of the training that some slice cannot meet."""
+    """Raise an error for starts and budgets beyond the columns of some slice."""
     n_initial, horizon = config.spanned
     if (n_initial, horizon) != (config.acquisition.n_initial, config.acquisition.horizon):
         check_budget(split.selectable, n_initial=n_initial, horizon=horizon)
@@ -296,7 +296,7 @@ def _check_memory(config: PolicyConfig, slices: SliceSet) -> None:
 
 
 def _size_note(setting: AcquisitionSetting, n_cols: int) -> str | None:
-    """Return a sentence where the images are not of the size that a setting is meant for."""
+    """Return a warning if a setting is meant for another image size."""
     if setting.size in (None, n_cols):
         return None
     return (
@@ -307,7 +307,7 @@ def _size_note(setting: AcquisitionSetting, n_cols: int) -> str | None:
 
 
 def _check_trainable(name: str, policy: Policy) -> None:
-    """Refuse a policy without weights, and one whose scores are others each time it looks."""
+    """Raise an error for a policy without weights, or with scores that differ between passes."""
     if not list(policy.parameters()):
         raise ConfigError(
             f"policy {name!r} has nothing to train; use a learnable one, e.g. policy.name = 'conv'"
@@ -316,6 +316,6 @@ def _check_trainable(name: str, policy: Policy) -> None:
 
 
 _KNOWN = {*ESTIMATORS.entries, *SAMPLERS.entries}
-"""Ways to train; those from outside are not known."""
+"""Methods of kscout; those of other packages are not included."""
 _BY_SCORES = _KNOWN - {"posterior", "ensemble"}
-"""Those that train by the gradients of scores."""
+"""Methods that train with the gradients of scores."""

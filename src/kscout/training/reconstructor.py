@@ -66,7 +66,7 @@ def train_reconstructor(
     device: str = "auto",
     on_step: OnStep = lambda _: None,
 ) -> RunRecord:
-    """Train a reconstructor, or go on with a training that was interrupted.
+    """Train a reconstructor, or resume an interrupted training.
 
     Under `torchrun` all processes call this alike, and the main one writes. An interrupted run
     ends with the same weights as an undisturbed one, on a CPU bit for bit.
@@ -141,13 +141,13 @@ def _train(
 
 
 def masking_of(n_cols: int, training: ReconstructorTraining) -> MaskDistribution:
-    """Return the masks that a training draws for slices of so many columns."""
+    """Return the mask distribution of a training for a number of columns."""
     return MaskDistribution(n_cols, training.accelerations, training.center_fractions)
 
 
 @final
 class Supervised(Course[Reconstructor, ReconstructorConfig]):
-    """Takes a model through the training slices, batch by batch, never waiting for the device."""
+    """Trains a model on batches of slices; no step waits for the device."""
 
     def __init__(self, trainee: ReconstructorTrainee, slices: SliceSet) -> None:
         super().__init__(trainee, len(slices))
@@ -158,7 +158,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         self.gradients = {n: self._gradients(n, pool) for n in self.sizes}
 
     def _gradients(self, n_cols: int, pool: Pool | None) -> EagerGradients | GraphedGradients:
-        """Return what computes the gradients of batches of images of one size."""
+        """Return the function for gradients of batches of one image size."""
         model, slices = self.trainee.module, self.slices
         if slices.device.type != "cuda" or model.waits_for_device:
             return EagerGradients(self._backward, model.parameters())
@@ -169,7 +169,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         return GraphedGradients(self._backward, model.parameters(), inputs, pool)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Draw the order of the slices, their masks, and which are mirrored."""
+        """Draw the order of the slices, their masks and their mirroring."""
         training, n_slices = self.training, len(self.slices)
         key = (training.seed, "masks", epoch)
         self.masks = {n: masking_of(n, training).draw(n_slices, *key) for n in self.sizes}
@@ -186,11 +186,11 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         return EpochResult({"train_loss": loss}, {"n_slices": n_slices})
 
     def rate(self, epoch: int) -> float:
-        """Return the step size at the end of an epoch."""
+        """Return the learning rate at the end of an epoch."""
         return self._rate(epoch, self.n_steps - 1)
 
     def _rate(self, epoch: int, step: int) -> float:
-        """Return the step size of an optimizer step, counted from 0 in its epoch."""
+        """Return the learning rate of an optimizer step, counted from 0 in its epoch."""
         training, largest = self.training, self.trainee.rate(epoch)
         if training.n_warm is None:
             return largest
@@ -255,7 +255,7 @@ def training_loss(
 
 
 def _check_centers(training: ReconstructorTraining, store: Store) -> None:
-    """Refuse masks without the central columns that virtual coils were found in."""
+    """Raise an error for masks without the central columns that define virtual coils."""
     sizes = training.sizes or (store.array("train").shape[-1],)
     n_center = min(round(n * share) for n in sizes for share in training.center_fractions)
     if n_center < store.manifest.n_basis:
@@ -267,7 +267,7 @@ def _check_centers(training: ReconstructorTraining, store: Store) -> None:
 
 
 def new_model(component: Component, seed: int, protocol: Protocol) -> Reconstructor:
-    """Build a network to train from nothing; names of what cannot be trained are not offered."""
+    """Build a network with random initial weights; other components are errors."""
     if component.name not in RECONSTRUCTORS:
         choices = [*trainable_reconstructions(), "module:Class"]
         raise unknown_name("reconstruction", component.name, choices)
@@ -277,7 +277,7 @@ def new_model(component: Component, seed: int, protocol: Protocol) -> Reconstruc
 
 
 def check_trainable(model: Reconstructor, protocol: Protocol) -> None:
-    """Refuse a reconstructor without parameters, and one that another protocol is for."""
+    """Raise an error for a reconstructor without parameters, or for another protocol."""
     name = type(model).__name__
     if not is_learnable(model):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What trainings begin from: mean gains of a fixed order, or the weights of another policy.
+"""Initial values of trainings: mean gains of a fixed order, or weights of another policy.
 
 A policy may name arguments as `changeable`. Where weights have another form with them, it is
 `Resizable`.
@@ -20,38 +20,38 @@ from kscout.policies.mean_gains import Table
 from kscout.weights import constructor_arguments
 
 _SIZES = ("n_rows", "n_cols", "n_initial", "horizon")
-"""Arguments that data and acquisition imply."""
+"""Arguments that follow from data and acquisition."""
 
 
 @runtime_checkable
 class Resizable(Protocol):
-    """A policy that takes the weights of one that was made for other sizes."""
+    """A policy that accepts weights of a policy for other sizes."""
 
     def take_weights(self, start: Policy) -> None:
-        """Copy weights of the same class, those of another form as far as they say something."""
+        """Copy weights of the same class; those of other shapes are transferred where possible."""
 
 
 @runtime_checkable
 class StartsFromGains(Protocol):
-    """A policy that can begin with the mean gains of a fixed order as its scores."""
+    """A policy whose initial scores can be the mean gains of a fixed order."""
 
     def start_from(self, gains: Float[Tensor, "step col"]) -> None:
-        """Take mean gains, in the units of its scores."""
+        """Set the initial scores to mean gains, in units of its scores."""
 
 
 @runtime_checkable
 class StartsFromManyGains(Protocol):
-    """One that can begin with those of several matrices and starts, which a training names."""
+    """The same for several matrices and starts."""
 
     tables: Sequence[Table]
-    """What is known of each matrix and start."""
+    """One table for each matrix and start."""
 
     def start_from(self, gains: Float[Tensor, "step col"], table: Table | None = None) -> None:
-        """Take mean gains of one of them, of the first if not given."""
+        """Set the mean gains of one table, by default of the first."""
 
 
 def begin_from(policy: Policy, start: Policy) -> None:
-    """Give a new policy the weights of a trained one, which `network_of` has found to fit."""
+    """Copy the weights of a trained policy, which `network_of` has checked, to a new one."""
     if isinstance(policy, Resizable):
         policy.take_weights(start)
     else:
@@ -59,7 +59,7 @@ def begin_from(policy: Policy, start: Policy) -> None:
 
 
 def is_resized(policy: Policy, start: Policy) -> bool:
-    """Return whether a policy was made for other sizes than the trained one it begins from."""
+    """Return whether a policy has other sizes than the trained policy of its initial weights."""
     own, other = (constructor_arguments(one) for one in (policy, start))
     return any(own.get(key) != other.get(key) for key in _SIZES)
 
@@ -67,7 +67,7 @@ def is_resized(policy: Policy, start: Policy) -> bool:
 def network_of(
     start: Policy, path: str | Path, config: PolicyConfig, sizes: Mapping[str, Any]
 ) -> PolicyConfig:
-    """Return settings with the network of a trained policy; refuse another, or other sizes.
+    """Return settings with the network of a trained policy; another one is an error.
 
     Arguments that it names as `changeable` are those of the settings, or of the data.
 

@@ -1,4 +1,4 @@
-"""A module in training: its optimizer, its run folder, its best epoch, and how it goes on."""
+"""The state of a training: module, optimizer, run folder, best epoch and checkpoint."""
 
 import logging
 import math
@@ -35,13 +35,13 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig | ReconstructorConfig | JointConfig)
 
 Save = Callable[[Path, ModuleT, int], None]
-"""Writes a module's weights of an epoch to a file."""
+"""Writes the weights of an epoch to a file."""
 
 
 @final
 @dataclass
 class Trainee(Generic[ModuleT, ConfigT]):
-    """One module in training; only the main process has its run."""
+    """A module in training; only the main process has its run."""
 
     module: ModuleT
     config: ConfigT
@@ -49,19 +49,19 @@ class Trainee(Generic[ModuleT, ConfigT]):
     run: Run | None = None
     save: Save[ModuleT] | None = None
     n_done: int = 0
-    """Epochs done."""
+    """Number of completed epochs."""
     best_epoch: int = 0
     best_ssim: float = -math.inf
-    """Of validation, in the best epoch."""
+    """Validation SSIM of the best epoch."""
     best_score: float = -math.inf
-    """What that epoch is best in: SSIM, or another metric of the training."""
+    """Validation score of the best epoch, in the metric of the training."""
     is_finished: bool = False
     carried: dict[str, Any] = field(default_factory=dict)
-    """What its course carries from epoch to epoch: numbers, strings, tensors."""
+    """Content of the checkpoint besides module and optimizer: numbers, strings, tensors."""
     part: dict[str, Any] = field(default_factory=dict)
-    """Steps and sums of an epoch that is saved in part; empty after a complete epoch."""
+    """Steps and sums of an incomplete epoch; empty after a complete one."""
     start: ModuleT | None = None
-    """What its weights began from, where that was a trained module."""
+    """The trained module with the initial weights; None for random initial weights."""
 
     @classmethod
     def resume(
@@ -107,14 +107,14 @@ class Trainee(Generic[ModuleT, ConfigT]):
 
     @property
     def is_over(self) -> bool:
-        """Whether no epoch is left, or validation has not improved for as long as is waited."""
+        """Whether no epoch is left, or validation has not improved for `patience` epochs."""
         training = self.config.training
         patience, n_worse = training.patience, self.n_done - self.best_epoch
         is_flat = patience is not None and n_worse >= patience
         return self.n_done >= training.n_epochs or is_flat
 
     def rate(self, epoch: int) -> float:
-        """Return the step size of an epoch, where it changes with epochs alone."""
+        """Return the learning rate of an epoch, if it is constant within epochs."""
         training = self.config.training
         assert not isinstance(training, JointTraining)
         return learning_rate_at(training, epoch)
@@ -127,12 +127,12 @@ class Trainee(Generic[ModuleT, ConfigT]):
             logging.getLogger(__name__).info(f"{self.run.path}: {where}")
 
     def note(self, **facts: float) -> None:
-        """Add facts to the provenance of the run, where this process has it."""
+        """Add facts to the provenance of the run, in the main process."""
         if self.run is not None:
             self.run.note(**facts)
 
     def begin(self, epoch: int) -> None:
-        """Set the epoch's step size, and the module to training."""
+        """Set the learning rate of an epoch and the training mode of the module."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(epoch)
         self.module.train()

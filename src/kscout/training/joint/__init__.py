@@ -1,4 +1,4 @@
-"""Acquisition and reconstruction learn together: samplers, one file per family, and their course.
+"""Joint training of reconstruction and acquisition: samplers, and the training loop.
 
 | file | what |
 |---|---|

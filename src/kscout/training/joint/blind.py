@@ -1,4 +1,4 @@
-"""Samplers that do not look: random columns, and one order for all slices."""
+"""Samplers without images: random columns, and one order for all slices."""
 
 from typing import Any, final
 
@@ -17,13 +17,13 @@ _N_FITTED_AT_ONCE = {"cpu": 16, "cuda": 64}
 
 @final
 class AtRandom(Sampler):
-    """Draws columns uniformly, and has nothing to learn."""
+    """Samples columns uniformly."""
 
     settings, looks = RandomSampling, False
 
     @classmethod
     def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
-        """Return what draws."""
+        """Return the random policy."""
         _check_plain(config)
         return Random()
 
@@ -33,13 +33,13 @@ class AtRandom(Sampler):
 
 @final
 class Fixed(Sampler):
-    """Takes one order, chosen greedily on training slices for the network as it is."""
+    """Acquires one order, fitted greedily to the present network on training slices."""
 
     settings, looks = FixedSampling, False
 
     @classmethod
     def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
-        """Return an order that names no column yet."""
+        """Return an empty order."""
         _check_plain(config)
         return FixedOrder(n_cols=slices.n_cols, order=[])
 
@@ -75,7 +75,7 @@ class Fixed(Sampler):
         return {"order": self.learner.order}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the order of before."""
+        """Restore the order."""
         self.learner = self._made(state["order"])
 
 

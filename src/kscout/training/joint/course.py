@@ -1,4 +1,4 @@
-"""How a pair is taken through an epoch: the reconstruction on pooled masks, the sampler for it."""
+"""The joint training: the reconstruction on masks from a pool, and its sampler."""
 
 import copy
 import math
@@ -33,7 +33,7 @@ _N_ACQUIRED_AT_ONCE = {"cpu": 16, "cuda": 256}
 
 @final
 class Joint(Course[Pair, JointConfig]):
-    """Takes one pair through its updates; those of the reconstruction are counted."""
+    """Trains a pair; steps are updates of the reconstruction."""
 
     def __init__(self, trainee: JointTrainee, slices: SliceSet, kind: type[Sampler]) -> None:
         super().__init__(trainee, len(slices))
@@ -74,14 +74,14 @@ class Joint(Course[Pair, JointConfig]):
         return len(self.training.updates_of(epoch))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Draw what updates take from the pool."""
+        """Draw the random numbers by which updates sample the pool."""
         generator = keyed_generator("pool", self.training.seed, epoch)
         shape = (self.n_steps_in(epoch), self.training.batch_size, 2)
         self.draws = torch.rand(shape, generator=generator).to(self.slices.index_device)
         self.watch.begin()
 
     def take_step(self, epoch: int, step: int) -> None:
-        """Take an update of the reconstruction, and one of the sampler where it is due."""
+        """Take an update of the reconstruction, and of the sampler if it is due."""
         number = self.training.updates_of(epoch)[step]
         self._prepare(epoch, number, is_new=step == 0)
         self.means = {"loss": self._learn(number, self.draws[step])}
@@ -105,7 +105,7 @@ class Joint(Course[Pair, JointConfig]):
         return EpochResult(scores, facts)
 
     def rate(self, epoch: int) -> float:
-        """Return the step size of the reconstruction at the end of an epoch."""
+        """Return the learning rate of the reconstruction at the end of an epoch."""
         return self._rate(self.training.updates_of(epoch)[-1])
 
     def evaluated(self) -> Pair:
@@ -116,7 +116,7 @@ class Joint(Course[Pair, JointConfig]):
         return {"pool": self.pool.state(), "sampler": sampler, "n_taught": self.n_taught}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take pool and sampler of before."""
+        """Restore pool and sampler."""
         if not state:
             return
         self.pool.restore(state["pool"])
@@ -129,7 +129,7 @@ class Joint(Course[Pair, JointConfig]):
         return warmed_rate(training.learning_rate, number, training.n_updates, training.n_warm)
 
     def _prepare(self, epoch: int, number: int, *, is_new: bool) -> None:
-        """Renew the sampler and refill the pool before an update, where they are due."""
+        """Renew the sampler and refill the pool before an update, if they are due."""
         training, is_first = self.training, number == self.training.n_random
         if is_first:
             # Random masks are not the sampler's.
@@ -206,7 +206,7 @@ class Joint(Course[Pair, JointConfig]):
 
 @final
 class Current:
-    """A copy of a reconstruction that learns, and a fast view of it, both brought up to date.
+    """A copy of the trained reconstruction, and a fast view of it, updated on request.
 
     Memory stays in place, so that a CUDA graph that holds the view sees the present weights.
     """
@@ -220,7 +220,7 @@ class Current:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take the present weights."""
+        """Copy the present weights."""
         present = self.model.state_dict()
         for name, kept in self.snapshot.state_dict().items():
             kept.copy_(present[name])
@@ -229,7 +229,7 @@ class Current:
 
 @final
 class Stopwatch:
-    """Measures which share of the time some of the work took, without waiting for the device."""
+    """Measures the share of time of some of the work, without waiting for the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.is_cuda = device.type == "cuda"
@@ -237,12 +237,12 @@ class Stopwatch:
         self.begin()
 
     def begin(self) -> None:
-        """Start anew."""
+        """Start the measurement."""
         self.first, self.parts = self._now(), []
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count what is done inside."""
+        """Count the time of the block."""
         begun = self._now()
         yield
         self.parts.append((begun, self._now()))

@@ -1,4 +1,4 @@
-"""The adaptive sampler: a policy learns the gains of many columns tried on the network as it is.
+"""The adaptive sampler: gain regression on the present network.
 
 A batch of labels is followed by steps on those of the last batches. Their states are seen as the
 present network sees them; their gains are of a network that is a few updates older.
@@ -23,7 +23,7 @@ from kscout.training.trainee import Trainee
 
 @final
 class DenseGains(Sampler):
-    """Trains a policy by the estimator `dense`, whose steps follow those of the reconstruction."""
+    """Trains a policy by the estimator `dense`, after updates of the reconstruction."""
 
     settings = DenseSampling
 
@@ -36,17 +36,17 @@ class DenseGains(Sampler):
 
     @classmethod
     def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:
-        """Count the numbers that decide which columns are tried in a pass over the slices."""
+        """Return the memory of the random numbers of a pass over the slices."""
         horizon, n_pixels = config.acquisition.horizon, math.prod(slices.shape)
         return policy_config(config).training.n_bytes(len(slices), horizon, n_pixels)
 
     @property
     def policy(self) -> Policy:
-        """The running mean of the weights."""
+        """The policy with the moving average of the weights."""
         return self.estimator.evaluated()
 
     def renew(self, epoch: int, *, is_first: bool) -> None:
-        """Begin with the mean gains of a fixed order on the network that was found by then."""
+        """Begin with the mean gains of a fixed order on the present network."""
         if is_first:
             self.estimator.restore({})
 
@@ -73,12 +73,12 @@ class DenseGains(Sampler):
         return self.estimator.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take units, mean weights and labels of before."""
+        """Restore units, averaged weights and the replay buffer."""
         self.estimator.restore(state)
 
 
 def policy_config(config: JointConfig) -> PolicyConfig:
-    """Return the settings of the estimator that the sampler's stand for."""
+    """Return the settings of the estimator from those of the sampler."""
     training = _training(config)
     n_labelled = training.sampler_batch * config.acquisition.horizon
     return PolicyConfig(

@@ -1,4 +1,4 @@
-"""Masks that a reconstruction learns from: all moments of the newest acquisitions.
+"""A pool of masks for training a reconstruction: all steps of the newest acquisitions.
 
 The pool parts both kinds of learning: however long an acquisition takes, an update of the
 reconstruction finds masks, and the number of updates depends on nothing but the settings.
@@ -15,7 +15,7 @@ from kscout.training.replay import Memory
 
 @final
 class MaskPool:
-    """Slices by number, how each was varied, and its masks from the start to the budget.
+    """Numbers of slices, their augmentation, and their masks from the start to the budget.
 
     The oldest leave first.
     """
@@ -27,7 +27,7 @@ class MaskPool:
         return len(self.memory)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all entries."""
         self.memory.rows = {}
 
     def add(
@@ -36,14 +36,14 @@ class MaskPool:
         numbers: Float[Tensor, "slice number"],
         masks: Bool[Tensor, "slice moment col"],
     ) -> None:
-        """Take new acquisitions in, with the numbers that slices were varied by."""
+        """Add acquisitions, with the random numbers of their augmentation."""
         index = index.to(self.slices.index_device)
         self.memory.add({"index": index, "numbers": numbers, "masks": masks})
 
     def draw(
         self, uniforms: Float[Tensor, "batch 2"]
     ) -> tuple[Int[Tensor, " batch"], Float[Tensor, "batch number"], Bool[Tensor, "batch col"]]:
-        """Draw slices and, for each, what it was varied by, and the mask of one moment.
+        """Sample slices, each with its augmentation and the mask of one step.
 
         Args:
             uniforms: numbers in [0, 1), where slices are numbered, that decide which.
@@ -54,11 +54,11 @@ class MaskPool:
         return index[entry], numbers[here], masks[here, at]
 
     def state(self) -> dict[str, Any]:
-        """Return all that a checkpoint must hold."""
+        """Return the content of a checkpoint."""
         return {name: value.cpu() for name, value in self.memory.rows.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Restore the content of `state`."""
         self.clear()
         masks = state["masks"].to(self.slices.device)
         self.add(state["index"], state["numbers"].to(masks.device), masks)

@@ -1,4 +1,4 @@
-"""What a sampler is: it chooses the columns of a reconstruction that learns, and learns for it."""
+"""The interface of samplers, which choose the columns of a reconstruction in training."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -30,21 +30,21 @@ class Pair(nn.Module):
 @final
 @dataclass(frozen=True)
 class Material:
-    """What a sampler works on."""
+    """The input of a sampler."""
 
     config: JointConfig
     slices: SliceSet
     """The training slices."""
     view: Reconstructor
-    """The reconstruction as it was when it was last asked for, frozen, in fast arithmetic."""
+    """The reconstruction at its last update, frozen, in fast arithmetic."""
     snapshot: Reconstructor
-    """The same in plain arithmetic: gradients flow to what was measured."""
+    """The same in plain arithmetic, differentiable with respect to the measurement."""
     optimizer: torch.optim.Optimizer
-    """Of the pair; a step changes what has a gradient and nothing else."""
+    """The optimizer of the pair; a step changes only parameters with a gradient."""
 
 
 class Sampler(ABC):
-    """Chooses columns by a policy, which it may change while the reconstruction learns.
+    """Chooses columns by a policy, which it may train together with the reconstruction.
 
     A new one sets `settings` and overrides what it does: `renew` at the beginning and once an
     epoch, `update` after every few updates of the reconstruction. Neither is called before the
@@ -57,24 +57,24 @@ class Sampler(ABC):
 
     settings: ClassVar[type[JointTraining]] = JointTraining
     looks: ClassVar[bool] = True
-    """Whether choices depend on the slice; else nothing is reconstructed to make them."""
+    """Whether choices depend on the slice; otherwise no image is reconstructed for them."""
 
     def __init__(self, policy: Policy, material: Material) -> None:
         self.learner, self.material = policy, material
 
     @property
     def policy(self) -> Policy:
-        """The policy that acquires, is validated and is written."""
+        """The policy that acquires, is validated and is saved."""
         return self.learner
 
     @classmethod
     def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
-        """Build the policy that a training begins with."""
+        """Build the initial policy of a training."""
         return new_policy(config, slices)
 
     @classmethod
     def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:
-        """Return the memory that it takes at the least, beside slices and networks.
+        """Return the least memory of the sampler, without slices and networks.
 
         Args:
             config: all settings.
@@ -85,7 +85,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def renew(self, epoch: int, *, is_first: bool) -> None:
-        """Do what is done once an epoch.
+        """Renew the sampler, once per epoch.
 
         Args:
             epoch: counted from 1.
@@ -93,11 +93,11 @@ class Sampler(ABC):
         """
 
     def is_due(self, number: int) -> bool:
-        """Say whether `update` follows an update of the reconstruction, counted from 0."""
+        """Return whether `update` follows an update of the reconstruction, counted from 0."""
         return False
 
     def update(self, number: int) -> Float[Tensor, ""]:
-        """Learn from some slices; return their mean score.
+        """Train on some slices; return their mean score.
 
         Args:
             number: updates before this one.
@@ -108,11 +108,11 @@ class Sampler(ABC):
         )
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold besides weights and optimizer."""
+        """Return the content of a checkpoint besides weights and optimizer."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` gave after at least one `renew`."""
+        """Restore the content of `state` after at least one `renew`."""
         if state:
             raise RunError(
                 f"the checkpoint holds {', '.join(map(str, state))} of {type(self).__name__}, "
@@ -129,7 +129,7 @@ def acquire(
     uniforms: Float[Tensor, "slice step"],
     view: Reconstructor | None,
 ) -> Bool[Tensor, "slice moment col"]:
-    """Acquire slices by a policy; return the masks of all moments, the start first.
+    """Acquire slices by a policy; return the masks of all steps, the start first.
 
     Args:
         policy: what chooses.
@@ -186,7 +186,7 @@ def _blindly(
 
 
 def without_image(mask: Bool[Tensor, "slice col"], step: int) -> Observation:
-    """Return what a policy is shown that does not look at images."""
+    """Return the observation of a policy that uses no image."""
     image = torch.zeros(len(mask), 1, mask.shape[1], device=mask.device)
     return Observation(image=image, mask=mask, step=step)
 

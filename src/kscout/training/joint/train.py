@@ -41,7 +41,7 @@ def train_joint(
     device: str = "auto",
     on_step: OnStep = lambda _: None,
 ) -> RunRecord:
-    """Train a reconstruction together with what chooses its columns, or go on with it.
+    """Train a reconstruction together with its sampler, or resume such a training.
 
     The folder holds both: `kscout.reconstruction.load` and `kscout.policies.load` read it.
 
@@ -88,7 +88,7 @@ def train_joints(
     device: str = "auto",
     on_step: OnStep = lambda _: None,
 ) -> list[RunRecord]:
-    """Train several, one after the other: each has a network of its own, nothing to share."""
+    """Train several pairs, one after the other."""
     return [
         train_joint(config, store, out, start=start, device=device, on_step=on_step)
         for config, out in zip(configs, outs, strict=True)
@@ -137,7 +137,7 @@ def _save(config: JointConfig, inputs: dict[str, str], path: Path, pair: Pair, e
 def _reconstructor(
     config: JointConfig, start: str | Path | None
 ) -> tuple[Reconstructor, JointConfig]:
-    """Return what learns, and the settings with its name and arguments."""
+    """Return the reconstruction to train, and the settings with its name and arguments."""
     protocol, wanted = config.training.protocol, config.reconstructor
     if start is None:
         wanted = wanted or ReconstructorConfig.reconstructor
@@ -159,7 +159,7 @@ def _reconstructor(
 
 
 def _started(start: str | Path) -> Reconstructor:
-    """Return a trained network to learn on; names that can be none are not offered."""
+    """Return a trained network as the start; other components are errors."""
     is_known = isinstance(start, str) and (start in RECONSTRUCTORS or zoo_path(start) is not None)
     if not is_known and not Path(start).exists():
         raise ConfigError(
@@ -178,7 +178,7 @@ def _started(start: str | Path) -> Reconstructor:
 def _check_asked(
     wanted: Component, name: str, arguments: dict[str, Any], start: str | Path
 ) -> None:
-    """Refuse a start that is another network than was asked for."""
+    """Raise an error if the start is another network than the settings name."""
     others = {key: value for key, value in wanted.arguments.items() if arguments.get(key) != value}
     if wanted.name == name and not others:
         return
@@ -190,7 +190,7 @@ def _check_asked(
 
 
 def _check_whole(kind: type[Sampler]) -> None:
-    """Refuse the class of a sampler of one's own that lacks something."""
+    """Raise an error for an incomplete class of a sampler."""
     lacking = sorted(kind.__abstractmethods__)
     if not kind.looks and kind.make_policy.__func__ is Sampler.make_policy.__func__:  # type: ignore[attr-defined]
         lacking.append("make_policy")
@@ -204,7 +204,7 @@ def _check_whole(kind: type[Sampler]) -> None:
 
 
 def _tell_small_steps(training: JointTraining) -> None:
-    """Warn where a training ends before its step sizes have risen."""
+    """Warn if a training ends before its learning rate has risen."""
     wanted, n_updates, n_warm = training.learning_rate, training.n_updates, training.n_warm
     largest = max(warmed_rate(wanted, number, n_updates, n_warm) for number in range(n_updates))
     if largest < wanted / 2:
@@ -220,7 +220,7 @@ def _check(
     model: Reconstructor,
     splits: tuple[SliceSet, SliceSet],
 ) -> None:
-    """Refuse what cannot be trained, before a folder is made."""
+    """Raise an error for settings that cannot be trained, before a folder is made."""
     training = config.training
     check_setting(config, splits)
     check_varied(training, splits[0].kind)
