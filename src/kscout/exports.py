@@ -39,7 +39,7 @@ def lazily() -> Iterator[None]:
     """Postpone the imports of a `with` block at the top of a module to their first use.
 
     The names stand for classes, functions and modules, also in annotations, `isinstance` and
-    `issubclass`. Constants are read through their module.
+    `issubclass`. Reading an attribute of a name imports it, so annotations use imported classes.
     """
     importer = sys._getframe(2).f_globals
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +53,17 @@ class _Gradients:
     def __init__(self, cut_off: int | None = None) -> None:
         self.n_calls, self.cut_off = 0, cut_off
 
-    def __call__(self, batch: int, pass_index: int) -> torch.Tensor:
-        if self.n_calls == self.cut_off:
-            raise KeyboardInterrupt
-        self.n_calls += 1
-        generator = torch.Generator().manual_seed(100 * pass_index + batch)
-        return torch.randn(6, generator=generator) + 0.5
+    def __call__(self, pass_index: int) -> Iterator[torch.Tensor]:
+        for batch in range(4):
+            if self.n_calls == self.cut_off:
+                raise KeyboardInterrupt
+            self.n_calls += 1
+            generator = torch.Generator().manual_seed(100 * pass_index + batch)
+            yield torch.randn(6, generator=generator) + 0.5
 
 
 def _measure(path: Path, gradients: _Gradients, **options: Any) -> list[PassRecord]:
-    return measure_passes(10, lambda _: range(4), gradients, record=path, **options)
+    return measure_passes(10, gradients, record=path, **options)
 
 
 def test_stopped_measurement_resumes_with_the_same_numbers(tmp_path: Path) -> None:
@@ -100,9 +102,7 @@ def test_half_written_last_line_is_left_out(tmp_path: Path) -> None:
 def test_table_agrees_with_the_direct_ratio(tmp_path: Path) -> None:
     records = _measure(tmp_path / "a.jsonl", _Gradients())
     source = _Gradients()
-    gradients = torch.stack(
-        [torch.stack([source(batch, index) for batch in range(4)]) for index in range(3)]
-    )
+    gradients = torch.stack([torch.stack([*source(index)]) for index in range(3)])
     (row,) = snr_rows("run", 0, records, n_initial=3, steps=2)
     assert (row.snr_paper, row.std_paper) == pytest.approx(signal_to_noise(gradients))
     assert row.n_batches == 4

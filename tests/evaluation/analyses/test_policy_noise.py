@@ -9,7 +9,7 @@ import torch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation.analyses.snr import (
-    EstimatorGradient,
+    EstimatorGradients,
     NoiseSetting,
     Snr,
     check_noise,
@@ -67,7 +67,7 @@ def test_a_run_of_an_outside_estimator_imports_no_module_unasked(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
     run = _run(tmp_path / "run", "antigravity:Estimator")
-    with pytest.raises(ConfigError, match="name it: --use antigravity"):
+    with pytest.raises(ConfigError, match="name it: kscout --use antigravity"):
         measure_run(run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl")
     assert "antigravity" not in sys.modules
 
@@ -89,8 +89,8 @@ def test_a_metric_whose_module_the_user_named_is_measured(test_slices: SliceSet)
             "acquisition": {"n_initial": 3, "horizon": 2},
             "training": {"method": "greedy", "metric": metric},
         }
-        source = EstimatorGradient(_policy(0), test_slices, ZeroFilled(), config, SETTING)
-        gradients.append(source(next(source.batches(0)), 0))
+        source = EstimatorGradients(_policy(0), test_slices, ZeroFilled(), config, SETTING)
+        gradients.append(next(source.of_pass(0)))
     assert not torch.allclose(*gradients)
 
 
@@ -98,10 +98,8 @@ def test_a_metric_whose_module_the_user_named_is_measured(test_slices: SliceSet)
 def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path: Path) -> None:
     run = _run(tmp_path / "run", "greedy")
     config = {"acquisition": {"n_initial": 3, "horizon": 2}, "training": {"method": "greedy"}}
-    source = EstimatorGradient(_policy(10), test_slices, ZeroFilled(), config, SETTING)
-    gradients = torch.stack(
-        [torch.stack([source(batch, index) for batch in source.batches(index)]) for index in (0, 1)]
-    )
+    source = EstimatorGradients(_policy(10), test_slices, ZeroFilled(), config, SETTING)
+    gradients = torch.stack([torch.stack([*source.of_pass(index)]) for index in (0, 1)])
     records = measure_run(
         run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl", epochs=[10]
     )
@@ -112,8 +110,8 @@ def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path
 def test_only_the_last_layer_is_differentiated(test_slices: SliceSet) -> None:
     policy = _policy(0)
     config = {"acquisition": {"n_initial": 3, "horizon": 2}, "training": {"method": "greedy"}}
-    source = EstimatorGradient(policy, test_slices, ZeroFilled(), config, SETTING)
-    source(next(source.batches(0)), 0)
+    source = EstimatorGradients(policy, test_slices, ZeroFilled(), config, SETTING)
+    next(source.of_pass(0))
     with_gradient = [name for name, p in policy.named_parameters() if p.grad is not None]
     assert with_gradient == ["fc_out.4.weight", "fc_out.4.bias"]
     assert [tuple(p.shape) for p in last_layer(policy)] == [(13, 5), (13,)]

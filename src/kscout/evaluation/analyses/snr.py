@@ -39,7 +39,7 @@ from kscout.runs import RunRecord, epoch_path, read_run
 
 with lazily():
     import torch
-    from torch import Tensor
+    from torch import Generator, Tensor
     from torch.nn import Parameter
 
     from kscout import policies, reconstruction
@@ -140,8 +140,8 @@ def last_layer(policy: Policy) -> list[Parameter]:
 
 
 @final
-class EstimatorGradient:
-    """Gradient of the last layer for one batch, by the estimator that trained the policy."""
+class EstimatorGradients:
+    """Gradients of the last layer, batch by batch, by the estimator that trained the policy."""
 
     def __init__(
         self,
@@ -177,19 +177,16 @@ class EstimatorGradient:
         for parameter in self.parameters:
             parameter.requires_grad_(True)
 
-    def batches(self, pass_index: int) -> Iterator[tuple[int, SliceBatch]]:
-        """Yield all slices as numbered batches, in another order for each pass."""
+    def of_pass(self, pass_index: int) -> Iterator[Float[Tensor, " value"]]:
+        """Yield the flat gradient of every batch; each pass has its order and samples."""
         generator = keyed_generator("gradient noise order", self.setting.seed, pass_index)
         order = torch.randperm(len(self.slices), generator=generator)
         for number, index in enumerate(order.split(self.setting.batch_size)):
-            yield number, self.slices.batch(index)
+            generator = keyed_generator("gradient noise", self.setting.seed, pass_index, number)
+            yield self._gradient(self.slices.batch(index), generator)
 
-    def __call__(
-        self, numbered: tuple[int, SliceBatch], pass_index: int
-    ) -> Float[Tensor, " value"]:
-        number, batch = numbered
+    def _gradient(self, batch: SliceBatch, generator: Generator) -> Float[Tensor, " value"]:
         self.policy.zero_grad(set_to_none=True)
-        generator = keyed_generator("gradient noise", self.setting.seed, pass_index, number)
         drawn = self.estimator.draw(len(batch), 1, lambda _: generator)
         draws = {**drawn.per_slice, **{name: x[0] for name, x in drawn.per_batch.items()}}
         device = batch.kspace.device
@@ -214,15 +211,9 @@ class PassRecord:
     """Everything else that the numbers depend on; lines of other settings are not reused."""
 
 
-BatchGradient = Callable[[Any, int], Tensor]
-"""Flat gradient of one batch in one pass: `batch_gradient(batch, pass_index)`. The index seeds the
-draws, so a resumed analysis equals an uninterrupted one."""
-
-
 def measure_passes(
     epoch: int,
-    batches: Callable[[int], Iterable[Any]],
-    batch_gradient: BatchGradient,
+    gradients: Callable[[int], Iterable[Tensor]],
     *,
     record: Path,
     setting: str = "",
@@ -233,8 +224,8 @@ def measure_passes(
 
     Args:
         epoch: the checkpoint's epoch.
-        batches: yields the batches of a pass, by its index.
-        batch_gradient: see `BatchGradient`.
+        gradients: yields the flat gradients of the batches of a pass. The index of the pass seeds
+            them, so a resumed analysis equals an uninterrupted one.
         record: file of one JSON line per finished epoch and pass; lines are added to it.
         setting: everything else that the numbers depend on.
         n_passes: passes over the data.
@@ -255,8 +246,7 @@ def measure_passes(
         moments, n_values = GradientMoments(), 0
         what = f"epoch {epoch}, pass {pass_index + 1}"
         report(Step(what, 0, 1))
-        for batch in batches(pass_index):
-            gradient = batch_gradient(batch, pass_index)
+        for gradient in gradients(pass_index):
             n_values = gradient.numel()
             moments.add(gradient)
         line = PassRecord(
@@ -415,11 +405,10 @@ def measure_run(
     records = []
     for epoch in kept_epochs(run) if epochs is None else epochs:
         policy = policies.load(epoch_path(run, epoch), device=slices.device)
-        gradient = EstimatorGradient(policy, slices, reconstructor, stored.config, setting)
+        gradients = EstimatorGradients(policy, slices, reconstructor, stored.config, setting)
         records += measure_passes(
             epoch,
-            gradient.batches,
-            gradient,
+            gradients.of_pass,
             record=record,
             setting=json.dumps({**base, "policy": fingerprint(policy)}, sort_keys=True),
             n_passes=setting.n_passes,
