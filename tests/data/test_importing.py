@@ -77,6 +77,10 @@ def test_acquisitions_are_filtered(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=f"'{wanted}'; found: CORPDFS_FBK, CORPD_FBK"):
             import_folder(source, tmp_path / "none", settings, lambda *call: seen.append(call[0]))
     assert not seen
+    np.save(source / "singlecoil_test" / "array.npy", IMAGES)
+    with pytest.raises(DataError, match="'CORPD'; found: CORPDFS_FBK, CORPD_FBK"):
+        import_folder(source, tmp_path / "none", settings, lambda *call: seen.append(call[0]))
+    assert not seen
 
 
 def test_text_files_name_splits_with_or_without_suffix(tmp_path: Path) -> None:

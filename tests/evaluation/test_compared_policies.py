@@ -371,9 +371,9 @@ def test_networks_by_name_are_untrained_and_repeat_themselves(test_slices: Slice
         for _ in range(2)
     )
     assert first.summary["policies"][0]["policy"] == f"untrained {guess}"
-    assert f"untrained, with random weights: untrained {guess}; a" in first.summary["note"]
+    assert f"policies with random weights: untrained {guess}; a" in first.summary["note"]
     renamed = prepare(["mine=conv", "random"], test_slices, ZeroFilled(), _setting())
-    assert "untrained, with random weights: mine; a trained" in " ".join(renamed.notes)
+    assert "policies with random weights: mine; a trained" in " ".join(renamed.notes)
     scores = {(one.policy, one.seed): one.values for one in first.scores}
     for one in again.scores:
         assert np.array_equal(one.values, scores[one.policy, one.seed])

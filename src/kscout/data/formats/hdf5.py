@@ -65,9 +65,12 @@ def is_real(path: Path, key: str | None) -> bool:
 
 
 def acquisition_in(path: Path) -> str | None:
-    """Return the acquisition that a file names; None if the file cannot be read."""
+    """Return the attribute of a file that names its acquisition; None if it has none."""
+    # Opening a pipe would block.
+    if not path.is_file():
+        return None
     with suppress(Exception), h5py.File(path, "r") as file:
-        return text_attribute(file, "acquisition")
+        return text_attribute(file, "acquisition") or None
     return None
 
 

@@ -102,7 +102,7 @@ def _import_all(
 def _check_acquisition(queue: Sequence[VolumeFile], source: Path, wanted: str) -> None:
     """Raise an error for an acquisition that no file names, if all files name theirs."""
     named = {
-        acquisition_in(volume.path) if volume.path.suffix in (".h5", ".hdf5") else None
+        "" if volume.format in ("numpy", "nifti") else acquisition_in(volume.path)
         for volume in queue
     }
     found = {one for one in named if one is not None}

@@ -53,7 +53,10 @@ def is_kspace(source: Path, settings: ImportSettings) -> bool:
     looked = images[:_LOOKED_AT]
     if settings.axes is not None:
         return bool({"coil", "average"} & set(settings.axes)) or not all(
-            volume.format in _IS_REAL and _IS_REAL[volume.format](volume.path, settings.key)
+            volume.format in _IS_REAL
+            # Opening a pipe would block.
+            and volume.path.is_file()
+            and _IS_REAL[volume.format](volume.path, settings.key)
             for volume in looked
         )
     return settings.key is None and all(

@@ -311,8 +311,8 @@ def untrained_note(entries: Sequence[EvaluationEntry]) -> str | None:
     if not names:
         return None
     return (
-        f"untrained, with random weights: {', '.join(dict.fromkeys(names))}; a trained policy is "
-        "given by its run folder, weights file or zoo name"
+        f"policies with random weights: {', '.join(dict.fromkeys(names))}; a trained one is given "
+        "by its run folder, weights file or zoo name"
     )
 
 
