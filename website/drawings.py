@@ -86,7 +86,7 @@ def draw_policies() -> Figure:
     """Draw what a trained policy thinks of every column of one knee."""
     simulator, state = scene()
     policy = policies.load("knee-base-greedy")
-    scores = policy(simulator.observe(policy, state))[0].numpy()
+    scores = policy(simulator.observe(policy, state, n_left=16))[0].numpy()
     free = ~simulator.blocked(state)[0].numpy()
     with house_style():
         figure, (axes,) = new_axes(width=7.2, height=2.8)
