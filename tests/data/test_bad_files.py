@@ -308,3 +308,12 @@ def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path: Path) -> None:
 def test_nobody_is_told_to_remove_a_device(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="/dev/null is no regular file; name files and folders"):
         import_folder("/dev/null", tmp_path / "store", ImportSettings())
+
+
+@pytest.mark.parametrize("options", [{}, {"axes": ("row", "col", "slice")}, {"acquisition": "PD"}])
+def test_pipes_that_come_first_block_no_import(tmp_path: Path, options: dict[str, Any]) -> None:
+    (tmp_path / "source").mkdir()
+    for name in ("0.h5", "1.h5"):
+        os.mkfifo(tmp_path / "source" / name)
+    with pytest.raises(DataError, match=r"0\.h5 is no regular file"):
+        import_folder(tmp_path / "source", tmp_path / "store", ImportSettings(**options))

@@ -56,6 +56,9 @@ def read_hdf5_kspace(
 
 def holds_kspace(path: Path) -> bool:
     """Return whether a file has k-space (fastMRI or MRD) and no target."""
+    # Opening a pipe would block.
+    if not path.is_file():
+        return False
     # The reader reports files that cannot be read.
     with suppress(Exception), h5py.File(path, "r") as file:
         has_lines = "dataset" in file or find_measurement(file) is not None
