@@ -315,5 +315,5 @@ def test_pipes_that_come_first_block_no_import(tmp_path: Path, options: dict[str
     (tmp_path / "source").mkdir()
     for name in ("0.h5", "1.h5"):
         os.mkfifo(tmp_path / "source" / name)
-    with pytest.raises(DataError, match=r"0\.h5 is no regular file"):
+    with pytest.raises(DataError, match=r"[01]\.h5 is no regular file"):
         import_folder(tmp_path / "source", tmp_path / "store", ImportSettings(**options))
