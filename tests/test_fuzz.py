@@ -2,21 +2,35 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fuzz.cases import KINDS, Case, case
-from fuzz.forks import TRACEBACK, Ended, in_child
+from fuzz.cases import ARTIFACTS, KINDS, Case, case
+from fuzz.commands import ENTROPY, EVALUATE, FINISHED, IMPORT, MAKE, RESUME, TRAIN, UNET
+from fuzz.forks import TRACEBACK, Ended, command, in_child, stand_in
+from fuzz.hostile import IMAGES, ORDER
 from fuzz.judge import fault_of, snapshot
+from fuzz.long_commands import CAMPAIGN, JOINT
+from fuzz.volumes import stack
+from kscout.campaign import task
 from kscout.cli import main
 
 SOME = Case("options", "", ["data", "info", "store"])
 
 
+WHOLE = [
+    *(IMPORT, MAKE, UNET, TRAIN, RESUME, FINISHED, ENTROPY, JOINT, CAMPAIGN),
+    [*EVALUATE, "--policy", "random", "--policy", "greedy"],
+    [*IMAGES, "--out", "images"],
+    ["export", "order", "center-out", *ORDER, "--out", "order.csv"],
+    ["analyze", "ranking", "results", "--out", "analyses"],
+]
 FUZZ = Path(__file__).parent / "fuzz" / "run.py"
 
 
@@ -28,6 +42,22 @@ def test_200_bad_inputs_are_taken_well() -> None:
     assert done.returncode == 0, done.stderr
     bad = json.loads(done.stdout.splitlines()[-1])
     assert not bad, "\n".join(f"case {one['number']}: {one['what']}: {one['fault']}" for one in bad)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", WHOLE, ids=lambda words: " ".join(words[:2]))
+def test_commands_succeed_before_a_case_damages_anything(tmp_path: Path, words: list[str]) -> None:
+    here = shutil.copytree(ARTIFACTS, tmp_path / "here")
+    (here / "volumes").mkdir()
+    for number in (1, 2, 3):
+        np.save(here / "volumes" / f"{number}.npy", stack(number))
+
+    def work() -> int:
+        task._run_command = stand_in
+        return command(words)
+
+    done = in_child(work, here, tmp_path / "log")
+    assert done.code == 0, done.output
 
 
 def ended(code: int = 1, output: str = "error: the store is gone; copy it\n") -> Ended:
