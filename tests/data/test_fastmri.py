@@ -94,7 +94,7 @@ def write_hdf5(path: Path, **datasets: np.ndarray) -> Path:
 
 def test_brain_targets_and_acquisitions_are_found(tmp_path: Path) -> None:
     volume = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
-    images, acquisition, _ = read_hdf5(write_hdf5(tmp_path / "a.h5", reconstruction_rss=volume))
+    images, acquisition, *_ = read_hdf5(write_hdf5(tmp_path / "a.h5", reconstruction_rss=volume))
     assert acquisition == "AXT1"
     assert images.dtype == np.float32
     assert np.array_equal(images, volume)

@@ -68,7 +68,7 @@ def test_a_dicom_series_is_sorted_by_position_and_rescaled(tmp_path: Path) -> No
         )
     (volume,) = find_volumes(tmp_path / "knee")
     assert (volume.name, volume.format) == ("series", "dicom")
-    images, acquisition, _ = read_volume(volume)
+    images, acquisition, *_ = read_volume(volume)
     assert acquisition == "PD cor"
     assert np.array_equal(images, (2 * pixels[[0, 2, 1]] - 1).astype(np.float32))
 
