@@ -37,8 +37,8 @@ from kscout.policies import save
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.fixed import CenterOut
 from kscout.serve.counts import reply
-from kscout.serve.desk import Desk, Limits, advisor_maker
 from kscout.serve.run import settle
+from kscout.serve.sessions import Limits, Sessions, advisor_maker
 
 SIZE, N_INITIAL, BUDGET = 128, 16, 117
 """Of a slice: 100 decisions that follow a column; the one after the start is not timed."""
@@ -164,39 +164,39 @@ async def over_websocket(address: dict[str, Any], tally: Tally) -> None:
             await acquire(ask, opened["columns"], tally)
 
 
-def in_process(desk: Desk) -> Talk:
+def in_process(sessions: Sessions) -> Talk:
     """Return what acquires slices by calls; every client has a thread, as in the service."""
     pool = ThreadPoolExecutor(256)
 
     def step(name: str, columns: list[int]) -> dict[str, Any]:
-        place = desk.find(name)
-        with place.lock:
-            place.session.measure(columns, KSPACE.T[columns][:, None])
-            return reply(place.session, desk.counts)
+        handle = sessions.find(name)
+        with handle.lock:
+            handle.session.measure(columns, KSPACE.T[columns][:, None])
+            return reply(handle.session, sessions.counts)
 
     async def over_core(_: dict[str, Any], tally: Tally) -> None:
         loop = asyncio.get_running_loop()
         while not tally.is_over:
             scan = Scan(n_rows=SIZE, n_cols=SIZE, budget=BUDGET, initial=N_INITIAL)
-            name = desk.open(scan)
+            name = sessions.open(scan)
 
             async def ask(columns: list[int], name: str = name) -> dict[str, Any]:
                 return await loop.run_in_executor(pool, step, name, columns)
 
             await acquire(ask, list(scan.start), tally)
-            desk.close(name)
+            sessions.close(name)
 
     return over_core
 
 
-def desk_of(reconstructor: str, weights: Path, device: str) -> Desk:
-    """Return a desk with a reconstruction and a policy."""
+def sessions_of(reconstructor: str, weights: Path, device: str) -> Sessions:
+    """Return sessions that use a reconstruction and a policy."""
     from kscout import policies, reconstruction
 
     policy = policies.load(weights)
     network = reconstruction.load(reconstructor)
     settle()
-    return Desk(
+    return Sessions(
         advisor_maker(network, lambda _: policy, device=torch.device(device)), limits=LIMITS
     )
 
@@ -217,7 +217,7 @@ def serve_in_child(
 
     async def live() -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
-            async with MrdServer(desk_of(reconstructor, weights, device), listening):
+            async with MrdServer(sessions_of(reconstructor, weights, device), listening):
                 to.send({"mrd_port": listening.getsockname()[1]})
                 await asyncio.Event().wait()
 
@@ -230,9 +230,9 @@ def service(
 ) -> Iterator[tuple[Talk, dict[str, Any]]]:
     """Serve in this process or in a child; give what talks to it, and its address."""
     if over == "core":
-        desk = desk_of(reconstructor, weights, device)
-        yield in_process(desk), {}
-        desk.shut()
+        sessions = sessions_of(reconstructor, weights, device)
+        yield in_process(sessions), {}
+        sessions.shut()
         return
     here, there = multiprocessing.Pipe()
     given = (over, reconstructor, weights, device, there)

@@ -15,17 +15,17 @@ from ismrmrd.serialization import ConfigText, ProtocolDeserializer, ProtocolSeri
 from kscout.acquisition import Advisor, Scan
 from kscout.policies.fixed import CenterOut
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.desk import Desk
 from kscout.serve.mrd import MrdServer, converse
+from kscout.serve.sessions import Sessions
 
 
 @contextmanager
-def listening(desk: Desk) -> Iterator[tuple[str, int]]:
+def listening(sessions: Sessions) -> Iterator[tuple[str, int]]:
     """Take streams in a thread of their own; yield where."""
     ready, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
 
     async def live() -> None:
-        async with MrdServer(desk, bound):
+        async with MrdServer(sessions, bound):
             ready.set()
             await stop.wait()
 
@@ -94,10 +94,10 @@ async def _directly(function: Any, *given: Any) -> Any:
     return function(*given)
 
 
-async def answered(desk: Desk, sent: bytes, **given: Any) -> bytes:
+async def answered(sessions: Sessions, sent: bytes, **given: Any) -> bytes:
     """Return what is answered to the bytes of a whole stream."""
     reader, writer = asyncio.StreamReader(), Writer()
     reader.feed_data(sent)
     reader.feed_eof()
-    await converse(desk, reader, writer, _directly, **given)  # type: ignore[arg-type]
+    await converse(sessions, reader, writer, _directly, **given)  # type: ignore[arg-type]
     return writer.raw

@@ -25,8 +25,8 @@ from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.app import make_app
-from kscout.serve.desk import Desk, Limits, Usual, advisor_maker
 from kscout.serve.guard import LOOPBACK, Guard
+from kscout.serve.sessions import Defaults, Limits, Sessions, advisor_maker
 
 N_ROWS, N_COLS, N_COILS = 12, 16, 2
 ASKED = {"n_rows": N_ROWS, "n_cols": N_COLS, "n_coils": N_COILS, "budget": 7, "n_initial": 3}
@@ -49,12 +49,12 @@ def maker() -> Any:
     return advisor_maker(unet, lambda _: policy, device=torch.device("cpu"))
 
 
-def desk_of(folder: Path | None = None, clock: Any = None) -> Desk:
-    return Desk(maker(), limits=LIMITS, folder=folder, now_s=clock or Clock())
+def sessions_of(folder: Path | None = None, clock: Any = None) -> Sessions:
+    return Sessions(maker(), limits=LIMITS, folder=folder, now_s=clock or Clock())
 
 
-def client_of(desk: Desk) -> Client:
-    guard = Guard(make_app(desk), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes)
+def client_of(sessions: Sessions) -> Client:
+    guard = Guard(make_app(sessions), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes)
     return Client(guard)
 
 
@@ -65,7 +65,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def client(clock: Clock) -> Iterator[Client]:
-    with client_of(desk_of(clock=clock)) as client:
+    with client_of(sessions_of(clock=clock)) as client:
         yield client
 
 
@@ -139,7 +139,7 @@ class Broken(Policy):
 
 def test_a_service_shows_the_image_where_its_policy_fails() -> None:
     make = advisor_maker(ZeroFilled(), lambda _: Broken(), device=torch.device("cpu"))
-    with client_of(Desk(make, limits=LIMITS, now_s=Clock())) as client:
+    with client_of(Sessions(make, limits=LIMITS, now_s=Clock())) as client:
         place = f"/sessions/{opened(client, fallback=[4, 11])}"
         answer = client.post(f"{place}/columns", [column_of(x) for x in (7, 8, 9)]).json()
         assert answer["source"] == "fallback" and answer["next_column"] == 4
@@ -246,26 +246,26 @@ def test_sessions_are_limited_in_number_and_idle_time(client: Client, clock: Clo
 
 
 def test_idle_sessions_end_while_no_request_arrives() -> None:
-    desk = Desk(maker(), limits=replace(LIMITS, idle_s=0.01))
-    with client_of(desk) as client:
-        desk.open(SCAN)
+    sessions = Sessions(maker(), limits=replace(LIMITS, idle_s=0.01))
+    with client_of(sessions) as client:
+        sessions.open(SCAN)
 
         async def all_ended() -> None:
-            while len(desk):
+            while len(sessions):
                 await asyncio.sleep(0.01)
 
         client.runner.run(asyncio.wait_for(all_ended(), timeout=60))
 
 
 def test_a_service_started_again_goes_on_with_its_sessions(tmp_path: Path) -> None:
-    with client_of(desk_of(tmp_path)) as client:
+    with client_of(sessions_of(tmp_path)) as client:
         kept, closed = opened(client), opened(client)
         client.post(f"/sessions/{kept}/columns", [column_of(c) for c in (7, 8, 9)])
         before = client.get(f"/sessions/{kept}").json()
         client.delete(f"/sessions/{closed}")
     (tmp_path / f"{'0' * 32}.npz").write_bytes(b"damaged")
     (tmp_path / "notes.npz").write_bytes(b"of somebody else")
-    with client_of(desk_of(tmp_path)) as client:
+    with client_of(sessions_of(tmp_path)) as client:
         assert client.get("/health").json()["n_sessions"] == 1
         assert client.get(f"/sessions/{kept}").json() == before
         assert client.get(f"/sessions/{closed}").status == 404
@@ -279,7 +279,7 @@ def test_a_full_disk_is_told_and_what_was_sent_can_be_sent_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     start = [column_of(c) for c in (7, 8, 9)]
-    with client_of(desk_of(tmp_path)) as client:
+    with client_of(sessions_of(tmp_path)) as client:
         kept = opened(client)
         with monkeypatch.context() as patched:
             patched.setattr("kscout.acquisition.session_file.np.savez", full)
@@ -294,12 +294,12 @@ def test_kept_sessions_that_find_no_room_are_told_and_stay_on_the_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, n_coils=N_COILS, budget=7, initial=3)
-    cut_off = desk_of(tmp_path)
+    cut_off = sessions_of(tmp_path)
     names = sorted(cut_off.open(scan) for _ in range(3))
-    desk = Desk(maker(), limits=Limits(n_sessions=2), folder=tmp_path)
-    assert desk.restore() == 2 and desk.names() == names[:2]
+    sessions = Sessions(maker(), limits=Limits(n_sessions=2), folder=tmp_path)
+    assert sessions.restore() == 2 and sessions.names() == names[:2]
     assert f"left out session {names[2]}: 2 sessions are open" in caplog.text
-    desk.shut()
+    sessions.shut()
     cut_off.shut()
     assert sorted(file.stem for file in tmp_path.iterdir()) == names
 
@@ -319,10 +319,10 @@ class Slow(Policy):
 
 def test_a_late_policy_is_answered_for_and_what_was_cut_off_goes_on(tmp_path: Path) -> None:
     """The first service is never told to end: what it kept before is all there is."""
-    policy, usual = Slow(), Usual(deadline_s=0.01, fallback=lambda _: (8, 3, 12))
+    policy, defaults = Slow(), Defaults(deadline_s=0.01, fallback=lambda _: (8, 3, 12))
     make = advisor_maker(ZeroFilled(), lambda _: policy, device=torch.device("cpu"))
-    desks = [Desk(make, limits=LIMITS, usual=usual, folder=tmp_path) for _ in range(2)]
-    cut = client_of(desks[0])
+    services = [Sessions(make, limits=LIMITS, defaults=defaults, folder=tmp_path) for _ in range(2)]
+    cut = client_of(services[0])
     with cut.runner:
         cut.runner.run(cut._live("startup"))
         name = opened(cut)
@@ -330,7 +330,7 @@ def test_a_late_policy_is_answered_for_and_what_was_cut_off_goes_on(tmp_path: Pa
         assert (answer["next_column"], answer["late"], answer["source"]) == (3, True, "fallback")
         assert answer["scores"] is None
         assert 'kscout_decisions_total{source="fallback"} 1' in cut.get("/metrics").text
-        with client_of(desks[1]) as client:
+        with client_of(services[1]) as client:
             again = client.get(f"/sessions/{name}").json()
             record = [{"n_measured": 3, "columns": [3], "source": "fallback"}]
             assert again == {**answer, "order": [7, 8, 9], "record": record}

@@ -19,15 +19,15 @@ import pytest
 import uvicorn
 from asgi_client import streamed
 from mrd_client import listening
-from test_app import ASKED, client_of, desk_of, maker
+from test_app import ASKED, client_of, maker, sessions_of
 from test_mrd_stream import HEAD
 from test_run import begun
 from uvicorn.server import ServerState
 
 from kscout.errors import ConfigError
 from kscout.serve.connections import BoundedProtocol, log_once_per_minute, reserve_handles
-from kscout.serve.desk import Desk, Limits
 from kscout.serve.mrd_messages import Id, text_message
+from kscout.serve.sessions import Limits, Sessions
 
 QUICK = Limits(n_sessions=1, receive_s=0.2)
 PATIENT = Limits(n_sessions=1, receive_s=0.5)
@@ -99,8 +99,8 @@ def test_surplus_connections_are_closed_with_an_error() -> None:
 
 
 @contextmanager
-def connected(desk: Desk, sent: bytes) -> Iterator[socket.socket]:
-    with listening(desk) as address, socket.create_connection(address, timeout=20) as stream:
+def connected(sessions: Sessions, sent: bytes) -> Iterator[socket.socket]:
+    with listening(sessions) as address, socket.create_connection(address, timeout=20) as stream:
         stream.sendall(sent)
         yield stream
 
@@ -110,13 +110,13 @@ CONFIGURED = text_message(Id.CONFIG_TEXT, '{"budget": 7, "n_initial": 3}')
 
 @pytest.mark.parametrize("sent", [b"", b"\x02", CONFIGURED, CONFIGURED + HEAD + b"\xf0"])
 def test_a_stream_that_does_not_send_a_whole_message_is_closed(sent: bytes) -> None:
-    with connected(Desk(maker(), limits=QUICK), sent) as stream:
+    with connected(Sessions(maker(), limits=QUICK), sent) as stream:
         read = b"".join(iter(lambda: stream.recv(2**16), b""))
     assert b"the client was silent or slow for too long" in read
 
 
 def test_a_stream_may_pause_between_messages() -> None:
-    with connected(Desk(maker(), limits=PATIENT), CONFIGURED + HEAD) as stream:
+    with connected(Sessions(maker(), limits=PATIENT), CONFIGURED + HEAD) as stream:
         assert b"columns" in stream.recv(2**16)
         stream.settimeout(LONG_S)
         with pytest.raises(TimeoutError):
@@ -124,8 +124,8 @@ def test_a_stream_may_pause_between_messages() -> None:
 
 
 def test_a_websocket_without_messages_is_closed() -> None:
-    desk = Desk(maker(), limits=Limits(idle_s=0.05))
-    with client_of(desk) as client:
+    sessions = Sessions(maker(), limits=Limits(idle_s=0.05))
+    with client_of(sessions) as client:
         name = client.post("/sessions", ASKED).json()["id"]
         stream = streamed(client.app, f"/sessions/{name}/stream", [], stays=True)
         answers, code = client.runner.run(asyncio.wait_for(stream, timeout=20))
@@ -164,8 +164,8 @@ def test_a_request_without_file_handles_is_told_to_wait(monkeypatch: pytest.Monk
     def full(*_: object) -> str:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(Desk, "open", full)
-    with client_of(desk_of()) as client:
+    monkeypatch.setattr(Sessions, "open", full)
+    with client_of(sessions_of()) as client:
         answer = client.post("/sessions", ASKED)
     assert answer.status == 503 and "no file handles are free" in answer.json()["error"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from asgi_client import requested, streamed
-from page_stage import make_stage, write_store
-from test_app import ASKED, LIMITS, column_of, desk_of, expected
+from page_backend import make_backend, write_store
+from test_app import ASKED, LIMITS, column_of, expected, sessions_of
 from test_page import ASKED as SHOWN
 
 from kscout.serve.app import make_app
@@ -110,18 +110,20 @@ async def finished(app: Any) -> list[int]:
 
 @pytest.mark.slow
 def test_no_message_ends_the_service_or_disturbs_a_session(tmp_path: Path) -> None:
-    desk = desk_of()
+    sessions = sessions_of()
     app = Guard(
-        make_app(desk, make_stage(write_store(tmp_path))), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes
+        make_app(sessions, make_backend(write_store(tmp_path))),
+        hosts=LOOPBACK,
+        n_bytes=LIMITS.n_bytes,
     )
 
     async def whole() -> tuple[dict[int, int], list[int]]:
         seen = await fuzz(app, seed=0)
-        for name in list(desk.names()):
-            desk.close(name)
+        for name in list(sessions.names()):
+            sessions.close(name)
         return seen, await finished(app)
 
     seen, order = asyncio.run(whole())
     assert {200, 201, 400, 403, 404, 405, 413, 422, 429} <= set(seen)
     assert order == expected()[0]
-    desk.shut()
+    sessions.shut()

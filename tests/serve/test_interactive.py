@@ -12,8 +12,8 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.running.entries import EvaluationEntry, Sizes, resolve
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.serve.page.backend import PageBackend, Shown
 from kscout.serve.page.interactive import InteractiveAcquisition, drawn_kspace
-from kscout.serve.page.stage import Shown, Stage
 
 N_ROWS, N_COLS, N_INITIAL, HORIZON = 18, 13, 3, 4
 
@@ -53,8 +53,10 @@ def test_a_service_with_argmax_shows_the_columns_of_its_sessions(
 ) -> None:
     one, given = replace(entry("conv"), is_learned=True), {"n_initial": N_INITIAL}
     best = rollout(one.policy, acquisition.simulator, **given, horizon=HORIZON, is_argmax=True)
-    stage = Stage(Shown(("zero-filled",), ("center-out",), argmax=True), device=torch.device("cpu"))
-    how = {"horizon": HORIZON, "is_argmax": stage.is_argmax}
+    backend = PageBackend(
+        Shown(("zero-filled",), ("center-out",), argmax=True), device=torch.device("cpu")
+    )
+    how = {"horizon": HORIZON, "is_argmax": backend.is_argmax}
     found = InteractiveAcquisition(acquisition.simulator, **given, **how).run(one)
     assert found.columns == tuple(best.columns[0, 0].tolist()) != acquisition.run(one).columns
 

@@ -13,7 +13,7 @@ import pytest
 from kscout.acquisition import Advisor, Scan
 from kscout.policies.fixed import CenterOut
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.desk import Desk
+from kscout.serve.sessions import Sessions
 
 
 @pytest.fixture
@@ -31,15 +31,15 @@ def advisor(scan: Scan) -> Advisor:
 
 @pytest.mark.parametrize("over", ["core", "mrd"])
 def test_every_decision_of_every_session_is_timed_once(load: ModuleType, over: str) -> None:
-    desk, tally = Desk(advisor, limits=load.LIMITS), load.Tally(most=15)
+    sessions, tally = Sessions(advisor, limits=load.LIMITS), load.Tally(most=15)
     if over == "core":
-        asyncio.run(load.measured(load.in_process(desk), {}, 3, tally))
+        asyncio.run(load.measured(load.in_process(sessions), {}, 3, tally))
     else:
         from mrd_client import listening
 
-        with listening(desk) as (_, port):
+        with listening(sessions) as (_, port):
             asyncio.run(load.measured(load.over_mrd, {"mrd_port": port}, 3, tally))
-    desk.shut()
+    sessions.shut()
     row, n_per_slice = tally.figures(), 3
     # Others may have asked when the last one was counted.
     assert 5 * n_per_slice <= row["n_decisions"] < 5 * n_per_slice + 3 and row["lost"] == 0

@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 from ismrmrd.serialization import ProtocolDeserializer, ProtocolSerializer
 from mrd_client import acquisition, answered, listening, plain, talking
-from test_app import LIMITS, N_COILS, N_COLS, N_ROWS, desk_of, expected, kspace, maker
+from test_app import LIMITS, N_COILS, N_COLS, N_ROWS, expected, kspace, maker, sessions_of
 
 from kscout.acquisition import Scan, Session
-from kscout.serve.desk import Desk, Limits
 from kscout.serve.mrd_messages import (
     ACQUISITION_HEAD,
     Id,
@@ -30,6 +29,7 @@ from kscout.serve.mrd_messages import (
     text_message,
 )
 from kscout.serve.mrd_stream import Stream
+from kscout.serve.sessions import Limits, Sessions
 
 CONFIG = {"budget": 7, "n_initial": 3}
 HEADER = f"""<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">
@@ -47,10 +47,10 @@ SHIFT = 4
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = desk_of()
-    yield desk
-    desk.shut()
+def sessions() -> Iterator[Sessions]:
+    sessions = sessions_of()
+    yield sessions
+    sessions.shut()
 
 
 def send(sender: ProtocolSerializer, *columns: int, **counters: int) -> None:
@@ -59,9 +59,9 @@ def send(sender: ProtocolSerializer, *columns: int, **counters: int) -> None:
     sender._stream.flush()
 
 
-def test_a_stream_of_the_ismrmrd_package_takes_the_columns_of_a_session(desk: Desk) -> None:
+def test_a_stream_of_the_ismrmrd_package_takes_the_columns_of_a_session(sessions: Sessions) -> None:
     columns, image = expected()
-    with listening(desk) as address, talking(address, HEADER, **CONFIG) as (sender, found):
+    with listening(sessions) as address, talking(address, HEADER, **CONFIG) as (sender, found):
         told = json.loads(next(found))
         assert told["columns"] == [7, 8, 9] and told["kspace_encode_step_1"] == [11, 12, 13]
         order = list(told["columns"])
@@ -73,18 +73,20 @@ def test_a_stream_of_the_ismrmrd_package_takes_the_columns_of_a_session(desk: De
             send(sender, *answer["next_columns"], slice=2)
         assert answer["done"] and order == columns
         seen = next(found)
-        assert isinstance(seen, ismrmrd.Image) and seen.slice == 2 and len(desk) == 1
+        assert isinstance(seen, ismrmrd.Image) and seen.slice == 2 and len(sessions) == 1
         np.testing.assert_array_equal(seen.data[0, 0].T, image)
         assert list(seen.field_of_view) == [240, 160, 0]
         assert ismrmrd.Meta.deserialize(seen.attribute_string)["DataRole"] == "Image"
         send(sender, 0, slice=2)
         sender.close()
         assert list(found) == []
-    assert not len(desk) and "kscout_columns_total 7" in desk.counts.text(0)
+    assert not len(sessions) and "kscout_columns_total 7" in sessions.counts.text(0)
 
 
-def test_slices_are_sessions_of_their_own_and_their_images_come_at_the_end(desk: Desk) -> None:
-    with listening(desk) as address, talking(address, HEADER, **CONFIG) as (sender, found):
+def test_slices_are_sessions_of_their_own_and_their_images_come_at_the_end(
+    sessions: Sessions,
+) -> None:
+    with listening(sessions) as address, talking(address, HEADER, **CONFIG) as (sender, found):
         for column in (9, 7, 8, 4):
             send(sender, column, slice=0)
             send(sender, column, slice=1)
@@ -98,7 +100,7 @@ def test_slices_are_sessions_of_their_own_and_their_images_come_at_the_end(desk:
     assert [image.slice for image in images] == [0, 1]
 
 
-def test_columns_of_an_echo_train_are_taken_together(desk: Desk) -> None:
+def test_columns_of_an_echo_train_are_taken_together(sessions: Sessions) -> None:
     scan = {"n_rows": N_ROWS, "n_cols": N_COLS, "n_coils": N_COILS, "budget": 7, "initial": 3}
     with maker()(Scan(**scan)) as advisor:
         session = Session(advisor, Scan(**scan, columns_per_step=3))
@@ -106,7 +108,7 @@ def test_columns_of_an_echo_train_are_taken_together(desk: Desk) -> None:
             session.measure(columns, kspace()[:, :, list(columns)].transpose(2, 0, 1))
         image = session.image().numpy()
     with (
-        listening(desk) as address,
+        listening(sessions) as address,
         talking(address, HEADER, **CONFIG, columns_per_step=3, images="every") as (sender, found),
     ):
         wanted, images = json.loads(next(found))["columns"], []
@@ -216,46 +218,48 @@ BAD: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_stream_that_is_wrong_is_told_why_and_closed(
-    desk: Desk, name: str, caplog: pytest.LogCaptureFixture
+    sessions: Sessions, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    raw = asyncio.run(answered(desk, BAD[name]))
+    raw = asyncio.run(answered(sessions, BAD[name]))
     *_, last = ProtocolDeserializer(io.BytesIO(raw)).deserialize()
     assert 0 < len(json.loads(last)["error"]) < 1000
-    assert not len(desk) and not caplog.records
+    assert not len(sessions) and not caplog.records
 
 
 def test_a_stream_whose_lines_leave_out_the_start_is_told_a_start_that_they_have(
-    desk: Desk,
+    sessions: Sessions,
 ) -> None:
     """Lines from 11 on are columns from 7 on, of 16."""
     partial = HEADER.replace("<minimum>4", "<minimum>11")
     for n_initial, word in ((3, "columns"), (5, "error")):
         config = text_message(Id.CONFIG_TEXT, json.dumps({"budget": 7, "n_initial": n_initial}))
         sent = config + text_message(Id.HEADER, partial) + close_message()
-        raw = asyncio.run(answered(desk, sent))
+        raw = asyncio.run(answered(sessions, sent))
         told = json.loads(next(ProtocolDeserializer(io.BytesIO(raw)).deserialize()))
         assert word in told
     assert told["error"].endswith("start from 3 or fewer")
 
 
-def test_half_a_message_leaves_nothing_behind_and_the_next_client_is_served(desk: Desk) -> None:
+def test_half_a_message_leaves_nothing_behind_and_the_next_client_is_served(
+    sessions: Sessions,
+) -> None:
     whole = START + lines_of(0) + close_message()
-    with listening(desk) as address:
+    with listening(sessions) as address:
         for end in (0, 1, 2, 5, len(BEGIN) + 9, len(START) - 1, len(whole) - 2, len(whole) - 1):
             with socket.create_connection(address) as connection:
                 connection.sendall(whole[:end])
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(2**16):
                     pass
-            assert not len(desk)
+            assert not len(sessions)
         with talking(address, HEADER, **CONFIG) as (sender, found):
             assert json.loads(next(found))["budget"] == 7
             sender.close()
             assert list(found) == []
 
 
-def test_a_client_that_goes_on_sending_still_reads_why_it_was_refused(desk: Desk) -> None:
-    with listening(desk) as address, socket.create_connection(address) as connection:
+def test_a_client_that_goes_on_sending_still_reads_why_it_was_refused(sessions: Sessions) -> None:
+    with listening(sessions) as address, socket.create_connection(address) as connection:
         connection.sendall(b"\xff" * 200_000)
         with connection.makefile("rb") as file:
             (text,) = ProtocolDeserializer(file).deserialize()
@@ -263,39 +267,39 @@ def test_a_client_that_goes_on_sending_still_reads_why_it_was_refused(desk: Desk
 
 
 def test_streams_are_limited_in_number() -> None:
-    desk = Desk(maker(), limits=Limits(n_sessions=1))
-    with listening(desk) as address, talking(address, HEADER, **CONFIG) as (_, found):
+    sessions = Sessions(maker(), limits=Limits(n_sessions=1))
+    with listening(sessions) as address, talking(address, HEADER, **CONFIG) as (_, found):
         next(found)
         with socket.create_connection(address) as connection, connection.makefile("rb") as file:
             connection.shutdown(socket.SHUT_WR)
             (text,) = ProtocolDeserializer(file).deserialize()
     assert "1 streams are open" in json.loads(text)["error"]
-    desk.shut()
+    sessions.shut()
 
 
 def test_the_end_of_the_service_keeps_the_sessions_of_streams(tmp_path: Path) -> None:
-    desk, service = desk_of(tmp_path), ExitStack()
-    address = service.enter_context(listening(desk))
+    sessions, service = sessions_of(tmp_path), ExitStack()
+    address = service.enter_context(listening(sessions))
     with talking(address, HEADER, **CONFIG) as (sender, found):
         next(found)
         send(sender, 7, 8, 9)
         told = json.loads(next(found))
         service.close()
-    desk.shut()
-    again = desk_of(tmp_path)
+    sessions.shut()
+    again = sessions_of(tmp_path)
     assert again.restore() == 1
     session = again.find(told["session"]).session
     assert session.order == [7, 8, 9] and session.advise().columns == (told["next_column"],)
     again.shut()
 
 
-def test_lines_of_noise_keep_no_more_than_their_samples(desk: Desk) -> None:
+def test_lines_of_noise_keep_no_more_than_their_samples(sessions: Sessions) -> None:
     """Discarded samples and trajectories are not kept."""
     noise = np.zeros((), dtype=ACQUISITION_HEAD)
     noise["flags"] = 1 << 18
     noise["discard_pre"] = 65_000
     line = acquisition_message(noise, np.ones((4, 65_010), np.complex64))
-    stream = Stream(desk)
+    stream = Stream(sessions)
 
     async def take(n_lines: int) -> None:
         reader = asyncio.StreamReader()
@@ -338,13 +342,13 @@ def odd_stream(draw: random.Random) -> bytes:
 
 @pytest.mark.slow
 def test_no_stream_ends_the_service(caplog: pytest.LogCaptureFixture) -> None:
-    draw, desk = random.Random(0), Desk(plain, limits=LIMITS)
+    draw, sessions = random.Random(0), Sessions(plain, limits=LIMITS)
 
     async def all_of_them() -> list[bytes]:
-        return [await answered(desk, odd_stream(draw)) for _ in range(N_STREAMS)]
+        return [await answered(sessions, odd_stream(draw)) for _ in range(N_STREAMS)]
 
     found = asyncio.run(all_of_them())
     n_told = sum(b'"error"' in raw for raw in found)
-    assert 25 < n_told < N_STREAMS and not caplog.records and not len(desk)
-    assert b'"next_column": 6' in asyncio.run(answered(desk, START))
-    desk.shut()
+    assert 25 < n_told < N_STREAMS and not caplog.records and not len(sessions)
+    assert b'"next_column": 6' in asyncio.run(answered(sessions, START))
+    sessions.shut()

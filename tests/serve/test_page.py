@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from asgi_client import Client, Reply, requested
-from page_stage import N_COLS, N_ROWS, blobs, make_stage, npy, picture, write_store
+from page_backend import N_COLS, N_ROWS, blobs, make_backend, npy, picture, write_store
 from PIL import Image
-from test_app import LIMITS, desk_of
+from test_app import LIMITS, sessions_of
 
 from dicom_files import write_dicom
 from kscout.acquisition import Simulator
@@ -27,10 +27,10 @@ from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.app import make_app
 from kscout.serve.guard import LOOPBACK, Guard
+from kscout.serve.page import backend as backend_module
 from kscout.serve.page import routes as routes_module
-from kscout.serve.page import stage as stage_module
+from kscout.serve.page.backend import GoneError, PageBackend, PageState, Shown
 from kscout.serve.page.interactive import InteractiveAcquisition
-from kscout.serve.page.stage import Asked, GoneError, Shown, Stage
 
 ASKED: dict[str, Any] = {
     **{"source": "test", "slice": 3, "reconstruction": "zero-filled", "n_initial": 4},
@@ -40,13 +40,13 @@ PLACE = "/page/data"
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    return make_stage(write_store(tmp_path_factory.mktemp("page")))
+def backend(tmp_path_factory: pytest.TempPathFactory) -> PageBackend:
+    return make_backend(write_store(tmp_path_factory.mktemp("page")))
 
 
 @pytest.fixture(scope="module")
-def client(stage: Stage) -> Iterator[Client]:
-    guard = Guard(make_app(desk_of(), stage), hosts=LOOPBACK, n_bytes=200_000)
+def client(backend: PageBackend) -> Iterator[Client]:
+    guard = Guard(make_app(sessions_of(), backend), hosts=LOOPBACK, n_bytes=200_000)
     with Client(guard) as client:
         yield client
 
@@ -81,9 +81,9 @@ def test_choices_tell_slices_and_what_was_given(client: Client) -> None:
     assert found["session_note"] is None
 
 
-def test_an_acquisition_is_that_of_the_simulator(client: Client, stage: Stage) -> None:
+def test_an_acquisition_is_that_of_the_simulator(client: Client, backend: PageBackend) -> None:
     html = client.post(f"{PLACE}/acquisitions", {**ASKED, "own": [0, 15]}).json()["html"]
-    slices = stage.shelf.find("test").slices
+    slices = backend.catalog.find("test").slices
     acquisition = InteractiveAcquisition(
         Simulator(slices.batch(torch.tensor([3])), ZeroFilled()), n_initial=4, horizon=5
     )
@@ -107,13 +107,13 @@ def test_one_more_column_of_ones_own_runs_no_policy_again(
 
 
 def test_acquisitions_are_forgotten_when_they_take_too_much(
-    client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    client: Client, backend: PageBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n_pixels = 6 * N_ROWS * N_COLS
-    monkeypatch.setattr(stage_module, "_MOST_REMEMBERED", 3 * n_pixels)
+    monkeypatch.setattr(backend_module, "_MOST_REMEMBERED", 3 * n_pixels)
     for number in range(4):
         assert client.post(f"{PLACE}/acquisitions", {**ASKED, "slice": number}).status == 200
-    kept = [(one.slice, *one.policies) for one in stage._remembered]
+    kept = [(one.slice, *one.policies) for one in backend._remembered]
     assert kept == [(2, "oracle"), (3, "center-out"), (3, "oracle")]
 
 
@@ -123,10 +123,10 @@ def test_k_space_of_coils_is_acquired_too(tmp_path: Path) -> None:
     with StoreWriter(tmp_path / "coils", {}, name="coils", kind=KSPACE) as writer:
         writer.append("test", "a", coils.view(np.complex64)[..., 0])
         writer.finish()
-    stage = make_stage(tmp_path / "coils")
+    backend = make_backend(tmp_path / "coils")
     asked = {**ASKED, "slice": 0, "n_initial": 8, "own": (0,), "policies": ("center-out",)}
     for name in ("zero-filled", "zero-filled-weighted"):
-        found = stage.acquired(Asked(**{**asked, "reconstruction": name}), Event())
+        found = backend.acquired(PageState(**{**asked, "reconstruction": name}), Event())
         assert len(found.policies) == 2 and found.target.shape == (N_ROWS, N_COLS)
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_shown_is_told_in_a_sentence(client: Client, path: str, n
 
 
 def test_what_nobody_waits_for_ends_before_its_next_step(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    backend: PageBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, n_steps = Event(), 0
     usual = InteractiveAcquisition._chosen
@@ -179,21 +179,21 @@ def test_what_nobody_waits_for_ends_before_its_next_step(
     monkeypatch.setattr(InteractiveAcquisition, "_chosen", chosen)
     given = {**ASKED, "policies": ("oracle",), "n_initial": 5, "own": ()}
     with pytest.raises(GoneError):
-        stage.acquired(Asked(**given), gone)
+        backend.acquired(PageState(**given), gone)
     assert n_steps == 1
 
 
 def test_a_client_that_leaves_is_noticed(
-    client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    client: Client, backend: PageBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes_module, "_LOOK_S", 0.01)
     seen: list[bool] = []
 
-    def acquired(_: Asked, gone: Event) -> None:
+    def acquired(_: PageState, gone: Event) -> None:
         seen.append(gone.wait(timeout=600))
         raise GoneError("nobody waits")
 
-    monkeypatch.setattr(stage, "acquired", acquired)
+    monkeypatch.setattr(backend, "acquired", acquired)
     body = json.dumps(ASKED).encode()
     leaving = requested(client.app, "POST", f"{PLACE}/acquisitions", body, leaves=True)
     assert client.runner.run(leaving).status == 400 and seen == [True]
@@ -201,24 +201,24 @@ def test_a_client_that_leaves_is_noticed(
 
 def test_values_that_are_no_numbers_are_told(tmp_path: Path) -> None:
     store = write_store(tmp_path)
-    stage = make_stage(store)
+    backend = make_backend(store)
     file = next(store.glob("*test*.npy"))
     images = np.load(file, mmap_mode="r+")
     images[3, 2, 2] = np.nan
     images.flush()
     given = {**ASKED, "policies": ("center-out",), "own": (0,)}
-    for answer in (stage.acquired, stage.judged):
+    for answer in (backend.acquired, backend.judged):
         with pytest.raises(DataError, match="NaN or infinite"):
-            answer(Asked(**given), Event())
+            answer(PageState(**given), Event())
 
 
 def test_requests_that_pile_up_are_refused(
-    client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    client: Client, backend: PageBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _ in range(stage_module._N_WAITING):
-        stage._waiting.acquire()
+    for _ in range(backend_module._N_WAITING):
+        backend._waiting.acquire()
     assert client.post(f"{PLACE}/acquisitions", ASKED).status == 429
-    stage._waiting.release(stage_module._N_WAITING)
+    backend._waiting.release(backend_module._N_WAITING)
     assert client.post(f"{PLACE}/acquisitions", ASKED).status == 200
 
 
@@ -235,7 +235,7 @@ def dicom(array: np.ndarray, folder: Path) -> bytes:
 
 @pytest.mark.parametrize("kind", ["npy", "one.npy", "nii", "dicom", "png", "jpg"])
 def test_a_dropped_file_is_acquired_at_the_size_of_the_store(
-    client: Client, stage: Stage, kind: str, tmp_path: Path
+    client: Client, backend: PageBackend, kind: str, tmp_path: Path
 ) -> None:
     images = blobs(3, 40, 33)
     content = {
@@ -253,17 +253,17 @@ def test_a_dropped_file_is_acquired_at_the_size_of_the_store(
     assert re.fullmatch(r"file-[0-9a-f]{16}", source["name"])
     assert "/" not in source["title"] and len(source["volumes"][0][1]) in (1, 3)
     assert dropped(client, content, name).json()["name"] == source["name"]
-    images_ = stage.shelf.find(source["name"]).slices.magnitudes()
+    images_ = backend.catalog.find(source["name"]).slices.magnitudes()
     assert images_.shape[1:] == (N_ROWS, N_COLS) and images_.max() > 0
     asked = {**ASKED, "source": source["name"], "slice": 0}
     assert client.post(f"{PLACE}/acquisitions", asked).status == 200
 
 
-def test_a_picture_keeps_its_shape_when_it_is_shrunk(client: Client, stage: Stage) -> None:
+def test_a_picture_keeps_its_shape_when_it_is_shrunk(client: Client, backend: PageBackend) -> None:
     tall = np.zeros((72, 32), np.float32)
     tall[:, 8:24] = 1
     source = dropped(client, npy(tall), "tall.npy").json()
-    (found,) = stage.shelf.find(source["name"]).slices.magnitudes().numpy()
+    (found,) = backend.catalog.find(source["name"]).slices.magnitudes().numpy()
     # A quarter of the size: 18 rows of 8 columns in the middle, the bar 4 columns wide.
     assert not found[:, :4].any() and not found[:, 12:].any()
     assert (found[:, 6:10] > 0.5).all() and (found[:, [4, 5, 10, 11]] < 0.5).all()
@@ -303,10 +303,12 @@ def test_files_from_other_machines_and_long_ones_are_refused(client: Client) -> 
     assert client.get(f"{PLACE}/choices").json()["most_bytes"] == LIMITS.n_bytes
 
 
-def test_the_file_that_nobody_asked_for_longest_makes_room(client: Client, stage: Stage) -> None:
+def test_the_file_that_nobody_asked_for_longest_makes_room(
+    client: Client, backend: PageBackend
+) -> None:
     names = [dropped(client, npy(blobs(1, 9, 9 + n)), "x.npy").json()["name"] for n in range(9)]
     assert client.post(f"{PLACE}/acquisitions", {**ASKED, "source": names[0]}).status == 400
-    kept = [one.name for one in stage.shelf.sources() if one.name in names]
+    kept = [one.name for one in backend.catalog.sources() if one.name in names]
     assert kept == names[1:]
 
 
@@ -314,17 +316,19 @@ def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
     device = torch.device("cpu")
     for given in (("fixed",), ("nowhere",), ("x=knee-base-greedy", "x=knee-base-fixed")):
         with pytest.raises(ConfigError):
-            Stage(Shown(("zero-filled",), given), device=device)
-    named = Stage(Shown(("zero-filled",), ("knee-base-greedy", "knee-base-fixed")), device=device)
+            PageBackend(Shown(("zero-filled",), given), device=device)
+    named = PageBackend(
+        Shown(("zero-filled",), ("knee-base-greedy", "knee-base-fixed")), device=device
+    )
     told = named.choices()
     assert told["policies"][:2] == ["knee-base-greedy", "knee-base-fixed"] and not told["sources"]
     assert (told["n_initial"], told["n_steps"], told["fixed"]) == (16, 16, "knee-base-fixed")
-    assert named.shelf.size == (128, 128)
+    assert named.catalog.size == (128, 128)
 
 
 def test_the_page_notes_that_sessions_use_a_network_for_protocol_paper() -> None:
     shown = Shown(("knee-unet", "zero-filled"), ("knee-long-fixed",))
-    note = Stage(shown, device=torch.device("cpu")).choices()["session_note"]
+    note = PageBackend(shown, device=torch.device("cpu")).choices()["session_note"]
     assert "sessions under protocol blind" in note and "knee-cotrained-4-unet" in note
 
 
@@ -336,5 +340,5 @@ def test_the_page_begins_with_the_budget_of_the_first_policy_that_tells(
     save(tmp_path / "own.safetensors", order, extra={"n_initial": 8, "horizon": 4})
     own = f"own={tmp_path / 'own.safetensors'}"
     given = ("random", own, "knee-base-fixed") if first == "own" else ("knee-base-fixed", own)
-    told = Stage(Shown(("zero-filled",), given), device=torch.device("cpu")).choices()
+    told = PageBackend(Shown(("zero-filled",), given), device=torch.device("cpu")).choices()
     assert (told["n_initial"], told["n_steps"]) == ((8, 4) if first == "own" else (16, 16))

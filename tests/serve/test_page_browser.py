@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_stage import blobs, make_stage, npy, write_store
+from page_backend import blobs, make_backend, npy, write_store
 from PIL import Image
 from test_app import maker
 
 from kscout.serve.app import make_app
-from kscout.serve.desk import Desk, Limits
 from kscout.serve.guard import LOOPBACK, Guard
+from kscout.serve.sessions import Limits, Sessions
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -24,9 +24,9 @@ SIZE = 128
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     import uvicorn
 
-    stage = make_stage(write_store(tmp_path_factory.mktemp("page"), SIZE, SIZE))
+    backend = make_backend(write_store(tmp_path_factory.mktemp("page"), SIZE, SIZE))
     limits = Limits(n_bytes=2**22)
-    app = Guard(make_app(Desk(maker(), limits=limits), stage), hosts=LOOPBACK, n_bytes=2**22)
+    app = Guard(make_app(Sessions(maker(), limits=limits), backend), hosts=LOOPBACK, n_bytes=2**22)
     config = uvicorn.Config(app, log_level="warning", lifespan="on")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:

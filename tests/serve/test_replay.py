@@ -21,18 +21,18 @@ from coil_data import imported, stored
 from kscout.acquisition import Scan, Session
 from kscout.cli import app as command_line
 from kscout.errors import RunError
-from kscout.serve.desk import Desk, Limits
 from kscout.serve.mrd_messages import ACQUISITION_HEAD, Id, image_message, text_message
+from kscout.serve.sessions import Limits, Sessions
 from mrd_files import N_COLS as FILE_COLS
 from mrd_files import NOISE, header, line, lines, write
 
 
 def played(path: Path, out: Path, *options: str) -> Any:
-    desk = Desk(plain, limits=Limits())
-    with listening(desk) as (host, port):
+    sessions = Sessions(plain, limits=Limits())
+    with listening(sessions) as (host, port):
         given = ["replay", str(path), "--to", f"{host}:{port}", "--json", "--out", str(out)]
         result = CliRunner().invoke(command_line, [*given, *options])
-    desk.shut()
+    sessions.shut()
     if result.exception is not None:
         raise result.exception
     return json.loads(result.output)

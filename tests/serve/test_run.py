@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from page_stage import blobs, write_store
+from page_backend import blobs, write_store
 from test_app import ASKED, column_of
 from websockets.sync.client import connect
 
@@ -30,10 +30,10 @@ from kscout.files import locked
 from kscout.policies import save
 from kscout.policies.fixed import CenterOut, FixedOrder, NaOracle
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.desk import MOST_SPARE, Desk, Limits, Usual, advisor_maker
 from kscout.serve.mrd_messages import close_message
-from kscout.serve.page.stage import Shown, Stage
+from kscout.serve.page.backend import PageBackend, Shown
 from kscout.serve.run import fallback_maker, policy_maker, serve
+from kscout.serve.sessions import MOST_SPARE, Defaults, Limits, Sessions, advisor_maker
 
 
 def sent(address: str, message: Any) -> Any:
@@ -212,7 +212,7 @@ def test_a_store_of_several_sizes_may_hold_one_that_fits(tmp_path: Path) -> None
         writer.finish()
     save(tmp_path / "order.safetensors", FixedOrder(n_cols=12, order=[3]))
     shown = Shown(("zero-filled",), (str(tmp_path / "order.safetensors"),), tmp_path / "store")
-    sources = Stage(shown, device=torch.device("cpu")).choices()["sources"]
+    sources = PageBackend(shown, device=torch.device("cpu")).choices()["sources"]
     assert sorted(source["n_cols"] for source in sources) == [12, 16]
 
 
@@ -220,29 +220,29 @@ def test_sessions_take_what_the_service_was_started_with_unless_they_say_otherwi
     tmp_path: Path,
 ) -> None:
     save(tmp_path / "order.safetensors", FixedOrder(n_cols=16, order=[3, 15]))
-    usual = Usual(5, True, 2.0, fallback_maker(str(tmp_path / "order.safetensors")))
+    defaults = Defaults(5, True, 2.0, fallback_maker(str(tmp_path / "order.safetensors")))
     make = advisor_maker(ZeroFilled(), policy_maker("random"), device=torch.device("cpu"))
-    desk = Desk(make, limits=Limits(), usual=usual)
+    sessions = Sessions(make, limits=Limits(), defaults=defaults)
     scan = Scan(n_rows=5, n_cols=16, budget=7, initial=3)
     own = replace(scan, seed=0, argmax=True, deadline_s=1.0, fallback=(9,))
-    left_open, said = (desk.find(desk.open(one)).session.scan for one in (scan, own))
+    left_open, said = (sessions.find(sessions.open(one)).session.scan for one in (scan, own))
     assert left_open.argmax
     assert (left_open.seed, left_open.deadline_s, left_open.fallback[:4]) == (5, 2.0, (3, 15, 8, 7))
     assert said == own
     with pytest.raises(ConfigError, match="orders 16 columns, the scan has 12"):
-        desk.open(replace(scan, n_cols=12))
+        sessions.open(replace(scan, n_cols=12))
     with pytest.raises(ConfigError, match="has no order"):
         fallback_maker("random")
-    desk.shut()
+    sessions.shut()
 
 
 def test_a_scan_of_another_size_than_the_policy_takes_is_refused_when_it_is_opened() -> None:
     policy = FixedOrder(n_cols=16, order=[3])
     make = advisor_maker(ZeroFilled(), lambda _: policy, device=torch.device("cpu"))
-    desk = Desk(make, limits=Limits())
+    sessions = Sessions(make, limits=Limits())
     with pytest.raises(ConfigError, match="made for 16 columns, the scan has 12; acquire its"):
-        desk.open(Scan(n_rows=5, n_cols=12, budget=7, initial=3))
-    assert len(desk) == 0
+        sessions.open(Scan(n_rows=5, n_cols=12, budget=7, initial=3))
+    assert len(sessions) == 0
 
 
 def test_sessions_go_on_while_one_of_another_size_is_prepared() -> None:
@@ -252,16 +252,16 @@ def test_sessions_go_on_while_one_of_another_size_is_prepared() -> None:
     def make(scan: Scan) -> Advisor:
         made.append(scan)
         if len(made) > 1:
-            pool.submit(desk.find, first).result(timeout=60)
+            pool.submit(sessions.find, first).result(timeout=60)
         return Advisor(ZeroFilled(), CenterOut(n_cols=scan.n_cols))
 
-    desk, scan = Desk(make, limits=Limits()), Scan(n_rows=5, n_cols=16, budget=7, initial=3)
+    sessions, scan = Sessions(make, limits=Limits()), Scan(n_rows=5, n_cols=16, budget=7, initial=3)
     with ThreadPoolExecutor(3) as pool:
-        first = desk.open(scan)
-        others = [pool.submit(desk.open, replace(scan, budget=8)) for _ in range(2)]
-        assert len({first, *(one.result() for one in others)}) == len(desk) == 3
+        first = sessions.open(scan)
+        others = [pool.submit(sessions.open, replace(scan, budget=8)) for _ in range(2)]
+        assert len({first, *(one.result() for one in others)}) == len(sessions) == 3
     assert len(made) == 2, "one advisor for both"
-    desk.shut()
+    sessions.shut()
 
 
 def test_the_next_slice_finds_the_advisor_of_the_last_and_few_stay_without_sessions() -> None:
@@ -272,17 +272,17 @@ def test_the_next_slice_finds_the_advisor_of_the_last_and_few_stay_without_sessi
         made.append(Advisor(ZeroFilled(), CenterOut(n_cols=scan.n_cols)))
         return made[-1]
 
-    desk, scan = Desk(make, limits=Limits()), Scan(n_rows=5, n_cols=16, budget=7, initial=3)
+    sessions, scan = Sessions(make, limits=Limits()), Scan(n_rows=5, n_cols=16, budget=7, initial=3)
     for _ in range(3):
-        desk.close(desk.open(scan))
+        sessions.close(sessions.open(scan))
     assert len(made) == 1
-    held = desk.open(replace(scan, budget=8))
+    held = sessions.open(replace(scan, budget=8))
     for budget in range(9, 9 + MOST_SPARE):
-        desk.close(desk.open(replace(scan, budget=budget)))
+        sessions.close(sessions.open(replace(scan, budget=budget)))
     is_closed = [advisor._is_closed for advisor in made]
     assert is_closed == [True] + [False] * (1 + MOST_SPARE), "the oldest that nobody asks"
-    desk.close(held)
-    desk.shut()
+    sessions.close(held)
+    sessions.shut()
     assert all(advisor._is_closed for advisor in made)
 
 

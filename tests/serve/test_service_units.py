@@ -15,7 +15,7 @@ from test_mrd_stream import HEADER, SHIFT
 from kscout.core import Policy, Reconstructor
 from kscout.reconstruction.unet import UNet
 from kscout.serve.app import make_app
-from kscout.serve.desk import Desk, Limits, advisor_maker
+from kscout.serve.sessions import Limits, Sessions, advisor_maker
 from tiny_sessions import FACTORS, HORIZON, N_COLS, N_INITIAL, N_ROWS, column_policy
 
 Found = tuple[list[int], list[float], np.ndarray]
@@ -29,8 +29,8 @@ def components() -> tuple[Reconstructor, Policy]:
     return UNet(n_channels=2, n_pools=1, protocol="blind"), column_policy()
 
 
-def by_http(desk: Desk, kspace: np.ndarray) -> Found:
-    with Client(make_app(desk)) as client:
+def by_http(sessions: Sessions, kspace: np.ndarray) -> Found:
+    with Client(make_app(sessions)) as client:
         asked = {"n_rows": N_ROWS, "n_cols": N_COLS, **ASKED}
         place = "/sessions/{id}".format(**client.post("/sessions", asked).json())
         wanted, order, scores = client.get(place).json()["next_columns"], [], []
@@ -43,8 +43,8 @@ def by_http(desk: Desk, kspace: np.ndarray) -> Found:
         return order, scores, np.load(io.BytesIO(client.get(f"{place}/image.npy").body))
 
 
-def by_mrd(desk: Desk, kspace: np.ndarray) -> Found:
-    with listening(desk) as address, talking(address, HEADER, **ASKED) as (sender, found):
+def by_mrd(sessions: Sessions, kspace: np.ndarray) -> Found:
+    with listening(sessions) as address, talking(address, HEADER, **ASKED) as (sender, found):
         wanted, order, scores = json.loads(next(found))["columns"], [], []
         while wanted:
             order += wanted
@@ -60,14 +60,14 @@ def by_mrd(desk: Desk, kspace: np.ndarray) -> Found:
 
 @pytest.mark.parametrize("acquired", [by_http, by_mrd])
 def test_decisions_and_images_are_independent_of_the_unit_of_kspace(
-    components: tuple[Reconstructor, Policy], acquired: Callable[[Desk, np.ndarray], Found]
+    components: tuple[Reconstructor, Policy], acquired: Callable[[Sessions, np.ndarray], Found]
 ) -> None:
     network, policy = components
     make = advisor_maker(network, lambda _: policy, device=torch.device("cpu"))
     parts = np.random.default_rng(0).normal(size=(2, 1, N_ROWS, N_COLS))
     kspace = parts[0] + 1j * parts[1]
     found = [
-        acquired(Desk(make, limits=Limits()), (factor * kspace).astype(np.complex64))
+        acquired(Sessions(make, limits=Limits()), (factor * kspace).astype(np.complex64))
         for factor in (1, *FACTORS)
     ]
     order, scores, image = found[0]

@@ -14,8 +14,8 @@ from urllib.error import HTTPError
 import pytest
 from asgi_client import Client, requested
 from mrd_client import answered
-from page_stage import write_store
-from test_app import ASKED, LIMITS, column_of, desk_of, opened
+from page_backend import write_store
+from test_app import ASKED, LIMITS, column_of, opened, sessions_of
 from test_mrd_stream import CONFIG, HEAD, lines_of
 from test_run import begun
 
@@ -31,7 +31,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    guard = Guard(make_app(desk_of()), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes, token=TOKEN)
+    guard = Guard(make_app(sessions_of()), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes, token=TOKEN)
     with Client(guard) as client:
         yield client
 
@@ -82,25 +82,25 @@ def test_a_browser_gets_a_cookie_for_the_address_with_the_token(client: Client) 
 
 
 def test_a_service_without_a_token_needs_none() -> None:
-    guard = Guard(make_app(desk_of()), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes)
+    guard = Guard(make_app(sessions_of()), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes)
     with Client(guard) as client:
         assert opened(client)
 
 
 @pytest.mark.parametrize("token", [None, "0123456789abcdef", TOKEN])
 def test_a_stream_needs_the_token_in_its_config(token: str | None) -> None:
-    desk = desk_of()
+    sessions = sessions_of()
     told = CONFIG if token is None else {**CONFIG, "token": token}
     begin = text_message(Id.CONFIG_TEXT, json.dumps(told))
     sent = begin + HEAD + lines_of(7, 8, 9)
-    raw = asyncio.run(answered(desk, sent, token=TOKEN))
+    raw = asyncio.run(answered(sessions, sent, token=TOKEN))
     assert (b"the config has no token or another one" in raw) == (token != TOKEN)
-    assert (b"next_column" in raw) == (token == TOKEN) and not len(desk)
+    assert (b"next_column" in raw) == (token == TOKEN) and not len(sessions)
 
 
 def test_a_stream_with_the_name_of_a_config_has_no_token() -> None:
     begin = Id.CONFIG_FILE.to_bytes(2, "little") + b"default.xml".ljust(1024, b"\0")
-    raw = asyncio.run(answered(desk_of(), begin + HEAD, token=TOKEN))
+    raw = asyncio.run(answered(sessions_of(), begin + HEAD, token=TOKEN))
     assert b"the config has no token" in raw and b"columns" not in raw
 
 

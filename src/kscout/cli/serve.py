@@ -70,9 +70,9 @@ def serve(
 
     Example: kscout serve --reconstructor runs/unet --policy runs/greedy --keep sessions
     """
-    from kscout.serve.desk import Limits, Usual
     from kscout.serve.run import fallback_maker
     from kscout.serve.run import serve as run
+    from kscout.serve.sessions import Defaults, Limits
 
     with stopping(lambda: _outcome_of_sessions(keep)):
         run(
@@ -84,7 +84,7 @@ def serve(
             device=device,
             keep=keep,
             limits=Limits(n_sessions=most_sessions, idle_s=idle_s),
-            usual=Usual(sample, argmax, deadline_s, fallback_maker(fallback)),
+            defaults=Defaults(sample, argmax, deadline_s, fallback_maker(fallback)),
             allowed_hosts=allow_host or (),
             token=token,
             behind_proxy=behind_proxy,

@@ -25,9 +25,9 @@ from kscout.acquisition.session_file import NotSavedError
 from kscout.errors import DataError, KScoutError
 from kscout.serve.connections import NO_HANDLES, log_once_per_minute
 from kscout.serve.counts import MOST_THREADS, Counts, reply
-from kscout.serve.desk import Desk, NoSessionError, Place, TooManyError
+from kscout.serve.page.backend import PageBackend
 from kscout.serve.page.routes import OutsideError, add_pages
-from kscout.serve.page.stage import Stage
+from kscout.serve.sessions import Handle, NoSessionError, Sessions, TooManyError
 
 POLICY_VIOLATION = 1008
 """Closes a stream whose message is refused."""
@@ -77,19 +77,19 @@ _COLUMNS: TypeAdapter[Columns] = TypeAdapter(Columns)
 
 
 def make_app(
-    desk: Desk,
-    stage: Stage | None = None,
+    sessions: Sessions,
+    backend: PageBackend | None = None,
     *,
-    beside: AbstractAsyncContextManager[object] | None = None,
+    background: AbstractAsyncContextManager[object] | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> FastAPI:
-    """Return the service of a desk.
+    """Return the service for the given sessions.
 
     Args:
-        desk: holds the sessions.
-        stage: computes what the page shows; without one there is no page.
-        beside: lives as long as the service.
-        on_ready: called when requests can be answered.
+        sessions: the sessions of the service.
+        backend: computes the content of the page; None disables the page.
+        background: entered when the service starts, and left when it stops.
+        on_ready: called once the service accepts requests.
     """
 
     @asynccontextmanager
@@ -97,18 +97,20 @@ def make_app(
         asyncio.get_running_loop().set_exception_handler(log_once_per_minute())
         # A session that waits holds a thread, and those that wait together are computed together.
         threads = to_thread.current_default_thread_limiter()
-        threads.total_tokens = max(threads.total_tokens, min(desk.limits.n_sessions, MOST_THREADS))
-        await run_in_threadpool(desk.restore)
-        closing = asyncio.ensure_future(_close_idle(desk))
-        async with beside or nullcontext():
+        threads.total_tokens = max(
+            threads.total_tokens, min(sessions.limits.n_sessions, MOST_THREADS)
+        )
+        await run_in_threadpool(sessions.restore)
+        closing = asyncio.ensure_future(_close_idle(sessions))
+        async with background or nullcontext():
             on_ready()
             yield
             closing.cancel()
-            if stage is not None:
-                stage.close()
-        await run_in_threadpool(desk.shut)
+            if backend is not None:
+                backend.close()
+        await run_in_threadpool(sessions.shut)
 
-    counts = desk.counts
+    counts = sessions.counts
     # FastAPI's own pages take their scripts from other hosts; `add_pages` has one that does not.
     app = FastAPI(
         title="kscout",
@@ -119,58 +121,58 @@ def make_app(
         responses={"4XX": {"model": Fault, "description": "What is wrong, in a sentence"}},
     )
     _tell_faults(app, counts)
-    _add_sessions(app, desk, counts)
-    _add_stream(app, desk, counts)
-    add_pages(app, stage, n_bytes=desk.limits.n_bytes)
+    _add_sessions(app, sessions, counts)
+    _add_stream(app, sessions, counts)
+    add_pages(app, backend, n_bytes=sessions.limits.n_bytes)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
         """Tell that the service lives."""
-        return {"status": "ok", "version": __version__, "n_sessions": len(desk)}
+        return {"status": "ok", "version": __version__, "n_sessions": len(sessions)}
 
     @app.get("/metrics")
     def metrics() -> Response:
         """Return counters and decision times, as Prometheus reads them."""
-        return Response(counts.text(len(desk)), media_type="text/plain; version=0.0.4")
+        return Response(counts.text(len(sessions)), media_type="text/plain; version=0.0.4")
 
     return app
 
 
-async def _close_idle(desk: Desk) -> None:
+async def _close_idle(sessions: Sessions) -> None:
     """Close idle sessions also while no request arrives."""
     while True:
-        await asyncio.sleep(min(desk.limits.idle_s / 4, _IDLE_CHECK_S))
-        await run_in_threadpool(desk.close_idle)
+        await asyncio.sleep(min(sessions.limits.idle_s / 4, _IDLE_CHECK_S))
+        await run_in_threadpool(sessions.close_idle)
 
 
-def _add_sessions(app: FastAPI, desk: Desk, counts: Counts) -> None:
+def _add_sessions(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
     @app.post("/sessions", status_code=201)
     def open_session(asked: NewSession) -> dict[str, Any]:
         """Open a session; answer its id, and the columns of the start."""
         scan = asked.scan()
-        name = desk.open(scan)
+        name = sessions.open(scan)
         counts.add("sessions_opened_total")
         return {"id": name, "columns": list(scan.start)}
 
     @app.get("/sessions/{name}")
     def look(name: str) -> dict[str, Any]:
         """Tell what to measure next, the order of columns so far, and what was advised by whom."""
-        place = desk.find(name)
-        with place.lock:
-            session = place.session
+        handle = sessions.find(name)
+        with handle.lock:
+            session = handle.session
             return {**reply(session, counts), "order": session.order, "record": session.record}
 
     @app.post("/sessions/{name}/columns")
     def measure(name: str, columns: Annotated[Columns, Body()]) -> dict[str, Any]:
         """Take in columns of k-space, one or a list; tell what to measure next."""
-        return _measured(desk.find(name), columns, counts)
+        return _measured(sessions.find(name), columns, counts)
 
     def shown(name: str) -> Any:  # noqa: ANN401 - an array
-        place = desk.find(name)
-        with place.lock:
-            if place.session.missing:
+        handle = sessions.find(name)
+        with handle.lock:
+            if handle.session.missing:
                 raise NotYetError("the start is not measured yet; there is no image before it is")
-            return place.session.image().cpu().numpy()
+            return handle.session.image().cpu().numpy()
 
     @app.get("/sessions/{name}/image.png", response_class=Response)
     def picture(name: str) -> Response:
@@ -187,21 +189,21 @@ def _add_sessions(app: FastAPI, desk: Desk, counts: Counts) -> None:
     @app.delete("/sessions/{name}", status_code=204)
     def close(name: str) -> None:
         """Close a session, and remove its file."""
-        desk.close(name)
+        sessions.close(name)
 
 
-def _add_stream(app: FastAPI, desk: Desk, counts: Counts) -> None:
+def _add_stream(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
     @app.websocket("/sessions/{name}/stream")
     async def stream(socket: WebSocket, name: str) -> None:
         await socket.accept()
         try:
-            place = await run_in_threadpool(desk.find, name)
+            handle = await run_in_threadpool(sessions.find, name)
             while True:
-                async with asyncio.timeout(desk.limits.idle_s):
+                async with asyncio.timeout(sessions.limits.idle_s):
                     text = await socket.receive_text()
                 columns = _parsed(text)
-                reply = await run_in_threadpool(_measured, place, columns, counts)
-                await run_in_threadpool(desk.find, name)
+                reply = await run_in_threadpool(_measured, handle, columns, counts)
+                await run_in_threadpool(sessions.find, name)
                 await socket.send_json(reply)
         except WebSocketDisconnect:
             return
@@ -231,11 +233,11 @@ def _parsed(text: str) -> Columns:
         ) from error
 
 
-def _measured(place: Place, columns: Columns, counts: Counts) -> dict[str, Any]:
+def _measured(handle: Handle, columns: Columns, counts: Counts) -> dict[str, Any]:
     """Take in what a client sent; answer what to measure next."""
     several = columns if isinstance(columns, list) else [columns]
-    with place.lock:
-        session = place.session
+    with handle.lock:
+        session = handle.session
         values = [_values(session.scan, one.data) for one in several]
         data = np.stack(values) if values else np.zeros((0, 1, 1), np.complex64)
         session.measure([one.column for one in several], data)

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kscout.errors import ConfigError
-from kscout.serve.desk import Limits
+from kscout.serve.sessions import Limits
 
 _LOG = logging.getLogger(__name__)
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)

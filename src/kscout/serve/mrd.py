@@ -11,9 +11,9 @@ from typing import Any, final
 
 from kscout.errors import KScoutError
 from kscout.serve.counts import MOST_THREADS
-from kscout.serve.desk import Desk, TooManyError
 from kscout.serve.mrd_messages import Id, close_message, read_message, text_message
 from kscout.serve.mrd_stream import Stream
+from kscout.serve.sessions import Sessions, TooManyError
 
 _LOG = logging.getLogger(__name__)
 Work = Callable[..., Awaitable[Any]]
@@ -25,14 +25,16 @@ _LINGER_S = 1.0
 
 @final
 class MrdServer:
-    """Takes connections while it is entered; its end leaves sessions for the desk to keep."""
+    """Takes connections while it is entered; sessions stay open when it ends."""
 
-    def __init__(self, desk: Desk, listening: socket.socket, token: str | None = None) -> None:
-        self._desk, self._listening, self._token = desk, listening, token
+    def __init__(
+        self, sessions: Sessions, listening: socket.socket, token: str | None = None
+    ) -> None:
+        self._sessions, self._listening, self._token = sessions, listening, token
         self._talks: set[asyncio.Task[None]] = set()
         # Decisions are computed together as far as those who ask for them wait together.
         self._pool = ThreadPoolExecutor(
-            min(desk.limits.n_sessions, MOST_THREADS), thread_name_prefix="kscout-mrd"
+            min(sessions.limits.n_sessions, MOST_THREADS), thread_name_prefix="kscout-mrd"
         )
 
     async def __aenter__(self) -> "MrdServer":
@@ -47,25 +49,25 @@ class MrdServer:
         await asyncio.to_thread(self._pool.shutdown)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._talks) >= self._desk.limits.n_streams:
+        if len(self._talks) >= self._sessions.limits.n_streams:
             writer.transport.abort()
             return
-        is_full = len(self._talks) >= self._desk.limits.n_sessions
+        is_full = len(self._talks) >= self._sessions.limits.n_sessions
         work = partial(asyncio.get_running_loop().run_in_executor, self._pool)
-        found = converse(self._desk, reader, writer, work, is_full=is_full, token=self._token)
+        found = converse(self._sessions, reader, writer, work, is_full=is_full, token=self._token)
         talk = asyncio.ensure_future(found)
         self._talks.add(talk)
 
         def ended(talk: asyncio.Task[None]) -> None:
             self._talks.discard(talk)
             # A client that reads nothing would keep a closed connection open.
-            talk.get_loop().call_later(self._desk.limits.receive_s, writer.transport.abort)
+            talk.get_loop().call_later(self._sessions.limits.receive_s, writer.transport.abort)
 
         talk.add_done_callback(ended)
 
 
 async def converse(
-    desk: Desk,
+    sessions: Sessions,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     work: Work,
@@ -76,22 +78,22 @@ async def converse(
     """Answer one client until it ends, is wrong, or is silent for too long.
 
     Args:
-        desk: where its sessions are.
+        sessions: the sessions of the service.
         reader: what it sends.
         writer: what it gets.
         work: computes.
         is_full: whether it comes in vain.
         token: that its config has to contain; None if no token is needed.
     """
-    stream, told = Stream(desk, token), b""
+    stream, told = Stream(sessions, token), b""
     try:
         try:
             if is_full:
-                raise TooManyError(f"{desk.limits.n_sessions} streams are open; close one")
-            await _answer(desk, stream, reader, writer, work)
+                raise TooManyError(f"{sessions.limits.n_sessions} streams are open; close one")
+            await _answer(sessions, stream, reader, writer, work)
             told = close_message()
         except (KScoutError, TimeoutError) as error:
-            desk.counts.add("refused_total")
+            sessions.counts.add("refused_total")
             words = {"error": str(error) or "the client was silent or slow for too long"}
             told = text_message(Id.TEXT, json.dumps(words)) + close_message()
         # One client may not end the others, whatever it found.
@@ -105,13 +107,13 @@ async def converse(
 
 
 async def _answer(
-    desk: Desk,
+    sessions: Sessions,
     stream: Stream,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     work: Work,
 ) -> None:
-    limits, message = desk.limits, None
+    limits, message = sessions.limits, None
     while message is None or message.id is not Id.CLOSE:
         # Between messages a scanner may pause, but not before it has configured the stream.
         async with asyncio.timeout(limits.idle_s if stream.is_begun else limits.receive_s):

@@ -1,7 +1,7 @@
 """One MRD stream: config, header and lines come in; what to measure next, and images, go out.
 
 Config comes first, then the header, then lines; the end is a message of its own. Every slice, told
-apart by the counters of its lines, is a session of the desk while the stream lasts.
+apart by the counters of its lines, is a session of the service while the stream lasts.
 """
 
 import json
@@ -23,9 +23,9 @@ from kscout.data.importing.kspace_cutting import Cutting
 from kscout.errors import DataError
 from kscout.files import parse_json
 from kscout.serve.counts import reply
-from kscout.serve.desk import Desk, NoSessionError, Place
 from kscout.serve.guard import is_token
 from kscout.serve.mrd_messages import Id, Message, image_message, text_message
+from kscout.serve.sessions import Handle, NoSessionError, Sessions
 
 _STREAM = Path("the stream")
 """What errors call it."""
@@ -80,7 +80,7 @@ class _Slice:
     """A slice on its way."""
 
     name: str
-    place: Place
+    handle: Handle
     head: Any
     """Of its first line."""
     wanted: tuple[int, ...]
@@ -93,8 +93,8 @@ class _Slice:
 class Stream:
     """Takes the messages of one client, one after the other."""
 
-    def __init__(self, desk: Desk, token: str | None = None) -> None:
-        self._desk, self._token = desk, token
+    def __init__(self, sessions: Sessions, token: str | None = None) -> None:
+        self._sessions, self._token = sessions, token
         self._config: StreamConfig | None = None
         self._encoding: Encoding | None = None
         self._scan: Scan | None = None
@@ -126,7 +126,7 @@ class Stream:
         """Close the sessions."""
         for one in self._slices.values():
             with suppress(NoSessionError):
-                self._desk.close(one.name)
+                self._sessions.close(one.name)
 
     def _configure(self, message: Message) -> list[bytes]:
         if self._config is not None:
@@ -184,16 +184,16 @@ class Stream:
         # What overflows here is refused by the session, as all that is not finite.
         with np.errstate(over="ignore", invalid="ignore"):
             column, values = self._column(message, self._encoding)
-        place = tuple(int(message.head["idx"][name]) for name in COUNTERS)
-        if place not in self._slices:
-            self._slices[place] = self._open(message.head, len(values))
-        n_coils = self._slices[place].place.session.scan.n_coils
+        counters = tuple(int(message.head["idx"][name]) for name in COUNTERS)
+        if counters not in self._slices:
+            self._slices[counters] = self._open(message.head, len(values))
+        n_coils = self._slices[counters].handle.session.scan.n_coils
         if len(values) != n_coils:
             raise DataError(
                 f"a line has {len(values)} coils, and the slice began with {n_coils}; send all "
                 "lines of a slice from the same coils"
             )
-        return self._measured(self._slices[place], column, values)
+        return self._measured(self._slices[counters], column, values)
 
     def _column(
         self, message: Message, encoding: Encoding
@@ -224,17 +224,17 @@ class Stream:
 
     def _open(self, head: Any, n_coils: int) -> _Slice:  # noqa: ANN401 - a record
         assert self._scan is not None
-        name = self._desk.open(replace(self._scan, n_coils=n_coils))
-        self._desk.counts.add("sessions_opened_total")
-        return _Slice(name, self._desk.find(name), head, self._scan.start)
+        name = self._sessions.open(replace(self._scan, n_coils=n_coils))
+        self._sessions.counts.add("sessions_opened_total")
+        return _Slice(name, self._sessions.find(name), head, self._scan.start)
 
     def _measured(
         self, one: _Slice, column: int, values: Complex64[np.ndarray, "coil row"]
     ) -> list[bytes]:
         """Hand columns on once all that were asked for are there, or one that was not."""
-        place = self._desk.find(one.name)
-        with place.lock:
-            session = place.session
+        handle = self._sessions.find(one.name)
+        with handle.lock:
+            session = handle.session
             n_spare = session.scan.budget - session.n_measured - len(session.missing)
             if session.is_done or (n_spare < 1 and session.missing and column not in one.wanted):
                 return []
@@ -245,24 +245,24 @@ class Stream:
                 return []
             columns, one.waiting = one.waiting, {}
             session.measure(list(columns), np.stack(list(columns.values())))
-            self._desk.counts.add("columns_total", len(columns))
-            answer = {**reply(session, self._desk.counts), "order": list(session.order)}
+            self._sessions.counts.add("columns_total", len(columns))
+            answer = {**reply(session, self._sessions.counts), "order": list(session.order)}
         one.wanted = tuple(answer["next_columns"])
         told = {"session": one.name, **_counters(one.head), **answer, **self._asked(one.wanted)}
         return [_told(told), *self._step_image(one)]
 
     def _step_image(self, one: _Slice) -> list[bytes]:
         assert self._config is not None
-        is_shown = one.place.session.is_done or self._config.images == "every"
+        is_shown = one.handle.session.is_done or self._config.images == "every"
         return self._image(one) if is_shown else []
 
     def _last_image(self, one: _Slice) -> list[bytes]:
         """Return the image of a slice that is not done: what came in is all that comes."""
-        return [] if one.place.session.is_done else self._image(one)
+        return [] if one.handle.session.is_done else self._image(one)
 
     def _image(self, one: _Slice) -> list[bytes]:
-        session = one.place.session
-        with one.place.lock:
+        session = one.handle.session
+        with one.handle.lock:
             if session.missing:
                 return []
             image, n_measured = session.image().cpu().numpy(), session.n_measured

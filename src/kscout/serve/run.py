@@ -18,8 +18,8 @@ from kscout.files import locked
 from kscout.names import POLICIES
 from kscout.policies import build
 from kscout.policies import load as load_policy
-from kscout.serve.desk import Desk, Limits, Usual, advisor_maker
 from kscout.serve.guard import LOOPBACK, Guard, token_for
+from kscout.serve.sessions import Defaults, Limits, Sessions, advisor_maker
 
 GRACE_S = 5
 """Requests that are being answered when the service ends get so long."""
@@ -83,7 +83,7 @@ def serve(
     device: str = "auto",
     keep: Path | None = None,
     limits: Limits | None = None,
-    usual: Usual | None = None,
+    defaults: Defaults | None = None,
     allowed_hosts: Collection[str] = (),
     token: str | None = None,
     behind_proxy: bool = False,
@@ -103,7 +103,7 @@ def serve(
         device: auto, cpu or cuda.
         keep: folder of sessions; those that are there are continued.
         limits: what is taken on.
-        usual: what holds for sessions that do not say otherwise.
+        defaults: what holds for sessions that do not say otherwise.
         allowed_hosts: names by which clients may call the service besides the address and the
             loopback's.
         token: that clients send; by default one is generated and printed if the service can be
@@ -117,7 +117,7 @@ def serve(
         from kscout.serve.app import make_app
         from kscout.serve.connections import BoundedProtocol, GracefulServer, reserve_handles
         from kscout.serve.mrd import MrdServer
-        from kscout.serve.page.stage import Shown, Stage
+        from kscout.serve.page.backend import PageBackend, Shown
     except ImportError as error:
         raise ConfigError(
             f"the service needs packages that are not installed ({error}); install kscout[serve]"
@@ -127,12 +127,12 @@ def serve(
     reserve_handles(limits)
     reconstructors = (reconstructor,) if isinstance(reconstructor, str) else tuple(reconstructor)
     policies = (policy,) if isinstance(policy, str) else tuple(policy)
-    argmax = usual is not None and usual.argmax
-    stage = Stage(Shown(reconstructors, policies, data, argmax), device=on)
-    stage.session_note()
-    network = stage.models.network(stage.models.reconstructions[0])
+    argmax = defaults is not None and defaults.argmax
+    backend = PageBackend(Shown(reconstructors, policies, data, argmax), device=on)
+    backend.session_note()
+    network = backend.models.network(backend.models.reconstructions[0])
     make = advisor_maker(network, policy_maker(_unlabeled(policies[0])), device=on)
-    desk = Desk(make, limits=limits, usual=usual, folder=keep)
+    sessions = Sessions(make, limits=limits, defaults=defaults, folder=keep)
     with (
         nullcontext() if keep is None else _held(keep),
         _listening(host, port, "--port") as listening,
@@ -152,7 +152,9 @@ def serve(
                 failed.append(error)
                 server.should_exit = True
 
-        app = make_app(desk, stage, beside=MrdServer(desk, streams, required), on_ready=ready)
+        app = make_app(
+            sessions, backend, background=MrdServer(sessions, streams, required), on_ready=ready
+        )
         hosts = {*LOOPBACK, host, *allowed_hosts}
         guard = Guard(app, hosts=hosts, n_bytes=limits.n_bytes, token=required)
         config = uvicorn.Config(

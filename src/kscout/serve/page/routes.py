@@ -20,7 +20,7 @@ from kscout.player import acquisition_player
 from kscout.player.frames import moving_picture, still_picture
 from kscout.player.pages import templates
 from kscout.serve.guard import LOOPBACK
-from kscout.serve.page.stage import YOU, Asked, Stage
+from kscout.serve.page.backend import YOU, PageBackend, PageState
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; connect-src 'self'; "
@@ -42,7 +42,7 @@ class OutsideError(KScoutError):
 
 
 class Wanted(BaseModel):
-    """A slice acquired by policies; `kscout.serve.page.stage.Asked` says what the rest means."""
+    """A slice to acquire by policies; the other fields are those of `PageState`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -56,14 +56,14 @@ class Wanted(BaseModel):
     frame: int | None = None
     """Of a picture: the step it shows, by its place; None shows all, one after the other."""
 
-    def asked(self) -> Asked:
+    def state(self) -> PageState:
         """Return it checked."""
         given = self.model_dump(exclude={"policies", "own", "frame"})
-        return Asked(**given, policies=tuple(self.policies), own=tuple(self.own))
+        return PageState(**given, policies=tuple(self.policies), own=tuple(self.own))
 
 
-def add_pages(app: FastAPI, stage: Stage | None, *, n_bytes: int) -> None:
-    """Add the page at `/` and what it asks for, where there is a stage, and `/docs`."""
+def add_pages(app: FastAPI, backend: PageBackend | None, *, n_bytes: int) -> None:
+    """Add the page at `/` and what it asks for, if there is a backend, and `/docs`."""
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     def interface() -> Response:
@@ -78,7 +78,7 @@ def add_pages(app: FastAPI, stage: Stage | None, *, n_bytes: int) -> None:
         text = texts.get_template(name).render()
         return Response(text, media_type=_FILES[name], headers=_HEADERS)
 
-    if stage is None:
+    if backend is None:
         return
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -86,14 +86,14 @@ def add_pages(app: FastAPI, stage: Stage | None, *, n_bytes: int) -> None:
         text = texts.get_template("page.html.j2").render(version=__version__)
         return HTMLResponse(text, headers=_HEADERS)
 
-    _add_answers(app, stage, n_bytes)
+    _add_answers(app, backend, n_bytes)
 
 
-def _add_answers(app: FastAPI, stage: Stage, n_bytes: int) -> None:
+def _add_answers(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
     @app.get("/page/data/choices")
     def choices() -> dict[str, Any]:
         """Tell which slices, reconstructions and policies the page offers."""
-        return {**stage.choices(), "most_bytes": n_bytes}
+        return {**backend.choices(), "most_bytes": n_bytes}
 
     @app.post("/page/data/files", status_code=201)
     async def drop(request: Request, name: str = "") -> dict[str, Any]:
@@ -104,14 +104,14 @@ def _add_answers(app: FastAPI, stage: Stage, n_bytes: int) -> None:
                 "there"
             )
         content = await request.body()
-        return (await run_in_threadpool(stage.shelf.drop, content, name)).table()
+        return (await run_in_threadpool(backend.catalog.drop, content, name)).table()
 
     @app.post("/page/data/acquisitions")
     async def acquire(request: Request, wanted: Wanted) -> dict[str, Any]:
         """Acquire a slice with the truth at hand; answer the player's HTML."""
 
         def work(gone: Event) -> dict[str, Any]:
-            acquisition = stage.acquired(wanted.asked(), gone)
+            acquisition = backend.acquired(wanted.state(), gone)
             colors = {one: n for n, one in enumerate(wanted.policies, start=1)} | {YOU: 3}
             html = acquisition_player(acquisition, colors=colors, n_bytes=None, is_steered=True)
             return {"html": html, "title": acquisition.title}
@@ -121,14 +121,14 @@ def _add_answers(app: FastAPI, stage: Stage, n_bytes: int) -> None:
     @app.post("/page/data/verdicts")
     async def judge(request: Request, wanted: Wanted) -> dict[str, Any]:
         """Compare the last column of one's own with what policies and the truth would take."""
-        return asdict(await _while_awaited(request, partial(stage.judged, wanted.asked())))
+        return asdict(await _while_awaited(request, partial(backend.judged, wanted.state())))
 
     @app.post("/page/data/pictures", response_class=Response)
     async def picture(request: Request, wanted: Wanted) -> Response:
         """Draw what `acquisitions` computes: one step as PNG, or all as GIF."""
 
         def work(gone: Event) -> Response:
-            acquisition = stage.acquired(wanted.asked(), gone)
+            acquisition = backend.acquired(wanted.state(), gone)
             if wanted.frame is None:
                 return Response(moving_picture(acquisition), media_type="image/gif")
             return Response(still_picture(acquisition, wanted.frame), media_type="image/png")

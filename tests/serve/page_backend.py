@@ -1,4 +1,4 @@
-"""A stage with a store of two tiny volumes, and files to drop."""
+"""A page backend with a dataset of two tiny volumes, and files to drop."""
 
 import io
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from kscout.data.store_writer import StoreWriter
-from kscout.serve.page.stage import Shown, Stage
+from kscout.serve.page.backend import PageBackend, Shown
 
 N_ROWS, N_COLS = 18, 16
 
@@ -31,9 +31,9 @@ def write_store(folder: Path, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> Pat
     return folder / "store"
 
 
-def make_stage(data: Path | None) -> Stage:
+def make_backend(data: Path | None) -> PageBackend:
     shown = Shown(("zero-filled", "zero-filled-weighted"), ("center-out", "random"), data)
-    return Stage(shown, device=torch.device("cpu"))
+    return PageBackend(shown, device=torch.device("cpu"))
 
 
 def npy(array: np.ndarray) -> bytes:

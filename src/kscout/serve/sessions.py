@@ -59,7 +59,7 @@ class Limits:
 
 @final
 @dataclass(frozen=True)
-class Usual:
+class Defaults:
     """What holds for sessions that do not say otherwise."""
 
     seed: int | None = None
@@ -67,8 +67,8 @@ class Usual:
     deadline_s: float | None = None
     fallback: Callable[[Scan], tuple[int, ...]] = lambda _: ()
 
-    def of(self, scan: Scan) -> Scan:
-        """Return a scan with what it leaves open."""
+    def complete(self, scan: Scan) -> Scan:
+        """Fill in the settings that a scan leaves unspecified."""
         return replace(
             scan,
             seed=self.seed if scan.seed is None else scan.seed,
@@ -88,7 +88,7 @@ class NoSessionError(RunError):
 
 @final
 @dataclass(eq=False)
-class Place:
+class Handle:
     """One session, and its lock."""
 
     session: Session
@@ -97,13 +97,13 @@ class Place:
 
 
 @final
-class Desk:
+class Sessions:
     """Opens, finds and closes sessions; any thread may ask.
 
     Args:
         make_advisor: returns reconstruction and policy for a scan; called once per size and budget.
         limits: what is taken on.
-        usual: what holds for sessions that do not say otherwise.
+        defaults: what holds for sessions that do not say otherwise.
         folder: where sessions are kept, so that a service started again goes on with them.
         now_s: a clock.
     """
@@ -113,35 +113,35 @@ class Desk:
         make_advisor: MakeAdvisor,
         *,
         limits: Limits,
-        usual: Usual | None = None,
+        defaults: Defaults | None = None,
         folder: Path | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits, self.usual, self.folder = limits, usual or Usual(), folder
+        self.limits, self.defaults, self.folder = limits, defaults or Defaults(), folder
         self.counts = Counts()
         self._make, self._now = make_advisor, now_s
-        self._places: dict[str, Place] = {}
+        self._handles: dict[str, Handle] = {}
         self._advisors: dict[tuple[int, ...], Advisor] = {}
         self._lock, self._making = threading.Lock(), threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._handles)
 
     def names(self) -> list[str]:
         """Return what sessions are called."""
         with self._lock:
-            return list(self._places)
+            return list(self._handles)
 
     def open(self, scan: Scan) -> str:
         """Open a session and return its name."""
-        name, whole = secrets.token_hex(16), self.usual.of(scan)
+        name, whole = secrets.token_hex(16), self.defaults.complete(scan)
         while True:
             with self._lock:
                 self._close_idle()
                 self._check_room(scan)
                 if (advisor := self._known(scan)) is not None:
                     session = Session(advisor, whole, file=self._file(name))
-                    self._places[name] = Place(session, self._now())
+                    self._handles[name] = Handle(session, self._now())
                     break
             self._prepare(scan)
         try:
@@ -157,27 +157,27 @@ class Desk:
         with self._lock:
             self._close_idle()
 
-    def find(self, name: str) -> Place:
+    def find(self, name: str) -> Handle:
         """Return a session by name, and count it as used."""
         with self._lock:
             self._close_idle()
-            place = self._places.get(name)
-            if place is None:
+            handle = self._handles.get(name)
+            if handle is None:
                 raise NoSessionError(
                     "there is no such session; it may have been closed, or was idle"
                 )
-            place.last_used_s = self._now()
-            return place
+            handle.last_used_s = self._now()
+            return handle
 
     def close(self, name: str) -> None:
         """Close a session, and remove its file."""
-        place = self.find(name)
-        with place.lock:
-            file, place.session.file = place.session.file, None
+        handle = self.find(name)
+        with handle.lock:
+            file, handle.session.file = handle.session.file, None
             if file is not None:
                 file.unlink(missing_ok=True)
         with self._lock:
-            self._places.pop(name, None)
+            self._handles.pop(name, None)
             self._close_unused()
 
     def restore(self) -> int:
@@ -194,15 +194,15 @@ class Desk:
             except (KScoutError, OSError) as error:
                 _LOG.warning("left out session %s: %s", file.stem, error)
                 continue
-            self._places[file.stem] = Place(session, self._now())
+            self._handles[file.stem] = Handle(session, self._now())
         return len(self)
 
     def shut(self) -> None:
         """Take no more questions; files of sessions stay."""
         with self._lock:
-            for place in self._places.values():
-                with place.lock:
-                    _write_last(place.session)
+            for handle in self._handles.values():
+                with handle.lock:
+                    _write_last(handle.session)
             for advisor in self._advisors.values():
                 advisor.close()
 
@@ -217,7 +217,7 @@ class Desk:
                 f"is larger than the {self.limits.n_values} values that this service takes; "
                 "compress coils"
             )
-        scans = [place.session.scan for place in self._places.values()]
+        scans = [handle.session.scan for handle in self._handles.values()]
         in_all = n_values + sum(one.n_coils * one.n_rows * one.n_cols for one in scans)
         if len(scans) >= self.limits.n_sessions or in_all > self.limits.n_values_in_all:
             raise TooManyError(
@@ -244,14 +244,14 @@ class Desk:
 
     def _close_idle(self) -> None:
         begin = self._now() - self.limits.idle_s
-        idle = [name for name, place in self._places.items() if place.last_used_s < begin]
+        idle = [name for name, handle in self._handles.items() if handle.last_used_s < begin]
         for name in idle:
-            del self._places[name]
+            del self._handles[name]
         if idle:
             self._close_unused()
 
     def _close_unused(self) -> None:
-        used = {_key(place.session.scan) for place in self._places.values()}
+        used = {_key(handle.session.scan) for handle in self._handles.values()}
         spare = [key for key in self._advisors if key not in used]
         for key in spare[:-MOST_SPARE]:
             self._advisors.pop(key).close()

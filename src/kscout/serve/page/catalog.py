@@ -42,7 +42,7 @@ class Source:
 
 
 @final
-class Shelf:
+class Catalog:
     """Finds slices by name; any thread may ask."""
 
     def __init__(self, data: Path | None, size: tuple[int, int]) -> None:

@@ -21,10 +21,10 @@ from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
 from kscout.evaluation.running.entries import EvaluationEntry, Sizes
 from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits, check_start
 from kscout.names import Protocol
-from kscout.serve.desk import TooManyError
+from kscout.serve.page.catalog import Catalog
 from kscout.serve.page.interactive import InteractiveAcquisition, Verdict, drawn_kspace
 from kscout.serve.page.models import Models
-from kscout.serve.page.shelf import Shelf
+from kscout.serve.sessions import TooManyError
 
 YOU = "you"
 _MOST_REMEMBERED = 2**26
@@ -50,7 +50,7 @@ class Shown:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class PageState:
     """One state of the page, as its address tells it."""
 
     source: str
@@ -75,7 +75,7 @@ class GoneError(RunError):
 
 
 @final
-class Stage:
+class PageBackend:
     """Acquires the slices of the page, one request at a time.
 
     Every request comes with an event that is set where nobody waits for its answer any more; it
@@ -84,10 +84,10 @@ class Stage:
 
     def __init__(self, shown: Shown, *, device: torch.device) -> None:
         self.models = Models(shown.reconstructors, shown.policies, device=device)
-        self.shelf = Shelf(shown.data, self.models.size)
+        self.catalog = Catalog(shown.data, self.models.size)
         self._check_sizes(shown.data)
         self.is_argmax = shown.argmax
-        self._remembered: OrderedDict[Asked, PolicySteps] = OrderedDict()
+        self._remembered: OrderedDict[PageState, PolicySteps] = OrderedDict()
         self._is_closed = False
         self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
 
@@ -95,7 +95,7 @@ class Stage:
         """Return all that can be chosen, and what is noted about the reconstruction of sessions."""
         n_initial, n_steps = self._budget
         return {
-            "sources": [source.table() for source in self.shelf.sources()],
+            "sources": [source.table() for source in self.catalog.sources()],
             "reconstructions": self.models.reconstructions,
             "policies": self.models.policies,
             "fixed": self.models.fixed,
@@ -106,26 +106,26 @@ class Stage:
 
     def session_note(self) -> str | None:
         """Return a sentence if the reconstruction of sessions was trained for something else."""
-        use = Use((1, *self.shelf.size), *self._budget)
+        use = Use((1, *self.catalog.size), *self._budget)
         return session_note(self.models.network(self.models.reconstructions[0]), use)
 
     @property
     def _budget(self) -> tuple[int, int]:
-        usual = max(1, self.shelf.size[1] // 8)
-        n_initial, n_steps, *_ = self.models.budget or (usual, usual)
+        default = max(1, self.catalog.size[1] // 8)
+        n_initial, n_steps, *_ = self.models.budget or (default, default)
         return n_initial, n_steps
 
-    def acquired(self, asked: Asked, gone: threading.Event) -> Acquisition:
+    def acquired(self, state: PageState, gone: threading.Event) -> Acquisition:
         """Return a slice acquired by the policies, and by whoever took columns."""
         with self._turn():
-            slices = self._slice(asked)
-            acquisition = self._acquisition(asked, slices, gone)
+            slices = self._slice(state)
+            acquisition = self._acquisition(state, slices, gone)
             steps = []
-            for name in asked.policies:
-                entry = self._entry(name, asked, slices)
-                steps.append(self._run(asked, entry, acquisition))
-            if asked.own:
-                steps.append(acquisition.replay(YOU, asked.own))
+            for name in state.policies:
+                entry = self._entry(name, state, slices)
+                steps.append(self._run(state, entry, acquisition))
+            if state.own:
+                steps.append(acquisition.replay(YOU, state.own))
             batch = acquisition.simulator.batch
             return Acquisition(
                 batch.target[0].float().cpu().numpy(),
@@ -136,15 +136,15 @@ class Stage:
                 kspace=drawn_kspace(batch),
             )
 
-    def judged(self, asked: Asked, gone: threading.Event) -> Verdict:
+    def judged(self, state: PageState, gone: threading.Event) -> Verdict:
         """Return how the last column of one's own compares with what others would have taken."""
-        if not asked.own:
+        if not state.own:
             raise ConfigError("no column was selected manually; select one")
         with self._turn():
-            slices = self._slice(asked)
-            names = dict.fromkeys((*asked.policies, self.models.fixed))
-            others = [self._entry(name, asked, slices) for name in names if name != "oracle"]
-            return self._acquisition(asked, slices, gone).compare(YOU, asked.own, others)
+            slices = self._slice(state)
+            names = dict.fromkeys((*state.policies, self.models.fixed))
+            others = [self._entry(name, state, slices) for name in names if name != "oracle"]
+            return self._acquisition(state, slices, gone).compare(YOU, state.own, others)
 
     def close(self) -> None:
         """End what is being computed, before its next step."""
@@ -152,7 +152,7 @@ class Stage:
 
     def _check_sizes(self, data: Path | None) -> None:
         """Refuse a store of which some policy fits no slice."""
-        sizes = [one.slices.shape[1:] for one in self.shelf.sources()]
+        sizes = [one.slices.shape[1:] for one in self.catalog.sources()]
         for name, policy in self.models.loaded.items():
             if sizes and all(policy.misfit(*size) for size in sizes):
                 have, without = f"slices of {data} have", "leave --data out"
@@ -168,26 +168,26 @@ class Stage:
         finally:
             self._waiting.release()
 
-    def _slice(self, asked: Asked) -> SliceSet:
-        slices = self.shelf.find(asked.source).slices
-        if asked.slice >= len(slices):
+    def _slice(self, state: PageState) -> SliceSet:
+        slices = self.catalog.find(state.source).slices
+        if state.slice >= len(slices):
             raise DataError(f"there are {len(slices)} slices there; choose one of them")
         _, n_rows, n_cols = slices.shape
-        if (asked.n_steps + 1) * n_rows * n_cols > _MOST_PIXELS:
+        if (state.n_steps + 1) * n_rows * n_cols > _MOST_PIXELS:
             raise ConfigError(
-                f"{asked.n_steps} steps are too many for images of {n_rows}x{n_cols}; ask for fewer"
+                f"{state.n_steps} steps are too many for images of {n_rows}x{n_cols}; ask for fewer"
             )
-        return slices.subset(torch.tensor([asked.slice])).to(self.models.device)
+        return slices.subset(torch.tensor([state.slice])).to(self.models.device)
 
-    def _entry(self, name: str, asked: Asked, slices: SliceSet) -> EvaluationEntry:
+    def _entry(self, name: str, state: PageState, slices: SliceSet) -> EvaluationEntry:
         _, n_rows, n_cols = slices.shape
-        sizes = Sizes(n_rows, n_cols, asked.n_initial, asked.n_steps)
+        sizes = Sizes(n_rows, n_cols, state.n_initial, state.n_steps)
         found = self.models.entry(name, sizes)
-        check_fits(found.policy, slices, _plan(asked), name=found.name)
+        check_fits(found.policy, slices, _plan(state), name=found.name)
         return found
 
     def _acquisition(
-        self, asked: Asked, slices: SliceSet, gone: threading.Event
+        self, state: PageState, slices: SliceSet, gone: threading.Event
     ) -> InteractiveAcquisition:
         def before_step() -> None:
             if gone.is_set() or self._is_closed:
@@ -195,21 +195,21 @@ class Stage:
 
         before_step()
         _, n_rows, n_cols = slices.shape
-        reconstructor = self.models.reconstructor(asked.reconstruction, n_rows, n_cols)
-        check_start(slices, reconstructor, asked.n_initial)
+        reconstructor = self.models.reconstructor(state.reconstruction, n_rows, n_cols)
+        check_start(slices, reconstructor, state.n_initial)
         (batch,) = slices.batches(1)
         own = reconstructor.protocol_for()
         protocol: Protocol = "blind" if slices.kind == "kspace" else own
         simulator = Simulator(batch, reconstructor, protocol=protocol)
-        given = {"n_initial": asked.n_initial, "horizon": asked.n_steps}
+        given = {"n_initial": state.n_initial, "horizon": state.n_steps}
         how = {"is_argmax": self.is_argmax, "before_step": before_step}
         return InteractiveAcquisition(simulator, **given, **how)  # type: ignore[arg-type]
 
     def _run(
-        self, asked: Asked, entry: EvaluationEntry, acquisition: InteractiveAcquisition
+        self, state: PageState, entry: EvaluationEntry, acquisition: InteractiveAcquisition
     ) -> PolicySteps:
         """Let a policy acquire, or remember how it did."""
-        key = replace(asked, policies=(entry.name,), own=())
+        key = replace(state, policies=(entry.name,), own=())
         found = self._remembered.pop(key, None) or acquisition.run(entry)
         self._remembered[key] = found
         while sum(old.images.size for old in self._remembered.values()) > _MOST_REMEMBERED:
@@ -217,5 +217,5 @@ class Stage:
         return found
 
 
-def _plan(asked: Asked) -> AcquisitionPlan:
-    return AcquisitionPlan(n_initial=asked.n_initial, horizon=asked.n_steps)
+def _plan(state: PageState) -> AcquisitionPlan:
+    return AcquisitionPlan(n_initial=state.n_initial, horizon=state.n_steps)
