@@ -28,6 +28,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "training.n_prior_slices": "training.n_baseline_slices",
         "joint.n_epochs": "joint.n_checkpoints",
         "unexplored.overlooked": "unexplored.unexplored",
+        "ensemble.needs_judge": "ensemble.needs_gain_estimator",
     },
     "option": {"joint --epochs": "joint --checkpoints"},
 }
