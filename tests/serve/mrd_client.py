@@ -15,7 +15,7 @@ from ismrmrd.serialization import ConfigText, ProtocolDeserializer, ProtocolSeri
 from kscout.acquisition import Advisor, Scan
 from kscout.policies.fixed import CenterOut
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.mrd import MrdServer, converse
+from kscout.serve.mrd import MrdServer, serve_stream
 from kscout.serve.sessions import Sessions
 
 
@@ -99,5 +99,5 @@ async def answered(sessions: Sessions, sent: bytes, **given: Any) -> bytes:
     reader, writer = asyncio.StreamReader(), Writer()
     reader.feed_data(sent)
     reader.feed_eof()
-    await converse(sessions, reader, writer, _directly, **given)  # type: ignore[arg-type]
+    await serve_stream(sessions, reader, writer, _directly, **given)  # type: ignore[arg-type]
     return writer.raw

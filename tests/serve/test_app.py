@@ -298,7 +298,7 @@ def test_kept_sessions_that_find_no_room_are_told_and_stay_on_the_disk(
     names = sorted(cut_off.open(scan) for _ in range(3))
     sessions = Sessions(maker(), limits=Limits(n_sessions=2), folder=tmp_path)
     assert sessions.restore() == 2 and sessions.names() == names[:2]
-    assert f"left out session {names[2]}: 2 sessions are open" in caplog.text
+    assert f"skipped session {names[2]}: 2 sessions are open" in caplog.text
     sessions.shut()
     cut_off.shut()
     assert sorted(file.stem for file in tmp_path.iterdir()) == names

@@ -110,10 +110,10 @@ def test_acquisitions_are_forgotten_when_they_take_too_much(
     client: Client, backend: PageBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n_pixels = 6 * N_ROWS * N_COLS
-    monkeypatch.setattr(backend_module, "_MOST_REMEMBERED", 3 * n_pixels)
+    monkeypatch.setattr(backend_module, "_MOST_CACHED", 3 * n_pixels)
     for number in range(4):
         assert client.post(f"{PLACE}/acquisitions", {**ASKED, "slice": number}).status == 200
-    kept = [(one.slice, *one.policies) for one in backend._remembered]
+    kept = [(one.slice, *one.policies) for one in backend._cache]
     assert kept == [(2, "oracle"), (3, "center-out"), (3, "oracle")]
 
 
@@ -186,7 +186,7 @@ def test_what_nobody_waits_for_ends_before_its_next_step(
 def test_a_client_that_leaves_is_noticed(
     client: Client, backend: PageBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(routes_module, "_CHECK_S", 0.01)
     seen: list[bool] = []
 
     def acquired(_: PageState, gone: Event) -> None:

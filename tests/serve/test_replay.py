@@ -128,7 +128,7 @@ def image(values: np.ndarray) -> bytes:
     return image_message(values, "", np.zeros((), dtype=ACQUISITION_HEAD))
 
 
-NO_SERVICE = "answers as no MRD stream of kscout does .*give the address `mrd`"
+NO_SERVICE = "is not an MRD stream of kscout .*give the address `mrd`"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ NO_SERVICE = "answers as no MRD stream of kscout does .*give the address `mrd`"
         ),
         (sends(image(np.zeros((0, 0), np.float32))), NO_SERVICE),
         (serves_pages, NO_SERVICE),
-        (resets, "ended the stream; look at its log"),
+        (resets, "ended the stream; see its log"),
     ],
 )
 def test_what_is_no_service_or_breaks_off_is_told(
@@ -173,6 +173,6 @@ def test_where_nobody_listens_is_told(tmp_path: Path) -> None:
 
 def test_a_folder_is_told_from_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    for path, words in ((tmp_path, "is a folder, and one"), (tmp_path / "fifo", "not a regular")):
+    for path, words in ((tmp_path, "is a folder; name one"), (tmp_path / "fifo", "not a regular")):
         result = CliRunner().invoke(command_line, ["replay", str(path), "--to", "127.0.0.1:1"])
         assert words in str(result.exception)

@@ -1,4 +1,4 @@
-"""The service: what clients send and get, by REST and by WebSocket."""
+"""The service: its requests and responses, by REST and by WebSocket."""
 
 import asyncio
 import base64
@@ -30,7 +30,7 @@ from kscout.serve.page.routes import OutsideError, add_pages
 from kscout.serve.sessions import Handle, NoSessionError, Sessions, TooManyError
 
 POLICY_VIOLATION = 1008
-"""Closes a stream whose message is refused."""
+"""Code that closes a stream after an invalid message."""
 _IDLE_CHECK_S = 60.0
 
 
@@ -39,7 +39,7 @@ class _Strict(BaseModel):
 
 
 class NewSession(_Strict):
-    """What is to be acquired; `kscout.acquisition.Scan` says what the rest means."""
+    """The scan of a new session; `kscout.acquisition.Scan` describes the other fields."""
 
     n_rows: int
     n_cols: int
@@ -53,13 +53,13 @@ class NewSession(_Strict):
     fallback: list[int] = Field(default=[], max_length=4096)
 
     def scan(self) -> Scan:
-        """Return it checked."""
-        given = self.model_dump(exclude={"n_initial", "fallback"})
-        return Scan(**given, initial=self.n_initial, fallback=tuple(self.fallback))
+        """Return the validated scan."""
+        settings = self.model_dump(exclude={"n_initial", "fallback"})
+        return Scan(**settings, initial=self.n_initial, fallback=tuple(self.fallback))
 
 
 class Column(_Strict):
-    """One column of k-space, as `fft2c` makes it."""
+    """One column of k-space, in the convention of `fft2c`."""
 
     column: int
     data: str
@@ -67,7 +67,7 @@ class Column(_Strict):
 
 
 class Fault(BaseModel):
-    """What is wrong with a request."""
+    """The error of a request."""
 
     error: str
 
@@ -95,7 +95,7 @@ def make_app(
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         asyncio.get_running_loop().set_exception_handler(log_once_per_minute())
-        # A session that waits holds a thread, and those that wait together are computed together.
+        # A waiting session occupies a thread; waiting sessions are computed in one batch.
         threads = to_thread.current_default_thread_limiter()
         threads.total_tokens = max(
             threads.total_tokens, min(sessions.limits.n_sessions, MOST_THREADS)
@@ -111,7 +111,7 @@ def make_app(
         await run_in_threadpool(sessions.shut)
 
     counts = sessions.counts
-    # FastAPI's own pages take their scripts from other hosts; `add_pages` has one that does not.
+    # FastAPI's own pages load scripts from other hosts; the page of `add_pages` does not.
     app = FastAPI(
         title="kscout",
         version=__version__,
@@ -120,26 +120,26 @@ def make_app(
         redoc_url=None,
         responses={"4XX": {"model": Fault, "description": "What is wrong, in a sentence"}},
     )
-    _tell_faults(app, counts)
+    _handle_errors(app, counts)
     _add_sessions(app, sessions, counts)
     _add_stream(app, sessions, counts)
     add_pages(app, backend, n_bytes=sessions.limits.n_bytes)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
-        """Tell that the service lives."""
+        """Report that the service is running."""
         return {"status": "ok", "version": __version__, "n_sessions": len(sessions)}
 
     @app.get("/metrics")
     def metrics() -> Response:
-        """Return counters and decision times, as Prometheus reads them."""
+        """Return counters and decision times in the text format of Prometheus."""
         return Response(counts.text(len(sessions)), media_type="text/plain; version=0.0.4")
 
     return app
 
 
 async def _close_idle(sessions: Sessions) -> None:
-    """Close idle sessions also while no request arrives."""
+    """Close idle sessions periodically, also without requests."""
     while True:
         await asyncio.sleep(min(sessions.limits.idle_s / 4, _IDLE_CHECK_S))
         await run_in_threadpool(sessions.close_idle)
@@ -147,16 +147,16 @@ async def _close_idle(sessions: Sessions) -> None:
 
 def _add_sessions(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
     @app.post("/sessions", status_code=201)
-    def open_session(asked: NewSession) -> dict[str, Any]:
-        """Open a session; answer its id, and the columns of the start."""
-        scan = asked.scan()
+    def open_session(new: NewSession) -> dict[str, Any]:
+        """Open a session; return its id and the columns of the start."""
+        scan = new.scan()
         name = sessions.open(scan)
         counts.add("sessions_opened_total")
         return {"id": name, "columns": list(scan.start)}
 
     @app.get("/sessions/{name}")
     def look(name: str) -> dict[str, Any]:
-        """Tell what to measure next, the order of columns so far, and what was advised by whom."""
+        """Return the next columns, the order of measured columns and the record of decisions."""
         handle = sessions.find(name)
         with handle.lock:
             session = handle.session
@@ -164,7 +164,7 @@ def _add_sessions(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
 
     @app.post("/sessions/{name}/columns")
     def measure(name: str, columns: Annotated[Columns, Body()]) -> dict[str, Any]:
-        """Take in columns of k-space, one or a list; tell what to measure next."""
+        """Add one column of k-space or a list of them; return the next columns."""
         return _measured(sessions.find(name), columns, counts)
 
     def shown(name: str) -> Any:  # noqa: ANN401 - an array
@@ -176,19 +176,19 @@ def _add_sessions(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
 
     @app.get("/sessions/{name}/image.png", response_class=Response)
     def picture(name: str) -> Response:
-        """Return the reconstruction, white at its maximum."""
+        """Return the reconstruction as PNG, scaled to its maximum."""
         return Response(_png(shown(name)), media_type="image/png")
 
     @app.get("/sessions/{name}/image.npy", response_class=Response)
     def values(name: str) -> Response:
-        """Return the reconstruction in its own units, as numpy's file of row by column."""
+        """Return the reconstruction without scaling, as a .npy file of row by column."""
         buffer = io.BytesIO()
         np.save(buffer, shown(name), allow_pickle=False)
         return Response(buffer.getvalue(), media_type="application/octet-stream")
 
     @app.delete("/sessions/{name}", status_code=204)
     def close(name: str) -> None:
-        """Close a session, and remove its file."""
+        """Close a session and delete its file."""
         sessions.close(name)
 
 
@@ -209,19 +209,20 @@ def _add_stream(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
             return
         except (KScoutError, KeyError, TimeoutError) as error:
             counts.add("refused_total")
-            told = str(error) if isinstance(error, KScoutError) else _STREAM_FAULTS[type(error)]
-            await socket.send_json({"error": told})
+            is_known = isinstance(error, KScoutError)
+            message = str(error) if is_known else _STREAM_ERRORS[type(error)]
+            await socket.send_json({"error": message})
             await socket.close(POLICY_VIOLATION)
 
 
-_STREAM_FAULTS: dict[type[Exception], str] = {
+_STREAM_ERRORS: dict[type[Exception], str] = {
     KeyError: "messages are text, as JSON",
     TimeoutError: "no message came for too long",
 }
 
 
 class NotYetError(KScoutError):
-    """Something was asked for too early."""
+    """A request came before its result exists."""
 
 
 def _parsed(text: str) -> Columns:
@@ -229,19 +230,19 @@ def _parsed(text: str) -> Columns:
         return _COLUMNS.validate_json(text)
     except ValidationError as error:
         raise DataError(
-            _first_fault(error.errors(include_input=False, include_url=False))
+            _first_error(error.errors(include_input=False, include_url=False))
         ) from error
 
 
 def _measured(handle: Handle, columns: Columns, counts: Counts) -> dict[str, Any]:
-    """Take in what a client sent; answer what to measure next."""
-    several = columns if isinstance(columns, list) else [columns]
+    """Add the columns of a client; return the next columns."""
+    batch = columns if isinstance(columns, list) else [columns]
     with handle.lock:
         session = handle.session
-        values = [_values(session.scan, one.data) for one in several]
+        values = [_values(session.scan, one.data) for one in batch]
         data = np.stack(values) if values else np.zeros((0, 1, 1), np.complex64)
-        session.measure([one.column for one in several], data)
-        counts.add("columns_total", len(several))
+        session.measure([one.column for one in batch], data)
+        counts.add("columns_total", len(batch))
         return reply(session, counts)
 
 
@@ -273,33 +274,33 @@ _STATUS: dict[type[KScoutError], int] = {
 }
 
 
-def _tell_faults(app: FastAPI, counts: Counts) -> None:
+def _handle_errors(app: FastAPI, counts: Counts) -> None:
     @app.exception_handler(KScoutError)
     @app.exception_handler(HTTPException)
     @app.exception_handler(RequestValidationError)
-    def refused(request: Request, error: Exception) -> JSONResponse:
+    def handle_error(request: Request, error: Exception) -> JSONResponse:
         counts.add("refused_total")
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
-        words = str(error)
+        message = str(error)
         if isinstance(error, HTTPException):
-            words, status = error.detail, error.status_code
+            message, status = error.detail, error.status_code
         elif isinstance(error, RequestValidationError):
-            words, status = _first_fault(list(error.errors())), 422
+            message, status = _first_error(list(error.errors())), 422
             is_json = "json" in request.headers.get("content-type", "").lower()
-            if words.startswith("body") and not is_json:
-                words += "; send JSON with the header Content-Type: application/json"
-        return JSONResponse({"error": words}, status)
+            if message.startswith("body") and not is_json:
+                message += "; send JSON with the header Content-Type: application/json"
+        return JSONResponse({"error": message}, status)
 
     @app.exception_handler(OSError)
-    def full(_: Request, error: OSError) -> JSONResponse:
+    def handle_no_handles(_: Request, error: OSError) -> JSONResponse:
         if error.errno not in NO_HANDLES:
             raise error
         return JSONResponse({"error": "no file handles are free; try again later"}, 503)
 
 
-def _first_fault(faults: list[Any]) -> str:
-    """Return what is wrong without what was sent, which may be long or no JSON."""
-    if not faults:
+def _first_error(errors: list[Any]) -> str:
+    """Return the first error without the input, which may be long or not JSON."""
+    if not errors:
         return "the message cannot be read"
-    place = ".".join(str(part) for part in faults[0].get("loc", ()))[:80]
-    return json.dumps(f"{place}: {faults[0].get('msg', 'wrong')}"[:300])[1:-1]
+    path = ".".join(str(part) for part in errors[0].get("loc", ()))[:80]
+    return json.dumps(f"{path}: {errors[0].get('msg', 'wrong')}"[:300])[1:-1]

@@ -1,4 +1,4 @@
-"""Limits of connections that uvicorn does not have: their number, and the time of a request."""
+"""Limits that uvicorn lacks: the number of connections and the duration of a request."""
 
 import asyncio
 import errno
@@ -17,17 +17,17 @@ from kscout.serve.sessions import Limits
 
 _LOG = logging.getLogger(__name__)
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)
-"""Errors of the system without free file handles."""
-_OWN_HANDLES = 128
-"""File handles besides connections: libraries, datasets and sessions that are written."""
-_LOOK_S = 1.0
+"""Error numbers of a system without free file handles."""
+_RESERVED_HANDLES = 128
+"""File handles for libraries, datasets and session files, in addition to connections."""
+_CHECK_S = 1.0
 _FULL = b'{"error": "too many connections are open; close one or try again later"}'
 _LOG_EVERY_S = 60.0
 
 
 def reserve_handles(limits: Limits) -> None:
-    """Raise the limit of open files of this process to what its connections may need."""
-    needed = limits.n_connections + limits.n_streams + _OWN_HANDLES
+    """Raise the limit of open files of this process to the number that its connections need."""
+    needed = limits.n_connections + limits.n_streams + _RESERVED_HANDLES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -58,28 +58,28 @@ def log_once_per_minute(
 
 @final
 class GracefulServer(uvicorn.Server):
-    """A server that ends its sessions in order, also at a second signal; the wait is bounded."""
+    """A server that shuts down gracefully, also after a second signal; the wait is bounded."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to end at the first signal."""
+        """Start the shutdown at the first signal; ignore further signals."""
         if not self.should_exit:
             super().handle_exit(sig, frame)
 
 
 @final
 class BoundedProtocol(H11Protocol):
-    """HTTP of uvicorn that closes surplus connections, and those with incomplete requests.
+    """The HTTP protocol of uvicorn; closes surplus connections and incomplete requests.
 
-    A request has to arrive completely within a time limit, and a response has to be read without a
-    break of this length. WebSockets have the limits of their protocol (pings).
+    A request has to arrive completely within a time limit, and a client must not pause longer than
+    this limit while it reads a response. WebSockets are limited by their protocol (pings).
     """
 
-    def __init__(self, *, limits: Limits, **given: Any) -> None:  # noqa: ANN401 - uvicorn's
-        super().__init__(**given)
+    def __init__(self, *, limits: Limits, **options: Any) -> None:  # noqa: ANN401 - uvicorn's
+        super().__init__(**options)
         self._limits = limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to watch the connection, or close it if too many are open."""
+        """Start the checks of the connection, or close it if too many are open."""
         super().connection_made(transport)
         if len(self.connections) > self._limits.n_connections:
             self.connections.discard(self)
@@ -89,10 +89,10 @@ class BoundedProtocol(H11Protocol):
             transport.close()
             return
         self._state: object = None
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
-        """Abort the connection if its client has neither sent nor read for too long."""
+    def _check(self) -> None:
+        """Abort the connection if its client neither sent nor read within the time limit."""
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
         cycle, n_unread = self.cycle, self.transport.get_write_buffer_size()
@@ -102,4 +102,4 @@ class BoundedProtocol(H11Protocol):
         elif self.loop.time() - self._since_s > self._limits.receive_s:
             self.transport.abort()
             return
-        self.loop.call_later(min(_LOOK_S, self._limits.receive_s), self._look)
+        self.loop.call_later(min(_CHECK_S, self._limits.receive_s), self._check)

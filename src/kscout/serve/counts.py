@@ -1,4 +1,4 @@
-"""What a service answers and counts: the latter as text that Prometheus reads."""
+"""Advice as JSON, and counters of a service in the text format of Prometheus."""
 
 import math
 import threading
@@ -8,22 +8,22 @@ from typing import Any, final
 from kscout.acquisition import Session
 
 MOST_THREADS = 256
-"""Of a service, for sessions that wait at the same time."""
+"""Largest number of threads for sessions that wait at the same time."""
 _SOURCES = ("policy", "fallback")
-"""Of a decision."""
+"""Sources of a decision."""
 _TOTALS = {
     "sessions_opened_total": "Sessions that were opened.",
     "columns_total": "Columns of k-space that were taken in.",
     "refused_total": "Requests, messages and streams that were rejected.",
     **{f'decisions_total{{source="{one}"}}': "Decisions, by what made them." for one in _SOURCES},
 }
-"""Counters, from zero on: a rate needs to see them before they first grow."""
+"""Counters, exported from zero: a rate needs a sample before the first increment."""
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 @final
 class Counts:
-    """Counters and one histogram; any thread may add to them."""
+    """Thread-safe counters and one histogram."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Counts:
             self._totals[name] += n
 
     def decided(self, source: str, duration_s: float) -> None:
-        """Count a decision, by what made it, and how long it took."""
+        """Count a decision by its source, and record its duration."""
         with self._lock:
             self._totals[f'decisions_total{{source="{source}"}}'] += 1
             self._n += 1
@@ -45,14 +45,14 @@ class Counts:
             self._below.update(bound for bound in BOUNDS_S if duration_s <= bound)
 
     def text(self, n_sessions: int) -> str:
-        """Return all of it in Prometheus' text format."""
+        """Return all counters and the histogram in the text format of Prometheus."""
         lines = [*_about("kscout_sessions", "gauge", "Sessions that are open.")]
         lines.append(f"kscout_sessions {n_sessions}")
         with self._lock:
-            for told, words in _TOTALS.items():
-                about = _about(f"kscout_{told.partition('{')[0]}", "counter", words)
+            for total, description in _TOTALS.items():
+                about = _about(f"kscout_{total.partition('{')[0]}", "counter", description)
                 lines += [line for line in about if line not in lines]
-                lines.append(f"kscout_{told} {self._totals[told]}")
+                lines.append(f"kscout_{total} {self._totals[total]}")
             name = "kscout_decision_seconds"
             lines += _about(name, "histogram", "How long decisions took.")
             lines += [f'{name}_bucket{{le="{x:g}"}} {self._below[x]}' for x in BOUNDS_S]
@@ -60,12 +60,12 @@ class Counts:
             return "\n".join([*lines, f"{name}_count {self._n}", ""])
 
 
-def _about(name: str, kind: str, words: str) -> tuple[str, str]:
-    return f"# HELP {name} {words}", f"# TYPE {name} {kind}"
+def _about(name: str, kind: str, description: str) -> tuple[str, str]:
+    return f"# HELP {name} {description}", f"# TYPE {name} {kind}"
 
 
 def reply(session: Session, counts: Counts) -> dict[str, Any]:
-    """Return what a session advises, as JSON, and count a decision that was made for it."""
+    """Return the advice of a session as JSON, and count the decision if it is a new one."""
     n_before = len(session.record)
     advice = session.advise()
     if len(session.record) > n_before and advice.source in _SOURCES:

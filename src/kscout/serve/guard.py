@@ -1,4 +1,4 @@
-"""Requests that are rejected before they are read: no token, other hosts or pages, no end."""
+"""Rejection of requests by token, host, origin and length, before the service reads them."""
 
 import asyncio
 import hmac
@@ -31,11 +31,11 @@ _NO_TOKEN = (
 
 
 def token_for(host: str, token: str | None, *, behind_proxy: bool) -> str | None:
-    """Return the token that requests need.
+    """Return the token that requests have to contain, or None.
 
     Args:
-        host: address to listen at. Beyond the loopback addresses a token is always needed.
-        token: the token of the user; None generates one if it is needed.
+        host: address to listen at; all but the loopback addresses require a token.
+        token: token of the user; None generates one if it is required.
         behind_proxy: whether a proxy passes requests from other machines to a loopback address.
     """
     if not host.strip():
@@ -53,30 +53,30 @@ def token_for(host: str, token: str | None, *, behind_proxy: bool) -> str | None
     return secrets.token_urlsafe(24) if behind_proxy or not _is_loopback(host) else None
 
 
-def is_token(given: object, token: str | None) -> bool:
-    """Return whether a client gave the token of the service, if the service has one."""
+def is_token(received: object, token: str | None) -> bool:
+    """Return whether a client sent the token of the service; true if the service has none."""
     if token is None:
         return True
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), token.encode())
+    return isinstance(received, str) and hmac.compare_digest(received.encode(), token.encode())
 
 
 class _TooLargeError(Exception):
-    """A message is longer than it may be."""
+    """A message exceeds the length limit."""
 
 
 @final
 class Guard:
-    """Checks Host, Origin, token and length of every request, then passes it to the service.
+    """Checks Host, Origin, token and length of every request before it reaches the service.
 
-    A page of another host, or of another service on this machine, that a browser shows can send
-    requests here; its Origin gives it away, and the Host where its name was made to point here.
+    A browser may send requests from pages of other hosts or of other services on this machine. The
+    Origin identifies these pages; the Host identifies names that were rebound to this address.
 
     Args:
         app: the service.
-        hosts: names by which it may be called.
-        n_bytes: of the longest message.
-        token: needed in the header Authorization, or in the cookie that the page gets for
-            `/?token=TOKEN`; None if no token is needed.
+        hosts: host names that requests may use.
+        n_bytes: largest length of a message.
+        token: required in the header Authorization, or in the cookie that `/?token=TOKEN` sets;
+            None if no token is required.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class Guard:
             return
         headers = _headers(scope)
         fault = self._fault(headers)
-        if fault is None and not any(is_token(given, self.token) for given in _tokens(headers)):
+        if fault is None and not any(is_token(one, self.token) for one in _tokens(headers)):
             if self._opens_page(scope):
                 await _set_cookie(send, scope["scheme"], str(self.token))
                 return
             fault = _NO_TOKEN
         if fault is None and scope["type"] == "http":
-            fault = await self._served(scope, receive, send)
+            fault = await self._forward(scope, receive, send)
         elif fault is None:
             await self.app(scope, receive, send)
         if fault is None:
@@ -107,15 +107,15 @@ class Guard:
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": fault[1][:120]})
             return
-        await _refuse(send, *fault)
+        await _reject(send, *fault)
 
     def _fault(self, headers: dict[str, list[str]]) -> tuple[int, str] | None:
         named = headers.get("host", [])
-        place = _place(f"//{named[0]}") if len(named) == 1 else None
-        if place is None or place[0] not in self.hosts:
+        address = _address(f"//{named[0]}") if len(named) == 1 else None
+        if address is None or address[0] not in self.hosts:
             return 403, "the Host of the request is not one that this service is called by"
         for origin in headers.get("origin", []):
-            if _place(origin) != place:
+            if _address(origin) != address:
                 return 403, "the request comes from a page of another host or port"
         for length in headers.get("content-length", []):
             if not length.isascii() or not length.isdigit() or int(length[:20]) > self.n_bytes:
@@ -123,12 +123,14 @@ class Guard:
         return None
 
     def _opens_page(self, scope: Message) -> bool:
-        """Return whether a browser opens the page by the address that has the token."""
+        """Return whether a browser opens the page by the address with the token."""
         query = parse_qs(scope["query_string"].decode("latin-1"))
         is_page = scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/"
         return is_page and is_token(query.get("token", [None])[0], self.token)
 
-    async def _served(self, scope: Message, receive: Receive, send: Send) -> tuple[int, str] | None:
+    async def _forward(
+        self, scope: Message, receive: Receive, send: Send
+    ) -> tuple[int, str] | None:
         n_read, has_begun = 0, False
 
         async def counted() -> Message:
@@ -139,35 +141,35 @@ class Guard:
                 raise _TooLargeError
             return message
 
-        async def noted(message: Message) -> None:
+        async def forwarded(message: Message) -> None:
             nonlocal has_begun
-            # The service may have an answer of its own to a body that ends in an error.
+            # The service may send its own response to a body that ends in an error.
             if has_begun or n_read <= self.n_bytes:
                 has_begun = True
                 await send(message)
 
         try:
             with suppress(_TooLargeError):
-                await self.app(scope, counted, noted)
+                await self.app(scope, counted, forwarded)
         except asyncio.CancelledError:
-            # By the server, when it ends and has waited long enough.
+            # The server cancels requests at shutdown, after the grace period.
             return None if has_begun else (503, "the service is ending; ask again once it is back")
         return None if has_begun else self._too_long
 
 
 def _headers(scope: Message) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    headers: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return found
+        headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return headers
 
 
 def _tokens(headers: dict[str, list[str]]) -> list[str | None]:
-    """Return the tokens of a request, and None for a service that needs none."""
+    """Return the tokens of a request, and None for a service without a token."""
     cookies = [one.strip() for line in headers.get("cookie", []) for one in line.split(";")]
-    given = [(one, _COOKIE) for one in cookies]
-    given += [(one, "Bearer ") for one in headers.get("authorization", [])]
-    return [None, *(one.removeprefix(start) for one, start in given if one.startswith(start))]
+    values = [(one, _COOKIE) for one in cookies]
+    values += [(one, "Bearer ") for one in headers.get("authorization", [])]
+    return [None, *(one.removeprefix(start) for one, start in values if one.startswith(start))]
 
 
 def _is_loopback(host: str) -> bool:
@@ -177,17 +179,17 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _place(address: str) -> tuple[str | None, int | None] | None:
-    """Return host and port of an address, no port for the usual ones; None if it has no sense."""
+def _address(text: str) -> tuple[str | None, int | None] | None:
+    """Return host and port of an address; None for default ports and for invalid addresses."""
     try:
-        found = urlsplit(address)
-        return found.hostname, None if found.port in (80, 443) else found.port
+        parts = urlsplit(text)
+        return parts.hostname, None if parts.port in (80, 443) else parts.port
     except ValueError:
         return None
 
 
-async def _refuse(send: Send, status: int, told: str) -> None:
-    body = json.dumps({"error": told}).encode()
+async def _reject(send: Send, status: int, message: str) -> None:
+    body = json.dumps({"error": message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -195,7 +197,7 @@ async def _refuse(send: Send, status: int, told: str) -> None:
 
 
 async def _set_cookie(send: Send, scheme: str, token: str) -> None:
-    """Redirect a browser to the page, with the token in a cookie instead of the address."""
+    """Redirect a browser to the page, and move the token from the address to a cookie."""
     kind = "; HttpOnly; SameSite=Strict" + ("; Secure" if scheme == "https" else "")
     cookie = f"{_COOKIE}{token}{kind}".encode()
     headers = [(b"location", b"./"), (b"set-cookie", cookie), (b"content-length", b"0")]

@@ -1,4 +1,4 @@
-"""MRD streams over TCP: one conversation per connection, beside HTTP."""
+"""MRD streams over TCP: one stream per connection."""
 
 import asyncio
 import json
@@ -17,22 +17,22 @@ from kscout.serve.sessions import Sessions, TooManyError
 
 _LOG = logging.getLogger(__name__)
 Work = Callable[..., Awaitable[Any]]
-"""Calls a function with its arguments, elsewhere, and returns what it returns."""
+"""Calls a function with arguments in a thread pool, and returns its result."""
 
 _LINGER_S = 1.0
-"""What a refused client still sends is thrown away so long: it may then read why."""
+"""Seconds for which input of a rejected client is discarded, so it can read the error."""
 
 
 @final
 class MrdServer:
-    """Takes connections while it is entered; sessions stay open when it ends."""
+    """Accepts connections while it is entered; sessions stay open when it ends."""
 
     def __init__(
         self, sessions: Sessions, listening: socket.socket, token: str | None = None
     ) -> None:
         self._sessions, self._listening, self._token = sessions, listening, token
-        self._talks: set[asyncio.Task[None]] = set()
-        # Decisions are computed together as far as those who ask for them wait together.
+        self._streams: set[asyncio.Task[None]] = set()
+        # Decisions of sessions that wait at the same time are computed in one batch.
         self._pool = ThreadPoolExecutor(
             min(sessions.limits.n_sessions, MOST_THREADS), thread_name_prefix="kscout-mrd"
         )
@@ -43,30 +43,32 @@ class MrdServer:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for talk in self._talks:
-            talk.cancel()
-        await asyncio.gather(*self._talks, return_exceptions=True)
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
         await asyncio.to_thread(self._pool.shutdown)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._talks) >= self._sessions.limits.n_streams:
+        if len(self._streams) >= self._sessions.limits.n_streams:
             writer.transport.abort()
             return
-        is_full = len(self._talks) >= self._sessions.limits.n_sessions
+        is_full = len(self._streams) >= self._sessions.limits.n_sessions
         work = partial(asyncio.get_running_loop().run_in_executor, self._pool)
-        found = converse(self._sessions, reader, writer, work, is_full=is_full, token=self._token)
-        talk = asyncio.ensure_future(found)
-        self._talks.add(talk)
+        serving = serve_stream(
+            self._sessions, reader, writer, work, is_full=is_full, token=self._token
+        )
+        task = asyncio.ensure_future(serving)
+        self._streams.add(task)
 
-        def ended(talk: asyncio.Task[None]) -> None:
-            self._talks.discard(talk)
-            # A client that reads nothing would keep a closed connection open.
-            talk.get_loop().call_later(self._sessions.limits.receive_s, writer.transport.abort)
+        def end(task: asyncio.Task[None]) -> None:
+            self._streams.discard(task)
+            # A client that does not read would keep a closed connection open.
+            task.get_loop().call_later(self._sessions.limits.receive_s, writer.transport.abort)
 
-        talk.add_done_callback(ended)
+        task.add_done_callback(end)
 
 
-async def converse(
+async def serve_stream(
     sessions: Sessions,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -75,38 +77,38 @@ async def converse(
     is_full: bool = False,
     token: str | None = None,
 ) -> None:
-    """Answer one client until it ends, is wrong, or is silent for too long.
+    """Serve one client until it closes the stream, sends an error, or is silent for too long.
 
     Args:
         sessions: the sessions of the service.
-        reader: what it sends.
-        writer: what it gets.
-        work: computes.
-        is_full: whether it comes in vain.
-        token: that its config has to contain; None if no token is needed.
+        reader: messages from the client.
+        writer: messages to the client.
+        work: runs computations in threads.
+        is_full: whether to reject the client because the service is full.
+        token: token that the config has to contain; None if no token is required.
     """
-    stream, told = Stream(sessions, token), b""
+    stream, last = Stream(sessions, token), b""
     try:
         try:
             if is_full:
                 raise TooManyError(f"{sessions.limits.n_sessions} streams are open; close one")
-            await _answer(sessions, stream, reader, writer, work)
-            told = close_message()
+            await _respond(sessions, stream, reader, writer, work)
+            last = close_message()
         except (KScoutError, TimeoutError) as error:
             sessions.counts.add("refused_total")
-            words = {"error": str(error) or "the client was silent or slow for too long"}
-            told = text_message(Id.TEXT, json.dumps(words)) + close_message()
-        # One client may not end the others, whatever it found.
+            message = {"error": str(error) or "the client was silent or slow for too long"}
+            last = text_message(Id.TEXT, json.dumps(message)) + close_message()
+        # An error in one stream must not end the others.
         except Exception as error:
             if not isinstance(error, EOFError | OSError):
-                _LOG.exception("a stream ended by a mistake of kscout's")
+                _LOG.exception("a stream ended with an internal error of kscout")
         await work(stream.end)
-        await _part(reader, writer, told)
+        await _close(reader, writer, last)
     finally:
         writer.close()
 
 
-async def _answer(
+async def _respond(
     sessions: Sessions,
     stream: Stream,
     reader: asyncio.StreamReader,
@@ -120,18 +122,18 @@ async def _answer(
             begin = await reader.readexactly(1)
         async with asyncio.timeout(limits.receive_s):
             message = await read_message(reader.readexactly, limits.n_bytes, begin)
-        answers = await work(stream.take, message)
+        responses = await work(stream.take, message)
         async with asyncio.timeout(limits.receive_s):
-            for answer in answers:
-                writer.write(answer)
+            for response in responses:
+                writer.write(response)
                 await writer.drain()
 
 
-async def _part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, told: bytes) -> None:
-    """Say the last; a connection that is closed with bytes unread would lose that."""
+async def _close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, last: bytes) -> None:
+    """Send the last messages; closing a connection with unread input would discard them."""
     try:
         async with asyncio.timeout(_LINGER_S):
-            writer.write(told)
+            writer.write(last)
             await writer.drain()
             writer.write_eof()
             while await reader.read(2**16):

@@ -1,7 +1,7 @@
-"""Messages of the ISMRMRD streaming protocol: their bytes, and how much of each is taken.
+"""Messages of the ISMRMRD streaming protocol: encoding, decoding and size limits.
 
-A message is a number of two bytes and what belongs to it, all little-endian, one after the other.
-Whatever a message declares is compared with a limit before anything is read or allocated.
+A message is a number of two bytes followed by its content, all little-endian. Sizes that a message
+declares are compared with a limit before anything is read or allocated.
 """
 
 import struct
@@ -16,16 +16,16 @@ from jaxtyping import Complex64, Float
 from kscout.errors import DataError
 
 ReadExactly = Callable[[int], Awaitable[bytes]]
-"""Returns so many bytes of a stream; raises where it ends before."""
+"""Returns the given number of bytes of a stream; raises an error if the stream ends before."""
 
 MOST_TEXT = 2**20
-"""Bytes of a text."""
+"""Largest number of bytes of a text."""
 _FILE_NAME = 1024
-"""Bytes of the name of a configuration, filled up with zeros."""
+"""Bytes of the name of a configuration, padded with zeros."""
 
 
 class Id(IntEnum):
-    """Numbers of the messages that kscout knows."""
+    """Numbers of the messages that kscout supports."""
 
     CONFIG_FILE = 1
     CONFIG_TEXT = 2
@@ -41,7 +41,7 @@ _COUNTERS = [
     *("kspace_encode_step_1", "kspace_encode_step_2", "average", "slice", "contrast"),
     *("phase", "repetition", "set", "segment"),
 ]
-_PLACE = [
+_POSITION = [
     (name, "<f4", 3)
     for name in ("position", "read_dir", "phase_dir", "slice_dir", "patient_table_position")
 ]
@@ -56,7 +56,7 @@ ACQUISITION_HEAD = np.dtype(
         *(("discard_pre", "<u2"), ("discard_post", "<u2"), ("center_sample", "<u2")),
         *(("encoding_space_ref", "<u2"), ("trajectory_dimensions", "<u2")),
         ("sample_time_us", "<f4"),
-        *_PLACE,
+        *_POSITION,
         ("idx", [*((name, "<u2") for name in _COUNTERS), ("user", "<u2", 8)]),
         *_USER,
     ]
@@ -65,7 +65,7 @@ IMAGE_HEAD = np.dtype(
     [
         *(("version", "<u2"), ("data_type", "<u2"), ("flags", "<u8"), ("measurement_uid", "<u4")),
         *(("matrix_size", "<u2", 3), ("field_of_view", "<f4", 3), ("channels", "<u2")),
-        *_PLACE,
+        *_POSITION,
         *((name, "<u2") for name in ("average", "slice", "contrast", "phase", "repetition", "set")),
         *(("acquisition_time_stamp", "<u4"), ("physiology_time_stamp", "<u4", 3)),
         *(("image_type", "<u2"), ("image_index", "<u2"), ("image_series_index", "<u2")),
@@ -75,22 +75,22 @@ IMAGE_HEAD = np.dtype(
 )
 _WAVEFORM_HEAD = 40
 _WAVEFORM_SIZES = 28
-"""Where its samples and channels stand in the head of a waveform."""
+"""Offset of the numbers of samples and channels in the head of a waveform."""
 _FLOAT, _MAGNITUDE = 5, 1
-"""What the head of an image calls values of four bytes, and a magnitude."""
+"""Codes in the head of an image: 32-bit floats, and magnitude."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What came in; a waveform comes without its samples, which nobody asks for."""
+    """A received message; the samples of a waveform are skipped."""
 
     id: Id
     text: str = ""
     head: Any = None
-    """Of an acquisition or an image: one record."""
+    """One record: the head of an acquisition or an image."""
     values: Any = None
-    """Of an acquisition, coil x sample; of an image, row x column."""
+    """Coil x sample for an acquisition, row x column for an image."""
 
 
 async def read_message(read: ReadExactly, n_bytes: int, begin: bytes = b"") -> Message:
@@ -98,13 +98,13 @@ async def read_message(read: ReadExactly, n_bytes: int, begin: bytes = b"") -> M
 
     Args:
         read: reads bytes.
-        n_bytes: the longest acquisition, image or waveform that is taken.
-        begin: the first byte of the message, if it has been read.
+        n_bytes: largest acquisition, image or waveform that is accepted.
+        begin: first byte of the message, if it was read already.
     """
     (number,) = struct.unpack("<H", begin + await read(2 - len(begin)))
     if number not in set(Id):
         raise DataError(
-            f"a message has the number {number}; those taken are {', '.join(map(str, sorted(Id)))}"
+            f"a message has the number {number}; supported are {', '.join(map(str, sorted(Id)))}"
         )
     kind = Id(number)
     if kind is Id.CLOSE:
@@ -138,17 +138,17 @@ def close_message() -> bytes:
 
 
 def acquisition_message(head: Any, values: Complex64[np.ndarray, "coil sample"]) -> bytes:  # noqa: ANN401
-    """Return the bytes of a line.
+    """Return the bytes of an acquisition.
 
     Args:
-        head: one record that has fields of `ACQUISITION_HEAD`, or some of them.
-        values: what was measured.
+        head: one record with some or all fields of `ACQUISITION_HEAD`.
+        values: measured samples.
     """
-    whole = np.zeros((), dtype=ACQUISITION_HEAD)
-    _copy_fields(head, whole)
-    whole["active_channels"], whole["number_of_samples"] = values.shape
-    whole["trajectory_dimensions"] = 0
-    return struct.pack("<H", Id.ACQUISITION) + whole.tobytes() + values.astype("<c8").tobytes()
+    full = np.zeros((), dtype=ACQUISITION_HEAD)
+    _copy_fields(head, full)
+    full["active_channels"], full["number_of_samples"] = values.shape
+    full["trajectory_dimensions"] = 0
+    return struct.pack("<H", Id.ACQUISITION) + full.tobytes() + values.astype("<c8").tobytes()
 
 
 def image_message(
@@ -160,10 +160,10 @@ def image_message(
     """Return the bytes of a magnitude image, whose rows run along the readout.
 
     Args:
-        image: what it shows.
-        attributes: XML with more about it.
-        like: the head of a line of the same slice, which tells where it lies.
-        fields: more of its head.
+        image: magnitude.
+        attributes: metadata as XML.
+        like: head of an acquisition of the same slice; its position and counters are copied.
+        fields: other fields of the head.
     """
     head, raw = np.zeros((), dtype=IMAGE_HEAD), attributes.encode()
     _copy_fields(like, head)
@@ -188,7 +188,7 @@ async def _read_acquisition(read: ReadExactly, n_bytes: int) -> Message:
     values = np.frombuffer(raw, "<c8", offset=n_path).reshape(n_coils, n_samples)
     before, after = int(head["discard_pre"]), int(head["discard_post"])
     kept = values[:, before : max(before, n_samples - after)]
-    # A copy: samples that are kept for long would keep what was discarded in memory.
+    # A copy: a view would keep the discarded samples in memory.
     return Message(Id.ACQUISITION, "", head, kept.copy())
 
 
@@ -208,7 +208,7 @@ async def _read_image(read: ReadExactly, n_bytes: int) -> Message:
 
 def _bounded(n_bytes: int, most: int, what: str) -> int:
     if n_bytes > most:
-        raise DataError(f"{what} declares {n_bytes} bytes; {most} are taken")
+        raise DataError(f"{what} declares {n_bytes} bytes; at most {most} are accepted")
     return n_bytes
 
 
@@ -220,7 +220,7 @@ def _text(raw: bytes) -> str:
 
 
 def _copy_fields(source: Any, target: Any) -> None:  # noqa: ANN401 - records
-    """Copy the fields that two records share, and those of the counters inside."""
+    """Copy the fields that two records share, including those of the nested counters."""
     for name in set(source.dtype.names) & set(target.dtype.names):
         if name == "idx":
             _copy_fields(source["idx"], target["idx"])

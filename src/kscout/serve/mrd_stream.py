@@ -1,7 +1,7 @@
-"""One MRD stream: config, header and lines come in; what to measure next, and images, go out.
+"""One MRD stream: receives config, header and lines, and sends the next columns and images.
 
-Config comes first, then the header, then lines; the end is a message of its own. Every slice, told
-apart by the counters of its lines, is a session of the service while the stream lasts.
+The client sends the config, the header, the lines and a closing message, in this order. The
+counters of the lines identify slices; every slice is a session while the stream is open.
 """
 
 import json
@@ -28,45 +28,45 @@ from kscout.serve.mrd_messages import Id, Message, image_message, text_message
 from kscout.serve.sessions import Handle, NoSessionError, Sessions
 
 _STREAM = Path("the stream")
-"""What errors call it."""
+"""Name of the stream in error messages."""
 _MOST_NOISE = 2**21
-"""Values of noise that are kept."""
+"""Largest number of stored noise values."""
 _LEAST_NOISE = 64
-"""Values that a line of noise counts as at least: empty lines take memory too."""
+"""Smallest number of values per line of noise: empty lines also take memory."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class StreamConfig:
-    """What the text of a config may say, as JSON; sizes come from the header."""
+    """Fields of a config, as JSON; the sizes come from the header."""
 
     budget: int | None = None
-    """A quarter of the columns where it is not told."""
+    """Default: a quarter of the columns."""
     n_initial: int | None = None
-    """An eighth of the columns where it is not told."""
+    """Default: an eighth of the columns."""
     seed: int | None = None
     argmax: bool = False
     columns_per_step: int = 1
     deadline_s: float | None = None
     fallback: tuple[int, ...] = ()
     images: Literal["last", "every"] = "last"
-    """Images go out when a slice is done, or after every step."""
+    """Send an image when a slice is complete, or after every step."""
     token: str | None = None
-    """That of the service, if it needs one."""
+    """Token of the service, if it requires one."""
 
     def scan(self, encoding: Encoding) -> Scan:
-        """Return what is acquired of every slice, of one coil as long as none is known."""
+        """Return the scan of every slice, with one coil until the first line arrives."""
         assert encoding.encoded is not None
         n_cols, n_rows = encoding.encoded.matrix[1], encoding.n_readout
         names = ("seed", "argmax", "columns_per_step", "deadline_s")
-        asked = {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in names}
         scan = Scan(
             n_rows=n_rows or 0,
             n_cols=n_cols,
             budget=max(1, n_cols // 4) if self.budget is None else self.budget,
             initial=max(1, n_cols // 8) if self.n_initial is None else self.n_initial,
             fallback=self.fallback,
-            **asked,
+            **settings,
         )
         lines = encoding.lines or (-n_cols, 2 * n_cols)
         first, last = (line - _shift(encoding) for line in lines)
@@ -77,21 +77,21 @@ class StreamConfig:
 @final
 @dataclass(eq=False)
 class _Slice:
-    """A slice on its way."""
+    """A slice that is being acquired."""
 
     name: str
     handle: Handle
     head: Any
-    """Of its first line."""
-    wanted: tuple[int, ...]
-    """Columns that were asked for last."""
-    waiting: dict[int, Complex64[np.ndarray, "coil row"]] = field(default_factory=dict)
-    """Some of them that came in before the others."""
+    """Head of its first line."""
+    requested: tuple[int, ...]
+    """Columns of the last request."""
+    pending: dict[int, Complex64[np.ndarray, "coil row"]] = field(default_factory=dict)
+    """Received columns of an incomplete request."""
 
 
 @final
 class Stream:
-    """Takes the messages of one client, one after the other."""
+    """Processes the messages of one client in order."""
 
     def __init__(self, sessions: Sessions, token: str | None = None) -> None:
         self._sessions, self._token = sessions, token
@@ -105,11 +105,11 @@ class Stream:
 
     @property
     def is_begun(self) -> bool:
-        """Whether config and header have come in."""
+        """Whether config and header were received."""
         return self._scan is not None
 
     def take(self, message: Message) -> list[bytes]:
-        """Take a message in, and return what is answered; what cannot be used is an error."""
+        """Process a message and return the responses; an invalid message raises an error."""
         if message.id in (Id.CONFIG_FILE, Id.CONFIG_TEXT):
             return self._configure(message)
         if message.id is Id.HEADER:
@@ -119,7 +119,7 @@ class Stream:
         if message.id is Id.CLOSE:
             return [out for one in self._slices.values() for out in self._last_image(one)]
         if message.id is Id.IMAGE:
-            raise DataError("an image came in, and lines of k-space are taken; send acquisitions")
+            raise DataError("received an image instead of lines of k-space; send acquisitions")
         return []
 
     def end(self) -> None:
@@ -130,9 +130,9 @@ class Stream:
 
     def _configure(self, message: Message) -> list[bytes]:
         if self._config is not None:
-            raise DataError("a second config came in; send one, then the header")
+            raise DataError("received a second config; send one, then the header")
         self._config = StreamConfig()
-        # The name of a file says nothing: no file is opened for a client.
+        # The name of a config file is ignored: the service opens no file for a client.
         if message.id is Id.CONFIG_TEXT and message.text.strip():
             try:
                 table = parse_json(message.text)
@@ -150,7 +150,7 @@ class Stream:
 
     def _begin(self, text: str) -> list[bytes]:
         if self._config is None or self._scan is not None:
-            raise DataError("a header came in out of turn; send a config, then one header")
+            raise DataError("received a header out of order; send a config, then one header")
         try:
             encodings = read_header(text).encodings
         except (ValueError, SyntaxError, RecursionError) as error:
@@ -159,19 +159,19 @@ class Stream:
             raise DataError("the header has no encoding; complete it")
         check_encoding(_STREAM, encodings[0])
         self._encoding, self._scan = encodings[0], self._config.scan(encodings[0])
-        asked = self._asked(self._scan.start)
         scan = self._scan
-        told = {"n_rows": scan.n_rows, "n_cols": scan.n_cols, "budget": scan.budget}
-        return [_told({**told, "columns": list(scan.start), **asked})]
+        sizes = {"n_rows": scan.n_rows, "n_cols": scan.n_cols, "budget": scan.budget}
+        columns = {"columns": list(scan.start), **self._line_counters(scan.start)}
+        return [_json_message({**sizes, **columns})]
 
-    def _asked(self, columns: tuple[int, ...]) -> dict[str, list[int]]:
+    def _line_counters(self, columns: tuple[int, ...]) -> dict[str, list[int]]:
         assert self._encoding is not None
         shift = _shift(self._encoding)
         return {"kspace_encode_step_1": [column + shift for column in columns]}
 
     def _line(self, message: Message) -> list[bytes]:
         if self._scan is None or self._encoding is None:
-            raise DataError("a line came in before config and header; send them first")
+            raise DataError("received a line before config and header; send these first")
         heads = message.head.reshape(1)
         is_noise, is_image, _ = sort_lines(heads)
         if is_noise[0]:
@@ -181,7 +181,7 @@ class Stream:
             return []
         if not is_image[0] or message.head["encoding_space_ref"] != 0:
             return []
-        # What overflows here is refused by the session, as all that is not finite.
+        # The session rejects values that overflow here, as all values that are not finite.
         with np.errstate(over="ignore", invalid="ignore"):
             column, values = self._column(message, self._encoding)
         counters = tuple(int(message.head["idx"][name]) for name in COUNTERS)
@@ -198,7 +198,7 @@ class Stream:
     def _column(
         self, message: Message, encoding: Encoding
     ) -> tuple[int, Complex64[np.ndarray, "coil row"]]:
-        """Return which column a line is, and its values as those of an imported file."""
+        """Return the column of a line, and its values processed as in an import."""
         assert encoding.encoded is not None and encoding.n_readout is not None
         n_rows, n_cols = encoding.encoded.matrix
         (n_coils, _), heads = message.values.shape, message.head.reshape(1)
@@ -206,7 +206,7 @@ class Stream:
         column = int(lines.column[0])
         if message.head["idx"]["kspace_encode_step_2"] or not 0 <= column < n_cols:
             raise DataError(
-                f"a line lies at column {column} of {n_cols}, or off the plane; send lines of one "
+                f"a line is at column {column} of {n_cols} or outside the plane; send lines of one "
                 "plane"
             )
         if self._noise and self._whitening is None:
@@ -216,9 +216,9 @@ class Stream:
                 f"a line has {n_coils} coils, and the noise {len(self._whitening)}; send both from "
                 "the same coils"
             )
-        alone = replace(lines, column=np.zeros(1, dtype=np.int64))
+        line = replace(lines, column=np.zeros(1, dtype=np.int64))
         size = (n_coils, n_rows, 1)
-        scan = alone.scan(_STREAM, lambda _: [message.values], size=size, whitening=self._whitening)
+        scan = line.scan(_STREAM, lambda _: [message.values], size=size, whitening=self._whitening)
         kept = (encoding.n_readout, 1)
         return column, Cutting((n_rows, 1), kept, kept).apply(scan.read(0, 1))[0, :, :, 0]
 
@@ -231,25 +231,28 @@ class Stream:
     def _measured(
         self, one: _Slice, column: int, values: Complex64[np.ndarray, "coil row"]
     ) -> list[bytes]:
-        """Hand columns on once all that were asked for are there, or one that was not."""
+        """Measure columns once the request is complete, or a column outside the request arrives."""
         handle = self._sessions.find(one.name)
         with handle.lock:
             session = handle.session
-            n_spare = session.scan.budget - session.n_measured - len(session.missing)
-            if session.is_done or (n_spare < 1 and session.missing and column not in one.wanted):
+            n_unrequested = session.scan.budget - session.n_measured - len(session.missing)
+            if session.is_done or (
+                n_unrequested < 1 and session.missing and column not in one.requested
+            ):
                 return []
-            if column in one.waiting:
+            if column in one.pending:
                 raise DataError(f"column {column} was measured already; send every column once")
-            one.waiting[column] = values
-            if column in one.wanted and not set(one.wanted) <= set(one.waiting):
+            one.pending[column] = values
+            if column in one.requested and not set(one.requested) <= set(one.pending):
                 return []
-            columns, one.waiting = one.waiting, {}
+            columns, one.pending = one.pending, {}
             session.measure(list(columns), np.stack(list(columns.values())))
             self._sessions.counts.add("columns_total", len(columns))
-            answer = {**reply(session, self._sessions.counts), "order": list(session.order)}
-        one.wanted = tuple(answer["next_columns"])
-        told = {"session": one.name, **_counters(one.head), **answer, **self._asked(one.wanted)}
-        return [_told(told), *self._step_image(one)]
+            response = {**reply(session, self._sessions.counts), "order": list(session.order)}
+        one.requested = tuple(response["next_columns"])
+        response = {"session": one.name, **_counters(one.head), **response}
+        response |= self._line_counters(one.requested)
+        return [_json_message(response), *self._step_image(one)]
 
     def _step_image(self, one: _Slice) -> list[bytes]:
         assert self._config is not None
@@ -257,7 +260,7 @@ class Stream:
         return self._image(one) if is_shown else []
 
     def _last_image(self, one: _Slice) -> list[bytes]:
-        """Return the image of a slice that is not done: what came in is all that comes."""
+        """Return the image of an incomplete slice, from the columns that were received."""
         return [] if one.handle.session.is_done else self._image(one)
 
     def _image(self, one: _Slice) -> list[bytes]:
@@ -269,13 +272,13 @@ class Stream:
         assert self._encoding is not None and self._encoding.encoded is not None
         view = [x if math.isfinite(x) else 0.0 for x in self._encoding.encoded.field_of_view_mm]
         view[0] *= session.scan.n_rows / max(1, self._encoding.encoded.matrix[0])
-        about = {"DataRole": "Image", "ImageComments": f"kscout: {n_measured} columns"}
+        attributes = {"DataRole": "Image", "ImageComments": f"kscout: {n_measured} columns"}
         fields = {"field_of_view": (*view, 0.0), "image_index": n_measured}
-        return [image_message(image, _attributes(about), one.head, **fields)]
+        return [image_message(image, _as_xml(attributes), one.head, **fields)]
 
 
 def _shift(encoding: Encoding) -> int:
-    """Return how far the counter of a line is ahead of its column."""
+    """Return the difference between the counter of a line and its column."""
     assert encoding.encoded is not None
     middle = encoding.encoded.matrix[1] // 2
     return (middle if encoding.center is None else encoding.center) - middle
@@ -285,13 +288,14 @@ def _counters(head: Any) -> dict[str, int]:  # noqa: ANN401 - a record
     return {name: int(head["idx"][name]) for name in COUNTERS}
 
 
-def _told(told: dict[str, Any]) -> bytes:
-    return text_message(Id.TEXT, json.dumps(told))
+def _json_message(content: dict[str, Any]) -> bytes:
+    return text_message(Id.TEXT, json.dumps(content))
 
 
-def _attributes(about: dict[str, str]) -> str:
-    """Return what is known of an image, by names and values that need no escape, as XML."""
+def _as_xml(attributes: dict[str, str]) -> str:
+    """Return the metadata of an image as XML; names and values must not need escapes."""
     inner = "".join(
-        f"<meta><name>{name}</name><value>{value}</value></meta>" for name, value in about.items()
+        f"<meta><name>{name}</name><value>{value}</value></meta>"
+        for name, value in attributes.items()
     )
     return f"<ismrmrdMeta>{inner}</ismrmrdMeta>"

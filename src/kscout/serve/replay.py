@@ -1,4 +1,4 @@
-"""Play a recorded MRD file into a service: in the order that it asks for, or in the file's."""
+"""Send a recorded MRD file to a service, in the requested order or in the order of the file."""
 
 import asyncio
 import json
@@ -25,32 +25,32 @@ from kscout.serve.mrd_messages import (
     text_message,
 )
 
-Place = tuple[int, ...]
+SliceCounters = tuple[int, ...]
 """Counters of a slice, in the order of `COUNTERS`."""
 Order = Literal["asked", "file"]
 
 _MOST_BYTES = 2**27
-"""Of an image that a service sends."""
+"""Largest number of bytes of an image from a service."""
 _SILENT_S = 600.0
-"""A service that says nothing for so long is given up."""
+"""Seconds without a message after which the replay fails."""
 
 
 @final
 @dataclass
-class Played:
-    """What became of a slice."""
+class ReplayedSlice:
+    """The result of one slice."""
 
     counters: dict[str, int]
     measured: list[int] = field(default_factory=list)
-    """Columns in the order in which they were taken."""
+    """Columns in the order of measurement."""
     chosen: list[int] = field(default_factory=list)
-    """Columns that the policy, or in its place the fallback, asked for."""
+    """Columns that the policy or the fallback requested."""
     n_late: int = 0
     image: Float32[np.ndarray, "row col"] | None = None
 
     @property
     def name(self) -> str:
-        """Tells it from others: `slice-003`, and counters that are not 0."""
+        """Unique name: `slice-003`, followed by the other counters that are not 0."""
         more = [f"{name}-{x}" for name, x in self.counters.items() if x and name != "slice"]
         return "-".join([f"slice-{self.counters['slice']:03d}", *more])
 
@@ -63,22 +63,22 @@ def replay(
     order: Order = "asked",
     header: Path | None = None,
     out: Path | None = None,
-) -> list[Played]:
-    """Play a file into a service, and return what became of its slices.
+) -> list[ReplayedSlice]:
+    """Send a file to a service, and return the results of its slices.
 
     Args:
         path: an MRD file.
         to: HOST:PORT of the service's MRD streams.
-        config: what the service takes as config, such as budget and n_initial.
-        order: send the lines that are asked for, or all as they lie in the file.
-        header: of a file without one.
+        config: config of the stream, such as budget and n_initial.
+        order: send the requested lines, or all lines in the order of the file.
+        header: header for a file without one.
         out: folder for the images, `.npy` and `.png`.
     """
     host, _, port = to.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{to!r} is no address; give HOST:PORT as the service prints it")
     if path.is_dir():
-        raise DataError(f"{path} is a folder, and one MRD file is played; name a file in it")
+        raise DataError(f"{path} is a folder; name one MRD file in it")
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is not a regular file; name an MRD file")
     with reading(path, "MRD"):
@@ -90,17 +90,17 @@ def replay(
         begin = text_message(Id.CONFIG_TEXT, json.dumps(dict(config)))
         begin += text_message(Id.HEADER, recording.xml.decode())
     try:
-        played = asyncio.run(_play(recording, begin, (host.strip("[]"), int(port)), order))
+        slices = asyncio.run(_play(recording, begin, (host.strip("[]"), int(port)), order))
     except EOFError as error:
-        raise RunError(f"the service at {to} ended the stream; look at its log") from error
+        raise RunError(f"the service at {to} ended the stream; see its log") from error
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(
-            f"what listens at {to} answers as no MRD stream of kscout does ({error}); give "
+            f"the server at {to} is not an MRD stream of kscout ({error}); give "
             "the address `mrd` that the service prints"
         ) from error
     except TimeoutError as error:
         raise RunError(
-            f"the service at {to} said nothing for {_SILENT_S:g} s; look at its log"
+            f"the service at {to} sent no message for {_SILENT_S:g} s; see its log"
         ) from error
     except OSError as error:
         raise RunError(
@@ -108,13 +108,13 @@ def replay(
             "the address `mrd` that it prints"
         ) from error
     if out is not None:
-        _save(played, out)
-    return played
+        _save(slices, out)
+    return slices
 
 
 async def _play(
     recording: Recording, begin: bytes, address: tuple[str, int], order: Order
-) -> list[Played]:
+) -> list[ReplayedSlice]:
     reader, writer = await asyncio.open_connection(*address)
     try:
         player = _Player(recording, reader, writer)
@@ -122,7 +122,7 @@ async def _play(
         start = (await player.next_text())["columns"]
         await player.send(recording.noise)
         await (player.play_asked(start) if order == "asked" else player.play_file())
-        return list(player.played.values())
+        return list(player.slices.values())
     except ConnectionError as error:
         raise EOFError from error
     finally:
@@ -131,64 +131,64 @@ async def _play(
 
 @final
 class _Player:
-    """Sends lines, and notes what is answered."""
+    """Sends lines and records the responses."""
 
     def __init__(
         self, recording: Recording, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._recording, self._reader, self._writer = recording, reader, writer
         readouts = recording.readouts()
-        self._line: dict[tuple[Place, int], int] = {}
+        self._line: dict[tuple[SliceCounters, int], int] = {}
         """The first line of every column of every slice."""
-        for place, column, number in zip(
+        for counters, column, number in zip(
             readouts.place.tolist(), readouts.column.tolist(), readouts.number, strict=True
         ):
-            self._line.setdefault((tuple(place), column), int(number))
-        places = sorted({place for place, _ in self._line})
-        self.played = {x: Played(dict(zip(COUNTERS, x, strict=True))) for x in places}
+            self._line.setdefault((tuple(counters), column), int(number))
+        slices = sorted({counters for counters, _ in self._line})
+        self.slices = {x: ReplayedSlice(dict(zip(COUNTERS, x, strict=True))) for x in slices}
 
     async def send(self, numbers: Iterable[int]) -> None:
-        """Send lines in the order given."""
+        """Send lines in the given order."""
         for number in numbers:
             with reading(self._recording.path, "MRD"):
                 (values,) = self._recording.lines(np.array([number]), whole=True)
             self._writer.write(acquisition_message(self._recording.heads[number], values))
             await self._writer.drain()
-            # Draining alone lets nobody read why a service refuses what is sent.
+            # `drain` may return without a task switch; the reader has to see errors of the service.
             await asyncio.sleep(0)
 
     async def play_asked(self, start: list[int]) -> None:
-        """Send what is asked for, slice after slice."""
-        for place, played in self.played.items():
-            wanted = start
-            while wanted:
-                lacking = [column for column in wanted if (place, column) not in self._line]
-                if lacking:
+        """Send the requested lines, slice by slice."""
+        for counters, one in self.slices.items():
+            requested = start
+            while requested:
+                missing = [x for x in requested if (counters, x) not in self._line]
+                if missing:
                     raise DataError(
-                        f"{self._recording.path} lacks column {lacking[0]} of {played.name}, which "
+                        f"{self._recording.path} lacks column {missing[0]} of {one.name}, which "
                         "is requested; play it with --order file"
                     )
-                await self.send(self._line[place, column] for column in wanted)
-                wanted = (await self.next_text())["next_columns"]
+                await self.send(self._line[counters, column] for column in requested)
+                requested = (await self.next_text())["next_columns"]
         self._writer.write(close_message())
         await self._listen()
 
     async def play_file(self) -> None:
-        """Send all lines as they lie in the file, while listening."""
+        """Send all lines in the order of the file, and receive messages at the same time."""
 
-        async def speak() -> None:
+        async def send_all() -> None:
             await self.send(sorted(self._line.values()))
             self._writer.write(close_message())
 
-        speaking = asyncio.ensure_future(speak())
+        sending = asyncio.ensure_future(send_all())
         try:
             await self._listen()
         finally:
-            speaking.cancel()
-            await asyncio.gather(speaking, return_exceptions=True)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     async def next_text(self) -> Any:  # noqa: ANN401 - JSON
-        """Return the next answer; images that come before it are kept."""
+        """Return the next response; images that arrive before it are stored."""
         while True:
             message = await self._next()
             if message.id is Id.TEXT:
@@ -207,29 +207,28 @@ class _Player:
         except DataError as error:
             raise ValueError(str(error)) from error
         if message.id is Id.TEXT:
-            self._note(parse_json(message.text))
+            self._record(parse_json(message.text))
         elif message.id is Id.IMAGE:
-            place = tuple(int(message.head[name]) for name in COUNTERS)
+            counters = tuple(int(message.head[name]) for name in COUNTERS)
             if not message.values.size or not np.isfinite(message.values).all():
                 raise ValueError(f"an image of shape {message.values.shape} is empty or not finite")
-            self.played[place].image = message.values
+            self.slices[counters].image = message.values
         return message
 
-    def _note(self, told: dict[str, Any]) -> None:
-        if "error" in told:
-            raise RunError(f"the service rejects the stream: {told['error']}")
-        if "session" not in told:
+    def _record(self, response: dict[str, Any]) -> None:
+        if "error" in response:
+            raise RunError(f"the service rejects the stream: {response['error']}")
+        if "session" not in response:
             return
-        place = tuple(told[name] for name in COUNTERS)
-        played = self.played[place]
-        played.n_late += told["late"]
-        if told["source"] in ("policy", "fallback"):
-            played.chosen += told["next_columns"]
-        played.measured = told["order"]
+        one = self.slices[tuple(response[name] for name in COUNTERS)]
+        one.n_late += response["late"]
+        if response["source"] in ("policy", "fallback"):
+            one.chosen += response["next_columns"]
+        one.measured = response["order"]
 
 
-def _save(played: list[Played], out: Path) -> None:
-    for one in played:
+def _save(slices: list[ReplayedSlice], out: Path) -> None:
+    for one in slices:
         if one.image is None:
             continue
         with written_whole(out / f"{one.name}.npy") as aside, aside.open("wb") as file:

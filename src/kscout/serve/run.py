@@ -1,4 +1,4 @@
-"""Start the service, and end it so that no session is lost."""
+"""Start the service, and stop it without loss of sessions."""
 
 import gc
 import json
@@ -22,44 +22,44 @@ from kscout.serve.guard import LOOPBACK, Guard, token_for
 from kscout.serve.sessions import Defaults, Limits, Sessions, advisor_maker
 
 GRACE_S = 5
-"""Requests that are being answered when the service ends get so long."""
+"""Seconds that open requests have to finish when the service stops."""
 
 
-def policy_maker(given: str) -> Callable[[Scan], Policy]:
-    """Return what gives the policy of a scan: a loaded one for all, or one built for its sizes.
+def policy_maker(name: str) -> Callable[[Scan], Policy]:
+    """Return a function from a scan to its policy: one loaded policy, or one built for its sizes.
 
-    What no session can use, such as an oracle, is refused at once.
+    A policy that no session can use, such as an oracle, raises an error immediately.
     """
-    if given in POLICIES and not Path(given).exists():
-        check_blind(build(given, **_SOME_SIZES))
-        return lambda scan: build(given, **_sizes(scan))
-    policy = load_policy(given)
+    if name in POLICIES and not Path(name).exists():
+        check_blind(build(name, **_EXAMPLE_SIZES))
+        return lambda scan: build(name, **_sizes(scan))
+    policy = load_policy(name)
     check_blind(policy)
     return lambda _: policy
 
 
-def fallback_maker(given: str) -> Callable[[Scan], tuple[int, ...]]:
-    """Return what gives the order that answers for a late policy.
+def fallback_maker(policy: str) -> Callable[[Scan], tuple[int, ...]]:
+    """Return a function from a scan to the column order that replaces a late policy.
 
     Args:
-        given: a policy that has an order, as `kscout export order` takes it.
+        policy: a policy with a fixed order, as in `kscout export order`.
     """
-    ranking_of(given, **_SOME_SIZES)
+    ranking_of(policy, **_EXAMPLE_SIZES)
 
-    def made(scan: Scan) -> tuple[int, ...]:
-        scores = ranking_of(given, **_sizes(scan)).scores
+    def make(scan: Scan) -> tuple[int, ...]:
+        scores = ranking_of(policy, **_sizes(scan)).scores
         if len(scores) != scan.n_cols:
             raise ConfigError(
-                f"the fallback {given} orders {len(scores)} columns, the scan has {scan.n_cols}; "
+                f"the fallback {policy} orders {len(scores)} columns, the scan has {scan.n_cols}; "
                 "name an order of its own"
             )
         return tuple(scores.argsort(descending=True, stable=True).tolist())
 
-    return made
+    return make
 
 
-_SOME_SIZES = {"n_cols": 128, "n_initial": 16, "horizon": 16}
-"""By which a name is tried before anyone asks."""
+_EXAMPLE_SIZES = {"n_cols": 128, "n_initial": 16, "horizon": 16}
+"""Sizes for which a policy is built at the start, to report errors early."""
 
 
 def _sizes(scan: Scan) -> dict[str, int]:
@@ -67,9 +67,9 @@ def _sizes(scan: Scan) -> dict[str, int]:
     return {"n_cols": scan.n_cols, "n_initial": n_initial, "horizon": scan.budget - n_initial}
 
 
-def _unlabeled(given: str) -> str:
-    label, equals, path = given.partition("=")
-    return path if label and equals and not Path(given).exists() else given
+def _unlabeled(name: str) -> str:
+    label, equals, path = name.partition("=")
+    return path if label and equals and not Path(name).exists() else name
 
 
 def serve(
@@ -89,27 +89,27 @@ def serve(
     behind_proxy: bool = False,
     on_ready: Callable[[str], None] = print,
 ) -> None:
-    """Serve sessions until the process is told to end.
+    """Serve sessions until the process receives a signal to stop.
 
     Args:
-        reconstructor: as `kscout.reconstruction.load` takes it; the page offers all, sessions take
+        reconstructor: arguments of `kscout.reconstruction.load`; the page offers all, sessions use
             the first.
-        policy: a name, a run folder, a weights file, a name of the zoo, or one of these as
-            `LABEL=PATH`; likewise.
-        data: a store whose slices the page offers.
+        policy: a name, a run folder, a weights file, a zoo name, or one of these as `LABEL=PATH`;
+            the page offers all, sessions use the first.
+        data: dataset whose slices the page offers.
         host: address to listen at.
-        port: 0 takes a free one.
-        mrd_port: where MRD streams come in; likewise.
+        port: port for HTTP; 0 selects a free one.
+        mrd_port: port for MRD streams; 0 selects a free one.
         device: auto, cpu or cuda.
-        keep: folder of sessions; those that are there are continued.
-        limits: what is taken on.
-        defaults: what holds for sessions that do not say otherwise.
-        allowed_hosts: names by which clients may call the service besides the address and the
-            loopback's.
-        token: that clients send; by default one is generated and printed if the service can be
-            reached from other machines.
-        behind_proxy: whether the X-Forwarded headers of a proxy on this machine count.
-        on_ready: told one line of JSON when requests can be answered.
+        keep: folder of session files, which are resumed.
+        limits: resource limits.
+        defaults: settings of sessions that do not specify them.
+        allowed_hosts: host names that clients may use, in addition to the address and the loopback
+            names.
+        token: token that clients send; by default one is generated and printed if the service can
+            be reached from other machines.
+        behind_proxy: whether to trust the X-Forwarded headers of a proxy on this machine.
+        on_ready: called with one line of JSON once the service accepts requests.
     """
     try:
         import uvicorn
@@ -134,7 +134,7 @@ def serve(
     make = advisor_maker(network, policy_maker(_unlabeled(policies[0])), device=on)
     sessions = Sessions(make, limits=limits, defaults=defaults, folder=keep)
     with (
-        nullcontext() if keep is None else _held(keep),
+        nullcontext() if keep is None else _locked(keep),
         _listening(host, port, "--port") as listening,
         _listening(host, mrd_port, "--mrd-port") as streams,
     ):
@@ -162,7 +162,7 @@ def serve(
             http=partial(BoundedProtocol, limits=limits),  # type: ignore[arg-type]
             log_level="warning",
             lifespan="on",
-            # Variables of the environment would count otherwise.
+            # Otherwise environment variables would set these.
             workers=1,
             forwarded_allow_ips=[*LOOPBACK],
             ws_max_size=limits.n_bytes,
@@ -177,14 +177,14 @@ def serve(
 
 
 @contextmanager
-def _held(keep: Path) -> Iterator[None]:
-    """Let no other service go on with the same sessions."""
+def _locked(keep: Path) -> Iterator[None]:
+    """Lock the folder, so no other service resumes the same sessions."""
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(keep, option="--keep"))
         except OSError as error:
             raise ConfigError(
-                f"sessions cannot be kept in {keep} ({error.strerror}); name another --keep"
+                f"sessions cannot be stored in {keep} ({error.strerror}); name another --keep"
             ) from error
         yield
 
@@ -201,12 +201,12 @@ def _listening(host: str, port: int, option: str) -> socket.socket:
 
 
 def settle() -> None:
-    """Let garbage collection pass over what is loaded: a full one would halt all decisions."""
+    """Exclude loaded objects from garbage collection: a full collection would delay decisions."""
     gc.collect()
     gc.freeze()
 
 
 def _addresses(host: str, port: int, mrd_port: int) -> dict[str, object]:
-    place = f"[{host}]" if ":" in host else host
-    found = {"http": f"http://{place}:{port}", "host": host, "port": port}
-    return {**found, "mrd": f"{place}:{mrd_port}", "mrd_port": mrd_port}
+    address = f"[{host}]" if ":" in host else host
+    http = {"http": f"http://{address}:{port}", "host": host, "port": port}
+    return {**http, "mrd": f"{address}:{mrd_port}", "mrd_port": mrd_port}

@@ -1,4 +1,4 @@
-"""All sessions of a service: who may open one, where they are kept, when they end."""
+"""All sessions of a service: their limits, storage and lifetime."""
 
 import logging
 import re
@@ -25,42 +25,42 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 
 MakeAdvisor = Callable[[Scan], Advisor]
 MOST_SPARE = 4
-"""Advisors kept though no session asks them: the next slice of a scan finds its graphs captured."""
+"""Unused advisors that stay loaded, so the next slice of a scan reuses the captured graphs."""
 
 
 @final
 @dataclass(frozen=True)
 class Limits:
-    """What a service takes on."""
+    """Resource limits of a service."""
 
     n_sessions: int = 100
-    """Sessions at once."""
+    """Open sessions."""
     n_values: int = 2**24
     """Complex values of one session: coils x rows x columns."""
     n_values_in_all: int = 2**27
-    """Of all sessions together: each value takes 24 bytes."""
+    """Complex values of all sessions together; each takes 24 bytes."""
     n_bytes: int = 2**25
-    """Of one message."""
+    """Bytes of one message."""
     idle_s: float = 3600.0
-    """A session that nobody asks for so long is closed; its file stays, where it has one."""
+    """Seconds without a request after which a session is closed; its file, if any, stays."""
     receive_s: float = 30.0
-    """Time in which a request, or a message of a stream, has to arrive completely."""
+    """Seconds within which a request or a message of a stream has to arrive completely."""
 
     @property
     def n_connections(self) -> int:
-        """Return the most HTTP connections: one per session, and some for pages and probes."""
+        """Largest number of HTTP connections: one per session, and some for pages and probes."""
         return self.n_sessions + 64
 
     @property
     def n_streams(self) -> int:
-        """Return the most MRD connections, with those that are told that no more are served."""
+        """Largest number of MRD connections, including those that are rejected with a message."""
         return 2 * self.n_sessions
 
 
 @final
 @dataclass(frozen=True)
 class Defaults:
-    """What holds for sessions that do not say otherwise."""
+    """Settings of sessions that do not specify them."""
 
     seed: int | None = None
     argmax: bool = False
@@ -83,13 +83,13 @@ class TooManyError(RunError):
 
 
 class NoSessionError(RunError):
-    """No session is called so."""
+    """There is no session of this name."""
 
 
 @final
 @dataclass(eq=False)
 class Handle:
-    """One session, and its lock."""
+    """One session and its lock."""
 
     session: Session
     last_used_s: float
@@ -98,14 +98,14 @@ class Handle:
 
 @final
 class Sessions:
-    """Opens, finds and closes sessions; any thread may ask.
+    """Opens, finds and closes sessions; thread-safe.
 
     Args:
         make_advisor: returns reconstruction and policy for a scan; called once per size and budget.
-        limits: what is taken on.
-        defaults: what holds for sessions that do not say otherwise.
-        folder: where sessions are kept, so that a service started again goes on with them.
-        now_s: a clock.
+        limits: resource limits.
+        defaults: settings of sessions that do not specify them.
+        folder: folder of session files, with which a restarted service resumes the sessions.
+        now_s: clock, in seconds.
     """
 
     def __init__(
@@ -128,19 +128,19 @@ class Sessions:
         return len(self._handles)
 
     def names(self) -> list[str]:
-        """Return what sessions are called."""
+        """Return the names of all sessions."""
         with self._lock:
             return list(self._handles)
 
     def open(self, scan: Scan) -> str:
         """Open a session and return its name."""
-        name, whole = secrets.token_hex(16), self.defaults.complete(scan)
+        name, complete = secrets.token_hex(16), self.defaults.complete(scan)
         while True:
             with self._lock:
                 self._close_idle()
-                self._check_room(scan)
-                if (advisor := self._known(scan)) is not None:
-                    session = Session(advisor, whole, file=self._file(name))
+                self._check_limits(scan)
+                if (advisor := self._cached(scan)) is not None:
+                    session = Session(advisor, complete, file=self._file(name))
                     self._handles[name] = Handle(session, self._now())
                     break
             self._prepare(scan)
@@ -153,12 +153,12 @@ class Sessions:
         return name
 
     def close_idle(self) -> None:
-        """Close the sessions that were not used for too long; this releases their memory."""
+        """Close sessions that exceeded the idle time; this releases their memory."""
         with self._lock:
             self._close_idle()
 
     def find(self, name: str) -> Handle:
-        """Return a session by name, and count it as used."""
+        """Return the handle of a session, and mark the session as used."""
         with self._lock:
             self._close_idle()
             handle = self._handles.get(name)
@@ -170,7 +170,7 @@ class Sessions:
             return handle
 
     def close(self, name: str) -> None:
-        """Close a session, and remove its file."""
+        """Close a session and delete its file."""
         handle = self.find(name)
         with handle.lock:
             file, handle.session.file = handle.session.file, None
@@ -181,24 +181,24 @@ class Sessions:
             self._close_unused()
 
     def restore(self) -> int:
-        """Go on with the sessions of the folder; return how many there are."""
+        """Resume the sessions of the folder; return the number of open sessions."""
         files = [] if self.folder is None else sorted(self.folder.glob("*.npz"))
         for file in files:
             if not _NAME.fullmatch(file.stem):
                 continue
             try:
                 scan = read(Scan, read_session(file).facts.get("scan"))
-                self._check_room(scan)
+                self._check_limits(scan)
                 self._prepare(scan)
                 session = Session.read(file, self._advisors[_key(scan)])
             except (KScoutError, OSError) as error:
-                _LOG.warning("left out session %s: %s", file.stem, error)
+                _LOG.warning("skipped session %s: %s", file.stem, error)
                 continue
             self._handles[file.stem] = Handle(session, self._now())
         return len(self)
 
     def shut(self) -> None:
-        """Take no more questions; files of sessions stay."""
+        """Write all sessions and close all advisors; session files stay."""
         with self._lock:
             for handle in self._handles.values():
                 with handle.lock:
@@ -209,38 +209,38 @@ class Sessions:
     def _file(self, name: str) -> Path | None:
         return None if self.folder is None else self.folder / f"{name}.npz"
 
-    def _check_room(self, scan: Scan) -> None:
+    def _check_limits(self, scan: Scan) -> None:
         n_values = scan.n_coils * scan.n_rows * scan.n_cols
         if n_values > self.limits.n_values:
             raise TooManyError(
                 f"a session of {scan.n_coils} coils, {scan.n_rows} rows and {scan.n_cols} columns "
-                f"is larger than the {self.limits.n_values} values that this service takes; "
+                f"exceeds the limit of {self.limits.n_values} values per session; "
                 "compress coils"
             )
         scans = [handle.session.scan for handle in self._handles.values()]
         in_all = n_values + sum(one.n_coils * one.n_rows * one.n_cols for one in scans)
         if len(scans) >= self.limits.n_sessions or in_all > self.limits.n_values_in_all:
             raise TooManyError(
-                f"{len(scans)} sessions are open, and there is no room for more; close one"
+                f"{len(scans)} sessions are open, the limit of this service; close one"
             )
 
-    def _known(self, scan: Scan) -> Advisor | None:
-        """Return who is asked, where he is ready; those that were asked for last come last."""
-        found = self._advisors.pop(_key(scan), None)
-        if found is not None:
-            self._advisors[_key(scan)] = found
-        return found
+    def _cached(self, scan: Scan) -> Advisor | None:
+        """Return the cached advisor, if any, and move it to the end (least recently used first)."""
+        advisor = self._advisors.pop(_key(scan), None)
+        if advisor is not None:
+            self._advisors[_key(scan)] = advisor
+        return advisor
 
     def _prepare(self, scan: Scan) -> None:
-        """Make an advisor where none is ready; sessions that are open go on meanwhile."""
+        """Make an advisor if none is cached; open sessions continue meanwhile."""
         with self._making:
             with self._lock:
-                if self._known(scan) is not None:
+                if self._cached(scan) is not None:
                     return
-            made = self._make(scan)
+            advisor = self._make(scan)
             with self._lock:
-                self._advisors[_key(scan)] = made
-            warm_up(made, scan)
+                self._advisors[_key(scan)] = advisor
+            warm_up(advisor, scan)
 
     def _close_idle(self) -> None:
         begin = self._now() - self.limits.idle_s
@@ -258,23 +258,25 @@ class Sessions:
 
 
 def _write_last(session: Session) -> None:
-    """Write a session though it was at its last change; one that cannot be leaves the others."""
+    """Write a session; a failure is logged and does not affect the other sessions."""
     try:
         if session.file is not None:
             session.write(session.file)
     except NotSavedError as error:
-        _LOG.warning("session %s stays as it was written before: %s", session.file, error)
+        _LOG.warning(
+            "session %s could not be written; its previous state stays: %s", session.file, error
+        )
 
 
 def _key(scan: Scan) -> tuple[int, ...]:
-    """Tell scans apart that need another policy or another view of the reconstruction."""
+    """Return the cache key: the values on which policy and frozen reconstruction depend."""
     return scan.n_rows, scan.n_cols, len(scan.start), scan.budget
 
 
 def advisor_maker(
     reconstructor: Reconstructor, make_policy: Callable[[Scan], Policy], *, device: torch.device
 ) -> MakeAdvisor:
-    """Return what makes advisors with the frozen view of a reconstruction that suits each size."""
+    """Return a function that makes advisors with a reconstruction frozen for the size of a scan."""
 
     def make(scan: Scan) -> Advisor:
         view = reconstructor.frozen(

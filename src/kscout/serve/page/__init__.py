@@ -1,1 +1,1 @@
-"""What a browser is shown: the page at `/`, and the interface's description at `/docs`."""
+"""The page at `/` and the description of the interface at `/docs`."""

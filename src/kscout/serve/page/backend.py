@@ -1,4 +1,4 @@
-"""What the page shows: a slice acquired by policies, and by whoever looks, side by side."""
+"""Backend of the page: acquires a slice by policies and by the columns of the user."""
 
 import threading
 from collections import OrderedDict
@@ -27,19 +27,18 @@ from kscout.serve.page.models import Models
 from kscout.serve.sessions import TooManyError
 
 YOU = "you"
-_MOST_REMEMBERED = 2**26
-"""Pixels of acquisitions that are kept, so that one more column of one's own runs no policy again:
-256 MiB."""
+_MOST_CACHED = 2**26
+"""Pixels of cached acquisitions (256 MiB): a new column of the user does not rerun policies."""
 _N_WAITING = 4
-"""Requests that may wait for each other, so that sessions find threads."""
+"""Requests of the page that may wait; further threads stay free for sessions."""
 _MOST_PIXELS = 2**25
-"""Of the images of one acquisition by one policy: 128 MiB."""
+"""Largest number of pixels of one acquisition by one policy (128 MiB)."""
 
 
 @final
 @dataclass(frozen=True)
 class Shown:
-    """What the page offers, as the command line names it."""
+    """Names of the command line that the page offers."""
 
     reconstructors: tuple[str, ...]
     policies: tuple[str, ...]
@@ -51,35 +50,35 @@ class Shown:
 @final
 @dataclass(frozen=True, kw_only=True)
 class PageState:
-    """One state of the page, as its address tells it."""
+    """One state of the page, as encoded in its address."""
 
     source: str
     slice: Annotated[int, AtLeast(0)]
-    """Position among the slices of the source."""
+    """Index among the slices of the source."""
     reconstruction: str
     policies: tuple[str, ...]
-    """One, or two to be compared."""
+    """One policy, or two to compare."""
     n_initial: Annotated[int, AtLeast(1)]
     n_steps: Annotated[int, AtLeast(1)]
     own: tuple[int, ...] = ()
-    """Columns that whoever looks at the page took, in order."""
+    """Columns of the user, in order."""
 
     def __post_init__(self) -> None:
         check(self)
         if not 1 <= len(set(self.policies)) == len(self.policies) <= 2:
-            raise ConfigError("the page shows one policy or two different ones; choose such")
+            raise ConfigError("the page shows one policy or two different ones; choose one or two")
 
 
 class GoneError(RunError):
-    """Nobody waits for the answer any more."""
+    """The client of a request has disconnected."""
 
 
 @final
 class PageBackend:
     """Acquires the slices of the page, one request at a time.
 
-    Every request comes with an event that is set where nobody waits for its answer any more; it
-    then ends before its next step.
+    The event of a request is set when its client disconnects; the request then ends before its next
+    step.
     """
 
     def __init__(self, shown: Shown, *, device: torch.device) -> None:
@@ -87,12 +86,12 @@ class PageBackend:
         self.catalog = Catalog(shown.data, self.models.size)
         self._check_sizes(shown.data)
         self.is_argmax = shown.argmax
-        self._remembered: OrderedDict[PageState, PolicySteps] = OrderedDict()
+        self._cache: OrderedDict[PageState, PolicySteps] = OrderedDict()
         self._is_closed = False
         self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
 
     def choices(self) -> dict[str, Any]:
-        """Return all that can be chosen, and what is noted about the reconstruction of sessions."""
+        """Return all options of the page, and the note about the reconstruction of sessions."""
         n_initial, n_steps = self._budget
         return {
             "sources": [source.table() for source in self.catalog.sources()],
@@ -105,7 +104,7 @@ class PageBackend:
         }
 
     def session_note(self) -> str | None:
-        """Return a sentence if the reconstruction of sessions was trained for something else."""
+        """Return a sentence if the reconstruction of sessions was trained for another use."""
         use = Use((1, *self.catalog.size), *self._budget)
         return session_note(self.models.network(self.models.reconstructions[0]), use)
 
@@ -116,7 +115,7 @@ class PageBackend:
         return n_initial, n_steps
 
     def acquired(self, state: PageState, gone: threading.Event) -> Acquisition:
-        """Return a slice acquired by the policies, and by whoever took columns."""
+        """Acquire a slice by the policies and, if any, by the columns of the user."""
         with self._turn():
             slices = self._slice(state)
             acquisition = self._acquisition(state, slices, gone)
@@ -137,7 +136,7 @@ class PageBackend:
             )
 
     def judged(self, state: PageState, gone: threading.Event) -> Verdict:
-        """Return how the last column of one's own compares with what others would have taken."""
+        """Compare the last column of the user with the choices of the policies."""
         if not state.own:
             raise ConfigError("no column was selected manually; select one")
         with self._turn():
@@ -147,11 +146,11 @@ class PageBackend:
             return self._acquisition(state, slices, gone).compare(YOU, state.own, others)
 
     def close(self) -> None:
-        """End what is being computed, before its next step."""
+        """Cancel running computations before their next step."""
         self._is_closed = True
 
     def _check_sizes(self, data: Path | None) -> None:
-        """Refuse a store of which some policy fits no slice."""
+        """Raise an error if some policy supports no slice of the dataset."""
         sizes = [one.slices.shape[1:] for one in self.catalog.sources()]
         for name, policy in self.models.loaded.items():
             if sizes and all(policy.misfit(*size) for size in sizes):
@@ -182,9 +181,9 @@ class PageBackend:
     def _entry(self, name: str, state: PageState, slices: SliceSet) -> EvaluationEntry:
         _, n_rows, n_cols = slices.shape
         sizes = Sizes(n_rows, n_cols, state.n_initial, state.n_steps)
-        found = self.models.entry(name, sizes)
-        check_fits(found.policy, slices, _plan(state), name=found.name)
-        return found
+        entry = self.models.entry(name, sizes)
+        check_fits(entry.policy, slices, _plan(state), name=entry.name)
+        return entry
 
     def _acquisition(
         self, state: PageState, slices: SliceSet, gone: threading.Event
@@ -198,23 +197,23 @@ class PageBackend:
         reconstructor = self.models.reconstructor(state.reconstruction, n_rows, n_cols)
         check_start(slices, reconstructor, state.n_initial)
         (batch,) = slices.batches(1)
-        own = reconstructor.protocol_for()
-        protocol: Protocol = "blind" if slices.kind == "kspace" else own
+        default = reconstructor.protocol_for()
+        protocol: Protocol = "blind" if slices.kind == "kspace" else default
         simulator = Simulator(batch, reconstructor, protocol=protocol)
-        given = {"n_initial": state.n_initial, "horizon": state.n_steps}
-        how = {"is_argmax": self.is_argmax, "before_step": before_step}
-        return InteractiveAcquisition(simulator, **given, **how)  # type: ignore[arg-type]
+        sizes = {"n_initial": state.n_initial, "horizon": state.n_steps}
+        options = {"is_argmax": self.is_argmax, "before_step": before_step}
+        return InteractiveAcquisition(simulator, **sizes, **options)  # type: ignore[arg-type]
 
     def _run(
         self, state: PageState, entry: EvaluationEntry, acquisition: InteractiveAcquisition
     ) -> PolicySteps:
-        """Let a policy acquire, or remember how it did."""
+        """Acquire by a policy, or return the cached acquisition."""
         key = replace(state, policies=(entry.name,), own=())
-        found = self._remembered.pop(key, None) or acquisition.run(entry)
-        self._remembered[key] = found
-        while sum(old.images.size for old in self._remembered.values()) > _MOST_REMEMBERED:
-            self._remembered.popitem(last=False)
-        return found
+        steps = self._cache.pop(key, None) or acquisition.run(entry)
+        self._cache[key] = steps
+        while sum(old.images.size for old in self._cache.values()) > _MOST_CACHED:
+            self._cache.popitem(last=False)
+        return steps
 
 
 def _plan(state: PageState) -> AcquisitionPlan:

@@ -1,4 +1,4 @@
-"""Slices that the page offers: those of a store, and those of files that were dropped."""
+"""Slices that the page offers, from a dataset and from dropped files."""
 
 import hashlib
 import threading
@@ -13,7 +13,7 @@ from kscout.errors import DataError
 from kscout.serve.page.dropped import read_dropped
 
 _N_DROPPED = 8
-"""Files that are kept; the one that nobody asked for longest makes room."""
+"""Files in memory; the least recently used one is removed first."""
 _FIRST = ("test", "val", "train")
 
 
@@ -23,12 +23,12 @@ class Source:
     """Slices of one matrix size."""
 
     name: str
-    """In addresses of the page."""
+    """Name in addresses of the page."""
     title: str
     slices: SliceSet
 
     def table(self) -> dict[str, Any]:
-        """Return what a page needs to offer them: the slices of every volume, in order."""
+        """Return the source as JSON: its volumes in order, each with its slice numbers."""
         volumes: list[tuple[str, list[int]]] = []
         for volume, number in zip(self.slices.volumes, self.slices.slices, strict=True):
             if not volumes or volumes[-1][0] != volume:
@@ -43,7 +43,7 @@ class Source:
 
 @final
 class Catalog:
-    """Finds slices by name; any thread may ask."""
+    """Finds slices by name; thread-safe."""
 
     def __init__(self, data: Path | None, size: tuple[int, int]) -> None:
         self._stored = {} if data is None else _stored(Store.open(data))
@@ -53,39 +53,39 @@ class Catalog:
         self._lock = threading.Lock()
 
     def sources(self) -> list[Source]:
-        """Return all there is, the test split first."""
+        """Return all sources, the test split first."""
         with self._lock:
             return [*self._stored.values(), *self._dropped.values()]
 
     def find(self, name: str) -> Source:
-        """Return slices by their name in addresses."""
+        """Return the slices of a name in an address."""
         with self._lock:
             if name in self._dropped:
                 self._dropped.move_to_end(name)
-            found = self._stored.get(name) or self._dropped.get(name)
-        if found is None:
+            source = self._stored.get(name) or self._dropped.get(name)
+        if source is None:
             raise DataError("these slices are not here; choose others, or drop their file again")
-        return found
+        return source
 
     def drop(self, content: bytes, name: str) -> Source:
-        """Take in a file; the same file gets the same name."""
+        """Add a file; the same content gets the same name."""
         slices = read_dropped(content, name, self.size)
-        own = f"file-{hashlib.sha256(content).hexdigest()[:16]}"
+        key = f"file-{hashlib.sha256(content).hexdigest()[:16]}"
         with self._lock:
-            self._dropped[own] = Source(own, slices.name, slices)
-            self._dropped.move_to_end(own)
+            self._dropped[key] = Source(key, slices.name, slices)
+            self._dropped.move_to_end(key)
             while len(self._dropped) > _N_DROPPED:
                 self._dropped.popitem(last=False)
-            return self._dropped[own]
+            return self._dropped[key]
 
 
 def _stored(store: Store) -> dict[str, Source]:
-    """Return the splits of a store; one that holds several matrix sizes is several sources."""
-    found = {}
+    """Return the splits of a dataset, with one source per matrix size."""
+    sources = {}
     arrays = sorted(store.manifest.arrays, key=lambda one: _FIRST.index(one.split))
     for array in arrays:
         is_one = sum(other.split == array.split for other in arrays) == 1
         name = array.split if is_one else "{}-{}x{}".format(array.split, *array.size)
         slices = store.split(array.split, size=array.size, lazy=True)
-        found[name] = Source(name, f"{store.name}, {name}", slices)
-    return found
+        sources[name] = Source(name, f"{store.name}, {name}", slices)
+    return sources

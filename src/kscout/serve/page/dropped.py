@@ -1,4 +1,4 @@
-"""Files that are dropped onto the page: read where nobody else looks, and never by their names."""
+"""Files dropped onto the page: read from a private folder, never by their names."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,43 +19,43 @@ from kscout.names import FORMATS
 _PICTURES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF"}
 _PICTURES |= {".tiff": "TIFF", ".gif": "GIF", ".webp": "WEBP"}
 _VOLUMES = [FORMATS[name] for name in ("nifti", "dicom", "numpy")]
-"""Not HDF5: a file of it may point to other files."""
+"""Formats of volumes; not HDF5, whose files may refer to other files."""
 _SUFFIXES = (*_PICTURES, *(suffix for one in _VOLUMES for suffix in one.suffixes))
 _MOST_PIXELS = 2**24
-"""Of all slices that are kept of a file, at the size at which they are acquired."""
-_LONGEST = 80
-"""Characters of a name that are shown."""
+"""Largest number of pixels of all stored slices of a file, at the size of acquisition."""
+_MOST_CHARACTERS = 80
+"""Characters of a name on the page."""
 
 
 def read_dropped(content: bytes, name: str, size: tuple[int, int]) -> SliceSet:
-    """Return the slices of a file, brought to a size by shrinking or magnifying.
+    """Return the slices of a file, resampled to a size.
 
     Args:
-        content: of the file.
-        name: that a browser tells, of which the ending alone is used, and the rest shown.
+        content: bytes of the file.
+        name: name from the browser; the suffix selects the format, the rest is only displayed.
         size: rows and columns.
     """
-    shown = printable(name.replace("\\", "/").rpartition("/")[2])[:_LONGEST] or "a file"
-    ending = next((one for one in _SUFFIXES if name.lower().endswith(one)), "")
+    label = printable(name.replace("\\", "/").rpartition("/")[2])[:_MOST_CHARACTERS] or "a file"
+    suffix = next((one for one in _SUFFIXES if name.lower().endswith(one)), "")
     with TemporaryDirectory(prefix="kscout-") as folder:
-        path = Path(folder) / f"dropped{ending}"
+        path = Path(folder) / f"dropped{suffix}"
         path.write_bytes(content)
         try:
             read: Callable[[Path], tuple[VolumeFile, Scan]]
-            read = _picture if ending in _PICTURES else _volume
+            read = _picture if suffix in _PICTURES else _volume
             kept, numbers = _fitted(*read(path), size)
         except DataError as error:
-            raise DataError(str(error).replace(str(path), shown)) from error
+            raise DataError(str(error).replace(str(path), label)) from error
     images = torch.from_numpy(kept)
-    return SliceSet.from_images(images, [shown] * len(kept), slices=numbers, name=shown)
+    return SliceSet.from_images(images, [label] * len(kept), slices=numbers, name=label)
 
 
 def _volume(path: Path) -> tuple[VolumeFile, Scan]:
-    found = find_volumes(path)
-    if not found:
+    volumes = find_volumes(path)
+    if not volumes:
         known = ", ".join(one.summary for one in _VOLUMES)
         raise DataError(f"{path} is none of these: {known}, or a picture; drop another file")
-    return found[0], read_volume(found[0])
+    return volumes[0], read_volume(volumes[0])
 
 
 def _picture(path: Path) -> tuple[VolumeFile, Scan]:
@@ -63,23 +63,23 @@ def _picture(path: Path) -> tuple[VolumeFile, Scan]:
     with reading(path, "a picture", "save it again"), Image.open(path, formats=kinds) as picture:
         if max(picture.size) > LARGEST_SIDE:
             raise DataError(f"{path} has more than {LARGEST_SIDE} pixels on a side; shrink it")
-        # More than 8 bits are kept; colors become grays.
+        # Images with more than 8 bits keep their values; colors become gray levels.
         gray = picture.convert("F" if picture.mode.startswith(("I", "F")) else "L")
         pixels = np.asarray(gray, dtype=np.float32)
     return VolumeFile(path.name, path, "picture"), Scan(pixels[None])
 
 
 def _fitted(volume: VolumeFile, scan: Scan, size: tuple[int, int]) -> tuple[np.ndarray, list[int]]:
-    """Return slices that show all of an image at a size, without the blank ones."""
-    n_slices, *found = scan.images.shape
+    """Resample whole images to a size; skip blank slices."""
+    n_slices, *sides = scan.images.shape
     n_kept = min(n_slices, max(1, _MOST_PIXELS // (size[0] * size[1])))
     first = (n_slices - n_kept) // 2
-    if not all(found):
+    if not all(sides):
         raise DataError(f"{volume.path} has images without a pixel; drop another file")
-    scale = max(length / wanted for length, wanted in zip(found, size, strict=True))
+    scale = max(length / target for length, target in zip(sides, size, strict=True))
     if not 0.01 <= scale <= 100:
-        raise DataError(f"{volume.path} has images of {found[0]}x{found[1]}; drop another file")
-    # In pixels, whatever the file tells in mm: all of the image is to be seen.
+        raise DataError(f"{volume.path} has images of {sides[0]}x{sides[1]}; drop another file")
+    # Resample in pixels and ignore the spacing in mm, to show the whole image.
     scan = scan._replace(images=scan.images[first : first + n_kept], spacing_mm=(1.0, 1.0))
     settings = ImportSettings(size=size, pad=size, resample=(scale, scale), absolute=True)
     with reading(volume.path, "images"):

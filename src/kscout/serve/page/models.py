@@ -1,4 +1,4 @@
-"""Reconstructions and policies that the page offers, by the names that it shows."""
+"""Reconstructions and policies that the page offers, by their displayed names."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,14 +22,14 @@ from kscout.names import POLICIES
 from kscout.policies.fixed import FixedOrder
 
 _ALWAYS = ("center-out", "random", "oracle")
-"""Policies that are offered besides those that were given."""
+"""Policies that are always offered, in addition to those of the command line."""
 _SIDE = 128
-"""Of images that nothing else tells the size of."""
+"""Side of images without another source of the size."""
 
 
 @final
 class Models:
-    """Loads what the command line named, which must all be usable."""
+    """Loads the reconstructions and policies of the command line; all must be usable."""
 
     def __init__(
         self, reconstructors: Sequence[str], policies: Sequence[str], *, device: torch.device
@@ -41,20 +41,20 @@ class Models:
         self._reconstructors = {name: reconstruction.load(one) for name, one in named.items()}
         self._frozen: dict[tuple[str, int, int], Reconstructor] = {}
         self._policies: dict[str, EvaluationEntry | None] = {}
-        given = [one for one in policies if one not in POLICIES or Path(one).exists()]
+        files = [one for one in policies if one not in POLICIES or Path(one).exists()]
         sizes = Sizes(_SIDE, _SIDE, 1, 1)
-        loaded = [resolve(Path(one) if Path(one).exists() else one, sizes)[0] for one in given]
+        loaded = [resolve(Path(one) if Path(one).exists() else one, sizes)[0] for one in files]
         check_distinct(loaded)
         for one in policies:
-            found = loaded[given.index(one)] if one in given else None
-            if is_fitted(one) if found is None else found.fits:
+            entry = loaded[files.index(one)] if one in files else None
+            if is_fitted(one) if entry is None else entry.fits:
                 raise ConfigError(
                     f"policy {one!r} is fitted on data; give a fitted one: a run folder, a weights "
                     "file or a name of the zoo"
                 )
-            if found is None:
+            if entry is None:
                 resolve(one, sizes)
-            self._policies[one if found is None else found.name] = found
+            self._policies[one if entry is None else entry.name] = entry
         for name in _ALWAYS:
             self._policies.setdefault(name)
         self.budget = next(iter(budgets_of(policies)), None)
@@ -66,23 +66,23 @@ class Models:
 
     @property
     def policies(self) -> list[str]:
-        """Return names; those that were given come first."""
+        """Return the names; those of the command line come first."""
         return list(self._policies)
 
     @property
     def loaded(self) -> dict[str, Policy]:
-        """Return policies that are there before sizes are known."""
+        """Return the policies that were loaded without a size."""
         return {name: one.policy for name, one in self._policies.items() if one is not None}
 
     @property
     def fixed(self) -> str:
-        """The order that others are compared with: a fitted one, where one was given."""
+        """Fixed order for comparison: the first fitted one, or center-out."""
         orders = (name for name, one in self.loaded.items() if isinstance(one, FixedOrder))
         return next(orders, "center-out")
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and columns that the policies take; where they take any, a usual size."""
+        """Rows and columns that the policies require; a default size if they support any."""
         bound = [one for one in self.loaded.values() if not one.serves_any_size]
         cols, rows = ([getattr(one, name, None) for one in bound] for name in ("n_cols", "n_rows"))
         n_cols = next((n for n in cols if isinstance(n, int)), _SIDE)
@@ -90,13 +90,13 @@ class Models:
         return n_rows, n_cols
 
     def network(self, name: str) -> Reconstructor:
-        """Return a reconstruction as it was trained."""
+        """Return a reconstruction with its training settings."""
         if name not in self._reconstructors:
             raise unknown_name("reconstruction", name, self.reconstructions)
         return self._reconstructors[name]
 
     def reconstructor(self, name: str, n_rows: int, n_cols: int) -> Reconstructor:
-        """Return a reconstruction, frozen, for images of a size."""
+        """Return a reconstruction, frozen for images of a size."""
         network, key = self.network(name), (name, n_rows, n_cols)
         if key not in self._frozen:
             self._frozen[key] = network.frozen(
@@ -105,14 +105,14 @@ class Models:
         return self._frozen[key]
 
     def entry(self, name: str, sizes: Sizes) -> EvaluationEntry:
-        """Return a policy, ready for an acquisition of given sizes."""
+        """Return a policy for an acquisition of the given sizes."""
         if name not in self._policies:
             raise unknown_name("policy", name, self.policies)
-        found = self._policies[name]
-        return resolve(name, sizes)[0] if found is None else found
+        entry = self._policies[name]
+        return resolve(name, sizes)[0] if entry is None else entry
 
 
-def _label(given: str) -> str:
-    """Return what a reconstruction is called, without the folders that it lies in."""
-    path = Path(given)
-    return run_label(path) if path.exists() else given
+def _label(name: str) -> str:
+    """Return the displayed name of a reconstruction, without its folder."""
+    path = Path(name)
+    return run_label(path) if path.exists() else name

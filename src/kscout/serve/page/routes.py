@@ -1,4 +1,4 @@
-"""What the page asks of the service, and the pages themselves: `/`, and `/docs` from OpenAPI."""
+"""Routes of the page: `/` with its requests, and `/docs` from OpenAPI."""
 
 import asyncio
 import json
@@ -30,15 +30,15 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-_LOOK_S = 0.2
-"""How often it is looked whether somebody still waits for an answer."""
+_CHECK_S = 0.2
+"""Interval of the checks whether the client is still connected."""
 _FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 _T = TypeVar("_T")
 
 
 class OutsideError(KScoutError):
-    """Something was asked from another machine that this one's user may ask alone."""
+    """A request from another machine that only the local user may send."""
 
 
 class Wanted(BaseModel):
@@ -54,16 +54,16 @@ class Wanted(BaseModel):
     n_steps: int
     own: Annotated[list[int], Field(max_length=4096)] = []
     frame: int | None = None
-    """Of a picture: the step it shows, by its place; None shows all, one after the other."""
+    """Index of the step in a picture; None shows all steps as an animation."""
 
     def state(self) -> PageState:
-        """Return it checked."""
-        given = self.model_dump(exclude={"policies", "own", "frame"})
-        return PageState(**given, policies=tuple(self.policies), own=tuple(self.own))
+        """Return the validated state."""
+        fields = self.model_dump(exclude={"policies", "own", "frame"})
+        return PageState(**fields, policies=tuple(self.policies), own=tuple(self.own))
 
 
 def add_pages(app: FastAPI, backend: PageBackend | None, *, n_bytes: int) -> None:
-    """Add the page at `/` and what it asks for, if there is a backend, and `/docs`."""
+    """Add `/docs`, and, if there is a backend, the page at `/` and its requests."""
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     def interface() -> Response:
@@ -86,29 +86,28 @@ def add_pages(app: FastAPI, backend: PageBackend | None, *, n_bytes: int) -> Non
         text = texts.get_template("page.html.j2").render(version=__version__)
         return HTMLResponse(text, headers=_HEADERS)
 
-    _add_answers(app, backend, n_bytes)
+    _add_requests(app, backend, n_bytes)
 
 
-def _add_answers(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
+def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
     @app.get("/page/data/choices")
     def choices() -> dict[str, Any]:
-        """Tell which slices, reconstructions and policies the page offers."""
+        """Return the slices, reconstructions and policies that the page offers."""
         return {**backend.choices(), "most_bytes": n_bytes}
 
     @app.post("/page/data/files", status_code=201)
     async def drop(request: Request, name: str = "") -> dict[str, Any]:
-        """Take in a file, its bytes as the body; its name tells the format alone."""
+        """Add a file; the body has its bytes, and the name selects the format."""
         if request.client is None or request.client.host not in LOOPBACK:
             raise OutsideError(
-                "files are taken from programs on the service's own machine alone; open the page "
-                "there"
+                "files are only accepted from the machine of the service; open the page there"
             )
         content = await request.body()
         return (await run_in_threadpool(backend.catalog.drop, content, name)).table()
 
     @app.post("/page/data/acquisitions")
     async def acquire(request: Request, wanted: Wanted) -> dict[str, Any]:
-        """Acquire a slice with the truth at hand; answer the player's HTML."""
+        """Acquire a slice with known ground truth; return the HTML of the player."""
 
         def work(gone: Event) -> dict[str, Any]:
             acquisition = backend.acquired(wanted.state(), gone)
@@ -120,12 +119,12 @@ def _add_answers(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
 
     @app.post("/page/data/verdicts")
     async def judge(request: Request, wanted: Wanted) -> dict[str, Any]:
-        """Compare the last column of one's own with what policies and the truth would take."""
+        """Compare the last column of the user with those of policies and the best one."""
         return asdict(await _while_awaited(request, partial(backend.judged, wanted.state())))
 
     @app.post("/page/data/pictures", response_class=Response)
     async def picture(request: Request, wanted: Wanted) -> Response:
-        """Draw what `acquisitions` computes: one step as PNG, or all as GIF."""
+        """Draw an acquisition: one step as PNG, or all steps as GIF."""
 
         def work(gone: Event) -> Response:
             acquisition = backend.acquired(wanted.state(), gone)
@@ -137,30 +136,30 @@ def _add_answers(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
 
 
 async def _while_awaited(request: Request, work: Callable[[Event], _T]) -> _T:
-    """Compute an answer in a thread, which is told where nobody waits for it any more."""
+    """Compute a response in a thread; set its event when the client disconnects."""
     gone = Event()
     computing = asyncio.ensure_future(run_in_threadpool(work, gone))
     while not computing.done():
-        await asyncio.wait([computing], timeout=_LOOK_S)
+        await asyncio.wait([computing], timeout=_CHECK_S)
         if not computing.done() and await request.is_disconnected():
             gone.set()
     return computing.result()
 
 
-def _interface_page(described: dict[str, Any]) -> str:
-    """Return HTML that lists all requests; it needs no script, and nothing from elsewhere."""
+def _interface_page(openapi: dict[str, Any]) -> str:
+    """Return HTML that lists all requests, without scripts or external files."""
     page = templates("kscout.serve.page").get_template("interface.html.j2")
-    schemas = described.get("components", {}).get("schemas", {})
+    schemas = openapi.get("components", {}).get("schemas", {})
     return page.render(
-        title=described["info"]["title"],
-        version=described["info"]["version"],
-        requests=list(_requests(described)),
+        title=openapi["info"]["title"],
+        version=openapi["info"]["version"],
+        requests=list(_requests(openapi)),
         schemas={name: json.dumps(schema, indent=2) for name, schema in schemas.items()},
     )
 
 
-def _requests(described: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for path, methods in described["paths"].items():
+def _requests(openapi: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path, methods in openapi["paths"].items():
         for method, about in methods.items():
             body = json.dumps(about.get("requestBody", {}))
             yield {
