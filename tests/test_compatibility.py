@@ -84,7 +84,7 @@ def test_a_reconstruction_on_images_as_in_its_training_is_not_noted(
         (
             *("knee-base-fixed", "knee-unet", Use((1, 128, 128), 4, 28, **PAPER)),
             "policy 'knee-base-fixed' was trained for 16 + 16 columns under protocol paper and "
-            "runs here with 4 + 28 under paper; the zoo has knee-long-ensemble, knee-long-greedy, "
+            "runs here with 4 + 28 under paper; the zoo has knee-long-ensemble, "
             "knee-long-fixed for this acquisition",
         ),
         (

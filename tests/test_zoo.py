@@ -120,7 +120,7 @@ def test_a_path_object_is_never_a_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_unknown_names_list_the_zoo() -> None:
-    with pytest.raises(WeightsError, match="knee-base-fixed, knee-long-ensemble, knee-long-greedy"):
+    with pytest.raises(WeightsError, match="knee-base-fixed, knee-long-ensemble, knee-long-fixed"):
         policies.load("knee-bass")
     with pytest.raises(WeightsError, match="of the zoo: knee-unet, knee-sizes-unet, heads-unet"):
         reconstruction.load("knee-net")
@@ -277,8 +277,8 @@ def test_the_command_lists_names_and_shows_cards(capsys: pytest.CaptureFixture[s
 
     facts = json.loads(told("--json"))
     assert {name: one.pop("kind") for name, one in facts.items()} == ZOO
-    assert facts["knee-long-greedy"] == {
-        **{"images": "128x128", "columns": "4 + 28 of 128", "protocol": "paper"},
+    assert facts["knee-base-greedy"] == {
+        **{"images": "128x128", "columns": "16 + 16 of 128", "protocol": "paper"},
         "content": "the paper's network",
     }
     assert facts["knee-sizes-column"]["images"] == "64x64 to 320x320"
