@@ -113,7 +113,7 @@ class Renamed(Policy):
     "broken, sentence",
     [
         (NormalizesBatches, "has a BatchNorm2d at 'norm'"),
-        (Renamed, r"takes 'n_hidden' but the object does not keep it; set self\.n_hidden"),
+        (Renamed, r"takes 'n_hidden' but the object does not store it; set self\.n_hidden"),
     ],
 )
 def test_what_training_rejects_is_rejected(broken: type[Policy], sentence: str) -> None:

@@ -27,8 +27,8 @@ from kscout.weights import (
     fingerprint,
     is_described,
     read_weights,
-    remember_retired,
     save_weights,
+    store_retired,
 )
 
 
@@ -92,7 +92,7 @@ def test_a_file_of_another_length_is_one_sentence_before_it_takes_memory(
     # A sparse file takes no room on the disk.
     os.truncate(path, length)
     monkeypatch.setattr("kscout.weights.safe_open", None)
-    with pytest.raises(WeightsError, match="not a whole safetensors file"):
+    with pytest.raises(WeightsError, match="not a complete safetensors file"):
         read_weights(path)
 
 
@@ -108,7 +108,7 @@ def test_foreign_and_future_safetensors_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.ones(2)}, tmp_path / "odd", {"kscout": '{"schema_version": 1, "x": 2}'})
     with pytest.raises(
         WeightsError,
-        match=r"does not describe its component as kscout does \(unknown setting 'kscout.x'",
+        match=r"has an invalid description of its component \(unknown setting 'kscout.x'",
     ):
         read_weights(tmp_path / "odd")
 
@@ -271,7 +271,7 @@ def test_arguments_without_a_keyword_cannot_be_saved() -> None:
             self.width = width
 
     for component in (AnyNumber(3), AnyName(width=3), ByPlace(3)):
-        with pytest.raises(WeightsError, match="which no keyword fills; name each argument"):
+        with pytest.raises(WeightsError, match="not a keyword argument; name each argument"):
             constructor_arguments(component)
 
 
@@ -338,7 +338,7 @@ def test_fingerprints_count_names_and_settings_of_version_0_2(
     Once.__qualname__, Now.__qualname__ = "Once", "Now"
     now = Now()
     assert fingerprint(now) != fingerprint(Once())
-    remember_retired(now, {"order": [1, 2]})
+    store_retired(now, {"order": [1, 2]})
     monkeypatch.setitem(CLASSES, "Now", "Once")
     assert fingerprint(now) == fingerprint(Once())
 

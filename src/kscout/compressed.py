@@ -58,7 +58,7 @@ def unpacked(path: Path, n_bytes: int | None = None) -> bytes:
 
 def _damaged(path: Path, reason: str) -> WeightsError:
     return WeightsError(
-        f"{path} is not a whole safetensors file ({reason}); copy or train it again"
+        f"{path} is not a complete safetensors file ({reason}); copy or train it again"
     )
 
 

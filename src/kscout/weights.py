@@ -1,7 +1,7 @@
-"""Weights on disk: safetensors files of our own, plain or compressed.
+"""Weights files of kscout: safetensors, plain or compressed.
 
-A file names the component and the arguments that rebuild it, so that loading needs nothing but the
-file. Other people's checkpoints are read by `kscout.pickles`.
+A file names the component and the arguments that rebuild it, so loading needs only the file.
+`kscout.pickles` reads checkpoints of other packages.
 """
 
 import hashlib
@@ -34,36 +34,36 @@ from kscout.names import POLICIES, RECONSTRUCTORS, Table
 from kscout.names.renamed import CLASSES, current, current_keys, keys_in_0_2
 
 _LONGEST_HEADER = 10**8
-"""Bytes, as the format allows."""
+"""Largest number of bytes that the format allows."""
 _MOST_TENSORS = 5_000
-"""Far above the networks of kscout, which have at most a few hundred; each takes some time."""
+"""Limit of tensors per component; the networks of kscout have at most a few hundred."""
 SCHEMA_VERSION = 1
 _ORDER = ".json"
 """Suffix of fitted orders, which have no weights: their file is the header of a weights file."""
 WEIGHTS_NAME = "weights.safetensors"
-"""What the weights in a run folder are called."""
+"""Name of the weights file in a run folder."""
 
 
 def policy_beside(path: Path) -> Path:
-    """Return where a policy lies that learned together with the reconstruction of a file."""
+    """Return the path of the policy that was trained jointly with the reconstruction of a file."""
     return path.with_stem(f"{path.stem}-policy")
 
 
 def policy_file(path: Path) -> Path:
-    """Return the file of a policy's weights, of a run folder or of a file of a joint training."""
-    alone = path / WEIGHTS_NAME if path.is_dir() else path
-    return policy_beside(alone) if policy_beside(alone).is_file() else alone
+    """Return the weights file of a policy in a run folder or next to a jointly trained network."""
+    weights = path / WEIGHTS_NAME if path.is_dir() else path
+    return policy_beside(weights) if policy_beside(weights).is_file() else weights
 
 
 def network_file(path: Path) -> Path:
-    """Return the file of a reconstruction's weights: of a run folder that in it, else itself."""
+    """Return the weights file of a reconstruction: the one in a run folder, or the path itself."""
     return path / WEIGHTS_NAME if path.is_dir() else path
 
 
 def check_one_run(path: Path) -> None:
-    """Refuse a folder of several runs, such as the seeds of one command."""
+    """Raise an error for a folder of several runs, such as the seeds of one command."""
     runs = sorted(file.parent for file in path.glob(f"*/{WEIGHTS_NAME}"))
-    # One that has begun keeps weights, too, of its best epoch.
+    # An unfinished run has weights of its best epoch.
     if runs and not any(path.glob("*.safetensors")):
         names = ", ".join(map(str, runs))
         raise WeightsError(f"{path} holds several runs; give one of {names}")
@@ -78,7 +78,7 @@ _LOADERS = {"reconstructor": "kscout.reconstruction.load", "policy": "kscout.pol
 @final
 @dataclass(frozen=True)
 class Weights:
-    """The parameters of one component, and what is needed to build it anew."""
+    """The parameters of one component, with its name and constructor arguments."""
 
     kind: Kind
     component: str
@@ -87,20 +87,20 @@ class Weights:
     """Keyword arguments of its constructor."""
     state: dict[str, Tensor]
     extra: dict[str, Any] = field(default_factory=dict)
-    """Where the weights come from; not needed to load them."""
+    """Origin of the weights; not needed to load them."""
 
 
 def constructor_arguments(component: nn.Module) -> dict[str, Any]:
-    """Return the arguments that rebuild a component, which keeps each under the same name."""
+    """Return the constructor arguments of a component, which stores each under the same name."""
     kind = type(component)
-    # A class without a constructor has that of nn.Module, which takes nothing but says otherwise.
-    has_own = kind.__init__ is not nn.Module.__init__
-    parameters = list(inspect.signature(kind).parameters.values()) if has_own else []
+    # The signature of nn.Module.__init__ is *args, **kwargs, but it accepts no arguments.
+    has_constructor = kind.__init__ is not nn.Module.__init__
+    parameters = list(inspect.signature(kind).parameters.values()) if has_constructor else []
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise WeightsError(
-                f"{kind.__name__} cannot be saved: its constructor takes '{parameter}', which no "
-                "keyword fills; name each argument, and keep it under that name"
+                f"{kind.__name__} cannot be saved: its constructor takes '{parameter}', which is "
+                "not a keyword argument; name each argument, and store it under that name"
             )
     names = [parameter.name for parameter in parameters]
     try:
@@ -108,15 +108,15 @@ def constructor_arguments(component: nn.Module) -> dict[str, Any]:
     except AttributeError as error:
         raise WeightsError(
             f"{kind.__name__} cannot be saved: its constructor takes {error.name!r} "
-            f"but the object does not keep it; set self.{error.name} in __init__"
+            f"but the object does not store it; set self.{error.name} in __init__"
         ) from error
 
 
 def fingerprint(component: nn.Module) -> str:
     """Return a hash of a component's class, plain settings and weights.
 
-    It is that of version 0.2, whose names of classes and retired settings it counts. Lists are not
-    counted: a component that differs from others by a sequence alone stores it as a tuple.
+    The hash equals that of version 0.2: it includes the class names and retired settings of 0.2. It
+    does not include lists; a component that differs only by a sequence stores it as a tuple.
     """
     kind = type(component)
     retired = {
@@ -141,23 +141,23 @@ def fingerprint(component: nn.Module) -> str:
 def save_component(
     path: Path, component: nn.Module, *, kind: Kind, extra: dict[str, Any] | None = None
 ) -> None:
-    """Write a component so that `build_component` rebuilds it."""
+    """Write a component to a file from which `build_component` rebuilds it."""
     name, arguments = _TABLES[kind].name_of(type(component)), constructor_arguments(component)
     check_bounded(arguments, f"{name}: arguments")
     save_weights(path, Weights(kind, name, arguments, component.state_dict(), extra or {}))
 
 
 def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: ANN401 - of that kind
-    """Build what a file describes, with its weights.
+    """Build the component that a file describes, with its weights.
 
-    A class from outside kscout is built only where a user named its module before.
+    A class of another package is built only if a user named its module before.
     """
     if weights.kind != kind:
-        beside = policy_beside(path)
-        is_pair = kind == "policy" and beside.is_file()
+        policy = policy_beside(path)
+        is_pair = kind == "policy" and policy.is_file()
         raise WeightsError(
             f"{path} holds a {weights.kind} ({weights.component}), not a {kind}; "
-            + (f"give {beside}" if is_pair else f"load it with {_LOADERS[weights.kind]}")
+            + (f"give {policy}" if is_pair else f"load it with {_LOADERS[weights.kind]}")
         )
     if any(bool(tensor.isnan().any()) for tensor in weights.state.values()):
         raise WeightsError(f"{path} has weights that are NaN; copy it again, or train again")
@@ -170,10 +170,10 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
         with few_tensors():
             _check_shapes(constructor, arguments, weights.state)
             component = constructor(**arguments)
-        remember_retired(component, weights.arguments)
+        store_retired(component, weights.arguments)
         component.load_state_dict(weights.state)
         component.recorded = weights.extra
-    except Exception as error:  # what a file says may make a constructor raise anything
+    except Exception as error:  # arguments in a file may make a constructor raise any exception
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise WeightsError(
             f"{path} does not fit {weights.component} of this kscout ({reason}); "
@@ -184,7 +184,7 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
 
 @contextmanager
 def few_tensors() -> Iterator[None]:
-    """Raise an error inside the block for a component of very many tensors, while it is built."""
+    """Raise an error if a component that is built inside the block has too many tensors."""
     count = itertools.count()
 
     def check(*_: object) -> None:
@@ -206,20 +206,20 @@ def supported_arguments(
     return supported(arguments, inspect.signature(constructor).parameters, name)
 
 
-def remember_retired(component: nn.Module, arguments: Mapping[str, Any]) -> None:
-    """Note the arguments in a file that `supported_arguments` left out: fingerprints count them."""
-    own = inspect.signature(type(component)).parameters
-    component.retired_arguments = {x: y for x, y in arguments.items() if x not in own}  # type: ignore[assignment]
+def store_retired(component: nn.Module, arguments: Mapping[str, Any]) -> None:
+    """Store the arguments that `supported_arguments` left out: fingerprints include them."""
+    known = inspect.signature(type(component)).parameters
+    component.retired_arguments = {x: y for x, y in arguments.items() if x not in known}  # type: ignore[assignment]
 
 
 def retired_arguments(component: nn.Module) -> dict[str, Any]:
-    """Return retired arguments of a component: those in its file, else the defaults of 0.2."""
-    known = defaults_of(_name(type(component)))
-    return {**known, **getattr(component, "retired_arguments", {})}
+    """Return the retired arguments of a component: those of its file, or the defaults of 0.2."""
+    defaults = defaults_of(_name(type(component)))
+    return {**defaults, **getattr(component, "retired_arguments", {})}
 
 
 def _name(kind: type) -> str:
-    """Return the name of a component of kscout, nothing for any other."""
+    """Return the name of a component of kscout; empty for other classes."""
     target = f"{kind.__module__}:{kind.__qualname__}"
     tables = [table.entries.items() for table in _TABLES.values()]
     return next((name for one in tables for name, entry in one if entry.target == target), "")
@@ -228,37 +228,37 @@ def _name(kind: type) -> str:
 def _check_shapes(
     constructor: Callable[..., nn.Module], arguments: Mapping[str, Any], state: Mapping[str, Tensor]
 ) -> None:
-    """Refuse arguments that ask for other tensors than a file holds, before any is allocated."""
+    """Compare the shapes of the component and its file before tensors are allocated."""
     try:
         with torch.device("meta"):
-            wanted = constructor(**arguments).state_dict()
+            expected = constructor(**arguments).state_dict()
     except NotImplementedError:
-        # A class that computes with tensors when it is built; those of kscout are small.
+        # The constructor computes with tensors; such components of kscout are small.
         return
-    for name, tensor in wanted.items():
-        found = state.get(name)
-        if found is not None and found.shape != tensor.shape:
+    for name, tensor in expected.items():
+        saved = state.get(name)
+        if saved is not None and saved.shape != tensor.shape:
             raise WeightsError(
-                f"size mismatch of {name}: {list(found.shape)} in the file, {list(tensor.shape)} "
+                f"size mismatch of {name}: {list(saved.shape)} in the file, {list(tensor.shape)} "
                 "by its arguments"
             )
-        if found is None and tensor.numel():
+        if saved is None and tensor.numel():
             raise WeightsError(f"the file has no {name}")
 
 
 def save_weights(path: Path, weights: Weights) -> None:
-    """Write weights whole, or not at all, compressed where the name ends so (`.xz`).
+    """Write weights atomically; the suffix `.xz` selects compression.
 
     Equal inputs give equal bytes.
     """
-    told = {name: value for name, value in vars(weights).items() if name != "state"}
-    header = {"schema_version": SCHEMA_VERSION, **told}
-    # Cloned, because safetensors refuses tensors that share memory. All metadata goes under one
-    # key, because it writes several in an arbitrary order.
+    description = {name: value for name, value in vars(weights).items() if name != "state"}
+    header = {"schema_version": SCHEMA_VERSION, **description}
+    # Cloned, because safetensors rejects tensors that share memory. All metadata is under one key,
+    # because safetensors writes several keys in an arbitrary order.
     state = {
         name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.state.items()
     }
-    # Not by its `save_file`, which lets nobody but the owner read the file, whatever the umask.
+    # Not with its `save_file`, which ignores the umask and lets only the owner read the file.
     content = save(state, metadata={"kscout": json.dumps(header)})
     with written_whole(path) as aside:
         aside.write_bytes(compressed(content) if path.suffix == SUFFIX else content)
@@ -269,7 +269,7 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
 
     Args:
         path: the file, compressed or not.
-        only_described: leave the tensors in the file.
+        only_described: read the description without the tensors.
     """
     if not path.is_file():
         raise WeightsError(f"{path} is not a file; give the path of a .safetensors file")
@@ -282,7 +282,7 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
             header, state = read_file(path, only_described)
     except SafetensorError as error:
         raise WeightsError(
-            f"{path} is not a whole safetensors file ({error}); copy or train it again"
+            f"{path} is not a complete safetensors file ({error}); copy or train it again"
         ) from error
     if header is None:
         raise WeightsError(
@@ -302,42 +302,42 @@ def _read_plain(path: Path, only_described: bool) -> tuple[str | None, dict[str,
         with path.open("rb") as file:
             return file.read(n_bytes)
 
-    # All of it would be mapped into memory.
-    told = _header(first, length, is_whole=True)
+    # `safe_open` maps the whole file into memory; the header is checked first.
+    header = _header(first, length, is_complete=True)
     with safe_open(path, framework="pt") as file:
         names = [] if only_described else file.keys()
-        return told, {name: _upcast(file.get_tensor(name)) for name in names}
+        return header, {name: _upcast(file.get_tensor(name)) for name in names}
 
 
 def _read_compressed(path: Path, only_described: bool) -> tuple[str | None, dict[str, Tensor]]:
     if only_described:
-        return _header(partial(unpacked, path), MOST_BYTES, is_whole=False), {}
+        return _header(partial(unpacked, path), MOST_BYTES, is_complete=False), {}
     content = unpacked(path)
-    told = _header(lambda n_bytes: content[:n_bytes], len(content), is_whole=True)
-    return told, {name: _upcast(tensor) for name, tensor in load(content).items()}
+    header = _header(lambda n_bytes: content[:n_bytes], len(content), is_complete=True)
+    return header, {name: _upcast(tensor) for name, tensor in load(content).items()}
 
 
-def _header(first: Callable[[int], bytes], length: int, *, is_whole: bool) -> str | None:
-    """Return the description of a component in a file, None if there is none."""
+def _header(first: Callable[[int], bytes], length: int, *, is_complete: bool) -> str | None:
+    """Return the description of the component in a file; None if there is none."""
     (n_header,) = struct.unpack("<Q", first(8).ljust(8, b"\0"))
     header = first(8 + n_header)[8:] if n_header <= min(length, _LONGEST_HEADER) else b""
     try:
         tensors = parse_json(header)
-        told = tensors.pop("__metadata__", {}).get("kscout")
+        description = tensors.pop("__metadata__", {}).get("kscout")
         declared = 8 + n_header + max((x["data_offsets"][1] for x in tensors.values()), default=0)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise SafetensorError("its header cannot be read") from error
-    if is_whole and length != declared:
+    if is_complete and length != declared:
         raise SafetensorError(f"it has {length} bytes and declares {declared}")
-    if not isinstance(told, str | None):
+    if not isinstance(description, str | None):
         raise SafetensorError("its header cannot be read")
-    return told
+    return description
 
 
 @final
 @dataclass(frozen=True)
 class _Header:
-    """What a file of ours says about its tensors."""
+    """Metadata of a weights file of kscout."""
 
     schema_version: int
     kind: Kind
@@ -356,7 +356,7 @@ def _described(path: Path, text: str) -> _Header:
             return header
     except (ConfigError, ValueError) as error:
         raise WeightsError(
-            f"{path} does not describe its component as kscout does ({error}); save it again with "
+            f"{path} has an invalid description of its component ({error}); save it again with "
             "kscout.policies.save or kscout.reconstruction.save"
         ) from error
     raise WeightsError(

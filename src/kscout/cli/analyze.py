@@ -1,6 +1,6 @@
-"""`kscout analyze`: one command per analysis, made from its options when it is asked for.
+"""`kscout analyze`: one command per analysis, generated from its options on first use.
 
-Each writes CSV, JSON and, where there is something to draw, figures to a folder.
+Each writes CSV, JSON and, for most analyses, figures to a folder.
 """
 
 import json
@@ -23,7 +23,7 @@ from kscout.files import finite
 from kscout.names import ANALYSES
 from kscout.names.renamed import check_current
 
-_GIVEN = {
+_INPUTS = {
     "policies": ("POLICY", "Run folders, weights files or names."),
     "reconstructions": ("RECONSTRUCTION", f"{RECONSTRUCTION_WORDS[:-1]}, or LABEL=PATH."),
     "runs": ("RUN", "Run folders."),
@@ -32,9 +32,9 @@ _GIVEN = {
 
 
 class _Commands(Mapping[str, Any]):
-    """The command of every analysis that the table knows, those from outside kscout too."""
+    """The command of every registered analysis, including those of other packages."""
 
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a command of typer's
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a command of typer
         if name not in ANALYSES:
             check_current("analysis", name)
             raise KeyError(name)
@@ -48,9 +48,9 @@ class _Commands(Mapping[str, Any]):
 
 
 class _Analyses(Commands):
-    """The group of these commands."""
+    """The command group of the analyses."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - typer's own
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - options of typer
         super().__init__(**options)
         self.commands = _Commands()  # type: ignore[assignment]
 
@@ -59,12 +59,12 @@ app = typer.Typer(cls=_Analyses, no_args_is_help=True)
 
 
 @cache
-def _command(name: str) -> Any:  # noqa: ANN401 - a command of typer's
+def _command(name: str) -> Any:  # noqa: ANN401 - a command of typer
     kind = ANALYSES.resolve(name)
-    metavar, words = _GIVEN[kind.reads]
+    metavar, description = _INPUTS[kind.reads]
 
     def call(
-        given: Annotated[list[str], typer.Argument(metavar=metavar, help=words)],
+        given: Annotated[list[str], typer.Argument(metavar=metavar, help=description)],
         out: Results,
         overwrite: Overwrite = False,
         as_json: AsJson = False,
@@ -107,7 +107,7 @@ def _run(
 
 
 def _table(lines: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Table:
-    """Return what rows tell; columns that tell nothing are left out, and names are not broken."""
+    """Return rows as a table; empty columns are omitted, and names are not wrapped."""
     table = Table(
         title=title,
         title_justify="left",
@@ -116,13 +116,13 @@ def _table(lines: Sequence[Mapping[str, Any]], *, title: str | None = None) -> T
         collapse_padding=True,
         pad_edge=False,
     )
-    told = [key for key in lines[0] if any(line[key] is not None for line in lines)]
-    for number, key in enumerate(told):
+    keys = [key for key in lines[0] if any(line[key] is not None for line in lines)]
+    for number, key in enumerate(keys):
         words = key.split("_")
         width = max(map(len, words)) if number == 0 else None
         table.add_column("\n".join(words), overflow="fold", no_wrap=number == 0, min_width=width)
     for line in lines:
-        table.add_row(*(_cell(line[key]) for key in told))
+        table.add_row(*(_cell(line[key]) for key in keys))
     return table
 
 

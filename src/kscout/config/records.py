@@ -1,27 +1,27 @@
-r"""Records: frozen dataclasses as plain tables, read strictly from TOML and JSON, written back.
+r"""Records: frozen dataclasses that are read strictly from TOML and JSON tables, and written.
 
-Settings of runs, campaign files, manifests of stores and results of evaluations are records. A
-record's fields are its schema; nothing is declared twice.
+Settings of runs, campaign files, manifests of datasets and results of evaluations are records. The
+fields of a record are its schema; nothing is declared twice.
 
-| field | what a table may hold |
+| field | value in a table |
 |---|---|
-| `int`, `float`, `bool`, `str`, `Path` | that, exactly; a whole number serves as a `float` |
-| `X \| None` | `X`, or nothing: None is left out of TOML, and null in JSON |
-| `int \| list[int]` | either, kept as it was given |
-| `Literal["a", "b"]` | one of those words |
-| `tuple[X, ...]`, `tuple[X, Y]`, `list[X]` | a list, of exactly that length where one is declared |
+| `int`, `float`, `bool`, `str`, `Path` | exactly this type; an integer is valid as a `float` |
+| `X \| None` | `X`, or None: omitted in TOML, null in JSON |
+| `int \| list[int]` | either; the type is preserved |
+| `Literal["a", "b"]` | one of these strings |
+| `tuple[X, ...]`, `tuple[X, Y]`, `list[X]` | a list, of exactly this length if one is declared |
 | `dict[str, X]`, another record | a section |
 | `Annotated[X, AtLeast(1)]` | an `X` within bounds; `kscout.config.bounds` has several |
-| `Annotated[Mapping[str, X], REST]` | every key of the section that no other field has |
-| `Annotated[R, Chosen(function)]` | a record of the class that the function picks by the table |
-| `Annotated[X, Told("...")]` | an `X`, called so in messages |
+| `Annotated[Mapping[str, X], REST]` | all keys of the section without a field |
+| `Annotated[R, Chosen(function)]` | a record; the function selects its class |
+| `Annotated[X, Told("...")]` | an `X`; messages describe it in these words |
 
-A field `import_` is the key `import`. A class variable `kind` is written beside the fields, and
-must agree when it is read. Further rules between fields stand in `__post_init__`, which raises a
-`ConfigError`; a class that users build in Python calls `check(self)` there first.
+A field `import_` has the key `import`. A class variable `kind` is written with the fields, and must
+agree when it is read. `__post_init__` checks rules that involve several fields and raises a
+`ConfigError`; in a class that users build in Python it calls `check(self)` first.
 
-What is wrong is told with its place: `training.n_epochs is 'x'; expected a whole number`. An
-unknown key fails, with the nearest one that exists.
+Error messages name the key: `training.n_epochs is 'x'; expected a whole number`. An unknown key
+raises an error that suggests the nearest valid key.
 """
 
 import difflib
@@ -45,18 +45,18 @@ from kscout.names.renamed import check_current
 R = TypeVar("R")
 
 _LONGEST = 200
-"""Characters of a wrong value that a message shows."""
+"""Characters of an invalid value in a message."""
 _LARGEST = 2**63 - 1
-"""Of whole numbers: what torch and NumPy count with."""
+"""Largest integer of torch and NumPy."""
 
 
 def read(kind: type[R], table: object, where: str = "") -> R:
     """Build a record from plain tables.
 
     Args:
-        kind: its class.
-        table: what TOML or JSON gave.
-        where: the place of the table in its document, for messages.
+        kind: class of the record.
+        table: value from TOML or JSON.
+        where: dotted key of the table in its document, for messages.
     """
     if not isinstance(table, dict):
         raise ConfigError(f"{where} is {_shown(table)}; expected a section [{where}]")
@@ -65,19 +65,19 @@ def read(kind: type[R], table: object, where: str = "") -> R:
         raise ConfigError(
             f"these are settings of kind {table['kind']!r}, not {tag!r}; name a file of that kind"
         )
-    found: Table = {}
+    known: Table = {}
     for key, value in table.items():
         if key in types and key != rest:
-            found[key] = value
+            known[key] = value
         elif rest is not None:
-            found.setdefault(rest, {})[key] = value
+            known.setdefault(rest, {})[key] = value
         elif (key != "kind" or tag is None) and not is_dropped(_at(where, key), value):
             check_current("setting", _at(where, key))
             raise unknown_key(key, list(types), where)
-    _check_complete(kind, found, where)
+    _check_complete(kind, known, where)
     values = {
         key: _convert(types[key], value, where if key == rest else _at(where, key))
-        for key, value in found.items()
+        for key, value in known.items()
     }
     names = {_key(item.name): item.name for item in fields(kind)}  # type: ignore[arg-type]
     try:
@@ -87,25 +87,25 @@ def read(kind: type[R], table: object, where: str = "") -> R:
 
 
 def check(record: Any) -> None:  # noqa: ANN401 - any dataclass
-    """Check a record that was built in Python; numbers of NumPy and lists become plain.
+    """Validate a record that was built in Python; convert NumPy scalars and lists.
 
-    For `__post_init__` of classes that users build themselves.
+    Called in `__post_init__` of classes that users build.
     """
     types, rest = _types(type(record)), _rest(type(record))
     for item in fields(record):
         if item.init:
             key = _key(item.name)
-            place = "" if key == rest else key
-            value = _convert(types[key], getattr(record, item.name), place)
+            where = "" if key == rest else key
+            value = _convert(types[key], getattr(record, item.name), where)
             object.__setattr__(record, item.name, value)
 
 
 def check_arguments(kind: type[Any], arguments: Mapping[str, Any], where: str) -> None:
-    """Check arguments by the types that a constructor declares, where they are plain ones."""
+    """Validate arguments against the plain types that a constructor declares."""
     try:
         hints = get_type_hints(kind.__init__, include_extras=True)
     except (NameError, TypeError):
-        # Types that only a checker sees are not ours to read.
+        # Types under TYPE_CHECKING cannot be resolved.
         return
     for name, value in arguments.items():
         if _is_plain(hints.get(name)):
@@ -113,7 +113,7 @@ def check_arguments(kind: type[Any], arguments: Mapping[str, Any], where: str) -
 
 
 def _is_plain(kind: Any) -> bool:  # noqa: ANN401 - a type
-    """Say whether a type is one that a table may hold, such as a field of a record has."""
+    """Return whether a table can hold values of a type, as fields of records do."""
     if get_origin(kind) is Literal:
         return True
     inner = [one for one in get_args(kind)[: 1 if get_origin(kind) is Annotated else None]]
@@ -127,7 +127,7 @@ def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - an
 
     Args:
         record: any dataclass.
-        nulls: keep what is None, as JSON can; TOML has no word for it.
+        nulls: include values that are None, for JSON; TOML has no null.
     """
     kind, tag = type(record), _tag(type(record))
     table: Table = {} if tag is None else {"kind": tag}
@@ -141,13 +141,13 @@ def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - an
 
 
 def settle(base: R, file: Path | None, assignments: Iterable[str], options: Mapping[str, Any]) -> R:
-    """Lay what a user named over settings: a file first, then `--set`, then options.
+    """Override settings by a file, then by `--set`, then by options.
 
     Args:
-        base: settings where the user names nothing, e.g. a preset.
-        file: a TOML file; what is wrong in it is told with its name.
+        base: settings without overrides, e.g. a preset.
+        file: a TOML file; error messages contain its name.
         assignments: `section.key=value`.
-        options: values by dotted name; None where not given.
+        options: values by dotted name; None if unspecified.
     """
     try:
         return read(type(base), merge(to_table(base), given(file, assignments, options)))
@@ -160,13 +160,13 @@ def settle(base: R, file: Path | None, assignments: Iterable[str], options: Mapp
 def load(
     kind: type[R], path: Path, *, base: R | None = None, error: type[KScoutError] = ConfigError
 ) -> R:
-    """Read a record from a .toml or .json file; what is wrong is told with the file's name.
+    """Read a record from a .toml or .json file; error messages contain its name.
 
     Args:
-        kind: its class.
+        kind: class of the record.
         path: the file.
-        base: holds what the file does not name; the defaults of the class where not given.
-        error: what is raised.
+        base: values of keys that the file omits; by default those of the class.
+        error: class of the error.
     """
     below = {} if base is None else to_table(base)
     try:
@@ -189,7 +189,7 @@ def to_toml(record: object) -> str:
 
 
 def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
-    """Return a value as its field's type, or say what is wrong with it."""
+    """Convert a value to the type of its field, or raise an error."""
     if type(value).__module__ == "numpy":
         value = value.tolist()
     origin, arguments = get_origin(kind), get_args(kind)
@@ -229,15 +229,15 @@ _GENERIC = (*_LISTS, *_SECTIONS, Union, UnionType, Annotated)
 def _annotated(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401
     words = next((mark.words for mark in marks if isinstance(mark, Told)), None)
     try:
-        found = _convert(_chosen(kind, marks, value, where), value, where)
+        converted = _convert(_chosen(kind, marks, value, where), value, where)
         for mark in marks:
-            if isinstance(mark, Bound) and found is not None:
-                mark.check(found, where)
+            if isinstance(mark, Bound) and converted is not None:
+                mark.check(converted, where)
     except ConfigError as error:
         if words is None:
             raise
         raise ConfigError(f"{where} is {_shown(value)}; expected {words}") from error
-    return found
+    return converted
 
 
 def _chosen(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401
@@ -251,18 +251,18 @@ def _chosen(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # 
 
 
 def _either(kinds: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
-    """Convert to the first type that leaves the value as it is, else to the first that takes it."""
-    found, faults = [], []
+    """Convert to the first type that preserves the value, or else to the first valid one."""
+    converted, errors = [], []
     for kind in kinds:
         try:
-            found.append(_convert(kind, value, where))
+            converted.append(_convert(kind, value, where))
         except ConfigError as error:
-            faults.append(error)
-    unchanged = [one for one in found if repr(_plain(one, True)) == repr(_plain(value, True))]
-    if found:
-        return (unchanged or found)[0]
-    # A fault that lies deeper is one of the only type that has such a value's shape.
-    inner = [fault for fault in faults if not str(fault).startswith(f"{where} is ")]
+            errors.append(error)
+    unchanged = [one for one in converted if repr(_plain(one, True)) == repr(_plain(value, True))]
+    if converted:
+        return (unchanged or converted)[0]
+    # An error at a nested key belongs to the only type with the structure of the value.
+    inner = [error for error in errors if not str(error).startswith(f"{where} is ")]
     if len(inner) == 1:
         raise inner[0]
     raise ConfigError(f"{where} is {_shown(value)}; expected {_any_words(kinds, where)}")
@@ -273,8 +273,8 @@ def _listed(origin: Any, kinds: Sequence[Any], value: Sequence[Any], where: str)
     if is_fixed and len(kinds) != len(value):
         raise ConfigError(f"{where} is {_shown(value)}; expected {_list_words(origin, kinds)}")
     each = kinds if is_fixed else [kinds[0]] * len(value)
-    found = [_convert(each[i], one, f"{where}[{i}]") for i, one in enumerate(value)]
-    return tuple(found) if origin is tuple else found
+    converted = [_convert(each[i], one, f"{where}[{i}]") for i, one in enumerate(value)]
+    return tuple(converted) if origin is tuple else converted
 
 
 _NOUNS = {
@@ -288,11 +288,11 @@ _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
 def _words(kind: Any, where: str) -> str:  # noqa: ANN401 - a type
-    """Return what a type's values are called in a message."""
+    """Return the description of the values of a type in messages."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        spoken = next((mark.words for mark in arguments[1:] if isinstance(mark, Told)), None)
-        return spoken or _words(arguments[0], where)
+        words = next((mark.words for mark in arguments[1:] if isinstance(mark, Told)), None)
+        return words or _words(arguments[0], where)
     if origin is Literal:
         return f"one of: {', '.join(map(str, arguments))}"
     if origin in (Union, UnionType):
@@ -330,7 +330,7 @@ def _check_complete(kind: Any, given: Table, where: str) -> None:  # noqa: ANN40
 
 
 def unknown_key(key: str, names: Sequence[str], where: str) -> ConfigError:
-    """Build the error for a key that a section does not have, with the nearest one it has."""
+    """Return the error for an unknown key, with the nearest valid key."""
     near = difflib.get_close_matches(key, names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     choices = ", ".join(names) or "none"

@@ -32,22 +32,22 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "option": {"joint --epochs": "joint --checkpoints"},
 }
-"""By kind: the old name and the new one. Settings are dotted: `training.key`, and for arguments of
-components and columns of analyses `name.key`, with the new name in both. Options begin with two
+"""New names by kind and old name. Settings are dotted: `training.key`; arguments of components and
+columns of analyses are `name.key`, where `name` is the new name in both. Options start with two
 hyphens, some after the name of their command."""
 CLASSES: dict[str, str] = {"PosteriorPolicy": "ImaginePolicy", "EnsemblePolicy": "WeighedPolicy"}
-"""Classes of components, by today's name: their names in version 0.2. Fingerprints count
-the class, and those in files of 0.2 must not change."""
+"""Names of component classes in version 0.2 by current name. Fingerprints include the class name,
+and fingerprints in files of 0.2 must not change."""
 
 
 def current(kind: str, name: str) -> str:
-    """Return today's name for a name in a file, after the label that it may have (`LABEL=`)."""
+    """Return the current name for a name in a file; a label (`LABEL=`) is preserved."""
     label, equals, name = name.rpartition("=")
     return f"{label}{equals}{RENAMED.get(kind, {}).get(name, name)}"
 
 
 def in_0_2(kind: str, name: str) -> str:
-    """Return the name in version 0.2, after the label that it may have."""
+    """Return the name in version 0.2; a label (`LABEL=`) is preserved."""
     label, equals, name = name.rpartition("=")
     old = next((old for old, new in RENAMED[kind].items() if new == name), name)
     return f"{label}{equals}{old}"
@@ -63,12 +63,12 @@ def check_current(kind: str, name: str) -> None:
 
 
 def current_keys(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a section, or arguments of a component, under the names of today."""
+    """Return settings of a section or arguments of a component under their current names."""
     return {_key(current("setting", f"{where}.{key}")): value for key, value in table.items()}
 
 
 def keys_in_0_2(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a section, or arguments of a component, under the names of 0.2."""
+    """Return settings of a section or arguments of a component under their names in 0.2."""
     return {_key(in_0_2("setting", f"{where}.{key}")): value for key, value in table.items()}
 
 

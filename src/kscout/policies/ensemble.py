@@ -33,8 +33,8 @@ from kscout.policies.mean_gains import steps_since
 from kscout.policies.ranking import scores_of_order
 from kscout.weights import (
     constructor_arguments,
-    remember_retired,
     retired_arguments,
+    store_retired,
     supported_arguments,
 )
 from kscout.zoo import ZOO, zoo_file, zoo_path
@@ -169,7 +169,7 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
         _check_can_be_member(kind)
         arguments = current_keys(name, given["arguments"])
         policy = kind(**supported_arguments(kind, name, arguments))
-        remember_retired(policy, arguments)
+        store_retired(policy, arguments)
         policy.gain_units = checked_units("a member", given["gain_units"])
     else:
         # On the device meta, for networks that are only examined, files cannot be read.

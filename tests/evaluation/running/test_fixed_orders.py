@@ -57,7 +57,7 @@ def test_a_fitted_order_is_a_policy_of_its_own(
         with pytest.raises(KScoutError):
             policies.load(file)
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(WeightsError, match="does not describe its component as kscout does"):
+    with pytest.raises(WeightsError, match="has an invalid description of its component"):
         policies.load(tmp_path / "other.json")
 
 
