@@ -1,4 +1,4 @@
-"""Whether a number of columns can be acquired."""
+"""Validation of start columns and budgets."""
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -14,12 +14,12 @@ def check_budget(
     n_initial: Initial,
     horizon: int | Int[Tensor, " slice"],
 ) -> None:
-    """Raise a ConfigError where some slice lacks columns of the start, or columns to acquire.
+    """Raise a ConfigError if a slice lacks columns of the start or columns to acquire.
 
     Args:
-        selectable: columns inside each slice's matrix.
-        n_initial: central columns measured at the start, columns, or a mask per slice.
-        horizon: columns to acquire after it, one number or one per slice.
+        selectable: columns inside the matrix of each slice.
+        n_initial: number of central columns measured at the start, columns, or a mask per slice.
+        horizon: columns to acquire after the start, one number or one per slice.
     """
     n_slices, n_cols = selectable.shape
     least = horizon if isinstance(horizon, int) else int(horizon.min())
@@ -74,7 +74,7 @@ def _checked_start(
 def _check_center(
     selectable: Bool[Tensor, "slice n_col"], start: Bool[Tensor, "slice n_col"], n_initial: int
 ) -> None:
-    """Refuse central columns that a slice whose matrix is narrower, or not centered, lacks."""
+    """Raise an error if a slice with a narrower or off-center matrix lacks a central column."""
     n_slices, n_cols = selectable.shape
     n_lacking = int((start & ~selectable).any(dim=-1).sum())
     if not n_lacking:
@@ -90,7 +90,7 @@ def _check_center(
 
 
 def check_columns(columns: Initial, n_cols: int) -> None:
-    """Refuse a list of columns that images of this width do not have, or that names one twice."""
+    """Raise an error if a list has duplicate columns or columns outside images of this width."""
     assert not isinstance(columns, int | Tensor)
     if not columns:
         raise ConfigError("the start names no column; measure 1 or more at the start")

@@ -1,4 +1,4 @@
-"""From column scores to a distribution over unmeasured columns, and to a column."""
+"""Distributions over unmeasured columns from scores, and the choice of columns."""
 
 from typing import NamedTuple
 
@@ -30,15 +30,15 @@ def draw_columns(
 ) -> Int[Tensor, "batch draw"]:
     """Draw columns with replacement by inverting the distribution function.
 
-    One uniform number in [0, 1) decides one draw, wherever it is computed. The sums are taken in
-    double precision, so that a column of probability zero is never drawn.
+    One uniform number in [0, 1) determines one draw, on every device. The sums use double
+    precision, so a column of probability zero is never drawn.
     """
     cumulative = log_probabilities.double().exp().cumsum(dim=-1)
     return torch.searchsorted(cumulative, uniforms.double() * cumulative[:, -1:], right=True)
 
 
 class Drawn(NamedTuple):
-    """What was drawn for each state, and from which distribution."""
+    """Columns drawn for each state, and their log-probabilities."""
 
     blocked: Bool[Tensor, "state col"]
     columns: Int[Tensor, "state draw *member"]
@@ -50,7 +50,7 @@ def group_log_probabilities(
     blocked: Bool[Tensor, "state col"],
     columns: Int[Tensor, "state draw member"],
 ) -> Float[Tensor, "state draw"]:
-    """Return log-probabilities of columns drawn one after the other without replacement.
+    """Return log-probabilities of columns drawn sequentially without replacement.
 
     `log pi(a_1 .. a_k) = sum_j log softmax(scores of columns neither blocked nor a_1 .. a_(j-1))`
     at `a_j`: the Plackett-Luce model.
@@ -68,14 +68,14 @@ def draw_groups(
     blocked: Bool[Tensor, "state col"],
     uniforms: Float[Tensor, "state draw member"],
 ) -> Int[Tensor, "state draw member"]:
-    """Draw groups of different columns, each group from the same scores."""
+    """Draw groups of distinct columns; all columns of a group share the scores."""
     n_draws, columns = uniforms.shape[1], []
     logits, taken = (x.repeat_interleave(n_draws, dim=0) for x in (scores, blocked))
     for one in uniforms.flatten(0, 1).split(1, dim=-1):
         drawn = draw_columns(column_log_probabilities(logits, taken), one)
         columns.append(_or_blocked(drawn, taken))
         if scores.device.type == "cpu":
-            # Elsewhere the question would wait for the device, which no step does.
+            # On other devices the check would synchronize, which no step does.
             check_chosen(taken.gather(-1, columns[-1]).any(), "the policy")
         taken = taken.scatter(-1, columns[-1], True)
     return torch.cat(columns, dim=-1).view(uniforms.shape)
@@ -95,7 +95,7 @@ def draw_unmeasured(
     log_probabilities = column_log_probabilities(scores.float(), blocked)
     columns = _or_blocked(draw_columns(log_probabilities, uniforms), blocked)
     if scores.device.type == "cpu":
-        # Elsewhere the question would wait for the device, which no step does.
+        # On other devices the check would synchronize, which no step does.
         check_chosen(blocked.gather(-1, columns).any(), "the policy")
     return Drawn(blocked, columns, log_probabilities.gather(-1, columns))
 
@@ -103,11 +103,11 @@ def draw_unmeasured(
 def best_columns(
     scores: Float[Tensor, "*lead col"], blocked: Bool[Tensor, "*lead col"]
 ) -> Int[Tensor, "*lead"]:
-    """Return the column with the highest score among those left; ties go to the lowest column.
+    """Return the unblocked column with the highest score; ties go to the lowest index.
 
-    Where a score is not a number, a blocked column is returned.
+    If a score is NaN, a blocked column is returned.
     """
-    # CUDA's argmax promises no order among equals, so the tie is broken by hand.
+    # argmax on CUDA does not specify the order of ties, so ties are resolved here.
     masked = scores.masked_fill(blocked, -torch.inf)
     is_best = (masked == masked.amax(dim=-1, keepdim=True)) & ~blocked
     n_cols = scores.shape[-1]
@@ -119,16 +119,16 @@ def best_columns(
 def _or_blocked(
     columns: Int[Tensor, "*lead draw"], blocked: Bool[Tensor, "*lead col"]
 ) -> Int[Tensor, "*lead draw"]:
-    """Replace an index past the last column, where no column was found, by a blocked column.
+    """Replace an index after the last column, which means no column, by a blocked column.
 
-    `check_chosen` then finds it; an index out of range would fail on the device.
+    `check_chosen` then detects it; an index out of range would fail on the device.
     """
     first = blocked.to(torch.int8).argmax(dim=-1, keepdim=True)
     return torch.where(columns < blocked.shape[-1], columns, first)
 
 
 def check_chosen(is_any_blocked: Bool[Tensor, ""], whose: str) -> None:
-    """Raise where a blocked column was chosen: adding it twice would corrupt the image silently."""
+    """Raise an error if a blocked column was chosen, which would silently corrupt the image."""
     if is_any_blocked:
         raise ConfigError(
             f"{whose} left no column to choose: its scores are NaN, infinite or below "
@@ -138,18 +138,18 @@ def check_chosen(is_any_blocked: Bool[Tensor, ""], whose: str) -> None:
 
 
 def has_weights(policy: Policy) -> bool:
-    """Return whether a policy was trained, or can be."""
+    """Return whether a policy has trainable weights."""
     return any(True for _ in policy.parameters())
 
 
 def draws_columns(policy: Policy, *, is_argmax: bool) -> bool:
-    """Return whether columns are sampled from the scores of a policy; else its best are taken.
+    """Return whether columns are sampled from the scores of a policy instead of maximizing them.
 
     A policy samples if it was trained with sampled columns. A stochastic policy without weights,
     such as `random`, always samples.
 
     Args:
-        policy: itself, no view of it, which may store weights elsewhere.
+        policy: the policy itself, not a view, which may store weights elsewhere.
         is_argmax: take the best columns of all policies with weights.
     """
     return policy.is_stochastic and not (is_argmax and has_weights(policy))
@@ -161,10 +161,9 @@ def choose_columns(
     blocked: Bool[Tensor, "batch col"],
     uniforms: Float[Tensor, " batch"] | None,
 ) -> Int[Tensor, " batch"]:
-    """Choose one column per image: drawn with `uniforms`, or the best where they are None.
+    """Choose one column per image: drawn with `uniforms`, or the best one if they are None.
 
-    Where the scores allow no choice, a blocked column is returned, which `check_chosen` refuses
-    when the device is asked.
+    If the scores allow no choice, a blocked column is returned, which `check_chosen` rejects.
     """
     if uniforms is None or not policy.is_stochastic:
         return best_columns(scores, blocked)
@@ -179,12 +178,12 @@ def choose_several(
     uniforms: Float[Tensor, "state draw"] | None,
     n_columns: int,
 ) -> tuple[Int[Tensor, "state draw"], Bool[Tensor, "state draw"]]:
-    """Choose columns one after the other from the same scores, each among those still free.
+    """Choose several columns from the same scores without replacement.
 
-    So the best are taken in their order, or columns are drawn without replacement.
+    The columns are the best ones in descending order, or drawn with `uniforms`.
 
     Returns:
-        The columns, and where a blocked one had to stand in because none was left to choose.
+        The columns, and a mask of blocked ones, which mark states without an unblocked column.
     """
     columns, is_bad = [], []
     for draw in range(n_columns):

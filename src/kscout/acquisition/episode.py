@@ -1,13 +1,13 @@
-"""The simulator: reconstructs and scores (slice, mask) pairs, the inner loop of everything.
+"""The simulator, which reconstructs and scores (slice, mask) pairs.
 
-Training, evaluation, oracles and the Gymnasium environment all go through `Simulator`. Measuring
+Training, evaluation, oracles and the Gymnasium environment all use `Simulator`. Measuring
 column v changes the zero-filled image x by a rank-one term,
 
     x[r, c] += p_v[r] * e_v[c],
 
-where p_v is column v of `ifft_rows(kspace)` and e_v its phase ramp (`column_ramps`). So a candidate
-column costs this update, one reconstruction and one SSIM; what depends on the slice alone is
-computed once per batch. No step synchronizes with the device.
+where p_v is column v of `ifft_rows(kspace)` and e_v its phase ramp (`column_ramps`). A candidate
+column therefore costs this update, one reconstruction and one SSIM; terms that only depend on the
+slice are computed once per batch. No step synchronizes with the device.
 """
 
 from collections.abc import Iterator
@@ -40,10 +40,10 @@ from kscout.physics.normalization import denormalize
 from kscout.physics.sampling import Initial, start_mask
 
 MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 16 * 2**30}
-"""Default bytes that candidates reconstructed at once may take, by kind of device.
+"""Default memory in bytes for candidates that are reconstructed together, by type of device.
 
-On a CPU more is slower: the features of 8 images of 128x128 stay near the caches, and twice as many
-images per second come out as with 64 of them."""
+Larger values are slower on a CPU: the features of 8 images of 128x128 fit into the caches, and the
+throughput is twice that of 64 images."""
 
 
 @final
@@ -55,9 +55,9 @@ class Simulator:
         reconstructor: frozen, on the same device.
         protocol: how images are un-normalized before they are scored; None for the one of the
             reconstructor.
-        metric: what scores are: a name of `kscout.names.METRICS`, or `module:function`.
-        memory_limit: bytes that candidates reconstructed at once may take; `MEMORY_LIMIT` where
-            not given.
+        metric: metric of the scores: a name of `kscout.names.METRICS`, or `module:function`.
+        memory_limit: bytes for candidates that are reconstructed together; by default
+            `MEMORY_LIMIT`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Simulator:
         self.n_at_once = how_many_at_once(reconstructor, shape, device, memory_limit)
 
     def start(self, initial: Initial, *, n_trajectories: int = 1) -> State:
-        """Measure the first columns and reconstruct; trajectories of a slice lie together.
+        """Measure the first columns and reconstruct; trajectories of a slice are adjacent.
 
         Args:
             initial: a number of central columns, columns for all slices, or a mask per slice.
@@ -102,12 +102,12 @@ class Simulator:
         maps: Complex[Tensor, "state coil row col"] | None = None,
         n_images: Int[Tensor, ""] | None = None,
     ) -> State:
-        """Measure the columns of any masks at once, and reconstruct.
+        """Measure the columns of arbitrary masks, and reconstruct.
 
         Args:
-            mask: of each state.
+            mask: measured columns of each state.
             owner: the slice of each state; by default one state per slice, in their order.
-            n_measured: columns known to be measured in every mask; saves trying them again.
+            n_measured: columns known to be measured in every mask; not used as candidates.
             step: how many of them were acquired since the start.
             maps: sensitivities of each state; by default those that the reconstructor finds in
                 the columns of its mask.
@@ -124,7 +124,7 @@ class Simulator:
     def calibrate(
         self, start: Bool[Tensor, "batch col"]
     ) -> Complex[Tensor, "batch coil row col"] | None:
-        """Return the sensitivities that acquisitions from these columns keep; None without any."""
+        """Return the sensitivities from these columns, reused by acquisitions; None without any."""
         return self._calibrated(Measurement.of(self.batch.kspace, start))
 
     @torch.no_grad()
@@ -139,9 +139,9 @@ class Simulator:
         return State.joined(list(self._children(state, Pairs(parent, column, state.owner))))
 
     def grow(self, state: State, mask: Bool[Tensor, "state col"]) -> State:
-        """Measure all that each mask holds beyond its state's, and reconstruct once.
+        """Measure the columns of each mask that its state lacks, and reconstruct once.
 
-        A state that gains no column stays as it is, to the last bit. Waits for the device.
+        A state without new columns is unchanged bit for bit. Synchronizes with the device.
         """
         n_new = (mask & ~state.mask).sum(dim=-1)
         rows, found = n_new.nonzero()[:, 0], [state]
@@ -157,7 +157,7 @@ class Simulator:
         return replace(grown, n_left=n_left, step=state.step + int(n_new.max()))
 
     def branch(self, state: State, columns: Int[Tensor, "state candidate *group"]) -> Branches:
-        """Measure each candidate column of every state; equal masks of a slice are tried once.
+        """Measure each candidate column of every state; equal masks of a slice are computed once.
 
         A candidate may be a group of columns, which are measured before one reconstruction.
         """
@@ -165,14 +165,14 @@ class Simulator:
             return self._branch_groups(state, columns)
         slot, pairs, n_distinct = list_candidates(columns, state, self._n_per_slice(state))
         if columns.device.type == "cpu":
-            # Elsewhere the number stays on the device: kernels that know it skip the rest.
+            # On other devices the number stays there; kernels that support it skip the rest.
             pairs = pairs.part(0, int(n_distinct))
         return Branches(State.joined(list(self._children(state, pairs))), slot)
 
     def score_columns(
         self, state: State, columns: Int[Tensor, "state candidate"]
     ) -> Float[Tensor, "state candidate"]:
-        """Return SSIM after measuring each candidate column, keeping nothing else."""
+        """Return SSIM after each candidate column, without storing the states."""
         parent = torch.arange(len(state), device=columns.device)
         parent = parent.repeat_interleave(columns.shape[1])
         pairs = Pairs(parent, columns.reshape(-1), state.owner[parent])
@@ -180,7 +180,7 @@ class Simulator:
         return torch.cat([child.score for child in children]).view(columns.shape)
 
     def score_every_column(self, state: State) -> Float[Tensor, "state col"]:
-        """Return SSIM after measuring each column that is left; -inf for the others."""
+        """Return SSIM after each selectable column; -inf for blocked columns."""
         blocked = self.blocked(state)
         columns = blocked.to(torch.int8).argsort(dim=-1, stable=True)[:, : state.n_left]
         scores = self.score_columns(state, columns).masked_fill(
@@ -192,13 +192,13 @@ class Simulator:
     def observe(
         self, policy: Policy, state: State, *, n_left: int | Int[Tensor, " state"] | None
     ) -> Observation:
-        """Return what the policy may see: what it asks for, and the truth for oracles only.
+        """Return the observation of a policy; only oracles receive the ground truth.
 
         Args:
             policy: the policy.
             state: the acquisitions.
-            n_left: columns that may still be acquired, which changes the scores of some policies;
-                None if there is no limit.
+            n_left: columns left to acquire, on which the scores of some policies depend; None if
+                there is no limit.
         """
         found = Reconstruction(state.image, state.mean, state.std)
         given = (policy, found, state.zero_filled, state.mask)
@@ -218,11 +218,11 @@ class Simulator:
         return replace(seen, truth=truth)
 
     def blocked(self, state: State) -> Bool[Tensor, "state col"]:
-        """Return the columns that may not be chosen: measured, or outside the matrix."""
+        """Return the columns that must not be chosen: measured, or outside the matrix."""
         return state.mask | ~self.batch.selectable[state.owner]
 
     def images(self, state: State) -> Float[Tensor, "state row col"]:
-        """Return the reconstructions in the target's units, as the protocol says."""
+        """Return the reconstructions in the units of the target, according to the protocol."""
         shift, scale = self.batch.units(
             Reconstruction(state.image, state.mean, state.std), self.protocol
         )
@@ -231,7 +231,7 @@ class Simulator:
         return denormalize(state.image, shift, scale)
 
     def ssim(self, state: State) -> Float[Tensor, " state"]:
-        """Return SSIM, whatever metric scores are of."""
+        """Return SSIM, independent of the metric of the scores."""
         if self.metric == "ssim":
             return state.score
         target, data_range = self.batch.target[state.owner], self.batch.data_range[state.owner]
@@ -241,7 +241,7 @@ class Simulator:
     def _state(
         self, measured: Measurement, owner: Int[Tensor, " state"], *, n_left: int, step: int = 0
     ) -> State:
-        """Reconstruct and score what was measured of each owner's slice."""
+        """Reconstruct and score measurements of the slices of `owner`."""
         found = self.reconstructor.reconstruct(measured)
         shift, scale = self.batch.units(found, self.protocol)
         score = self.scorer.score(
@@ -285,7 +285,7 @@ class Simulator:
         return Branches(State.joined(found), slot.view(columns.shape[:2]))
 
     def _children(self, state: State, pairs: Pairs) -> Iterator[State]:
-        """Yield the states after measuring the pairs' columns, a part at a time."""
+        """Yield the states after measuring the columns of the pairs, in parts."""
         for begin in range(0, len(pairs.parent), self.n_at_once):
             part = pairs.part(begin, begin + self.n_at_once)
             measured = measure_columns(
@@ -294,7 +294,7 @@ class Simulator:
             yield self._state(measured, part.owner, n_left=state.n_left - 1, step=state.step + 1)
 
     def _n_per_slice(self, state: State) -> int:
-        """Return how many states of each slice lie side by side; 1 where that is not known."""
+        """Return the number of adjacent states per slice; 1 if unknown."""
         n_slices = len(self.batch)
         return len(state) // n_slices if len(state) % n_slices == 0 else 1
 
@@ -305,9 +305,9 @@ class SimulatedGains(GainEstimator):
     """Simulates the measurement of columns of images that are used as ground truth."""
 
     reconstructor: Reconstructor
-    """Frozen."""
+    """Frozen reconstructor."""
     protocol: Protocol | None = None
-    """That of the reconstructor if None."""
+    """None selects the protocol of the reconstructor."""
     metric: str = "ssim"
     """A name of `kscout.names.METRICS`, or `module:function`."""
 
@@ -318,7 +318,7 @@ class SimulatedGains(GainEstimator):
         columns: Int[Tensor, "batch candidate"],
     ) -> Float[Tensor, "batch candidate"]:
         is_measured = mask.gather(-1, columns)
-        # An unmeasured column is tried in place of each measured one.
+        # An unmeasured column replaces each measured one; its gain is discarded.
         some = (~mask).to(torch.int8).argmax(dim=-1, keepdim=True)
         columns = torch.where(is_measured, some, columns)
         most = how_many_at_once(self.reconstructor, truth.kspace.shape[1:], mask.device)
@@ -338,15 +338,15 @@ def how_many_at_once(
     device: torch.device,
     memory_limit: int | None = None,
 ) -> int:
-    """Return how many images of k-space of a shape (coil, row, col) are reconstructed together."""
+    """Return the number of k-spaces of a shape (coil, row, col) to reconstruct together."""
     if memory_limit is None:
         memory_limit = at_most_a_quarter(MEMORY_LIMIT[device.type], device)
-    # Scoring takes less than reconstructing, and comes when that is done.
+    # Scoring needs less memory than reconstruction, and runs after it.
     return max(1, memory_limit // reconstructor.n_bytes(*shape))
 
 
 def _scorer(metric: str, batch: SliceBatch) -> SsimScorer | MetricScorer:
-    """Return what scores images of a batch; SSIM has kernels of its own."""
+    """Return the scorer of a batch; SSIM has specialized kernels."""
     if metric == "ssim":
         return SsimScorer(batch.target, data_range=batch.data_range)
     return MetricScorer(METRICS.resolve(metric), batch.target, data_range=batch.data_range)

@@ -1,8 +1,8 @@
-"""A function of tensors on CUDA, replayed as graphs.
+"""Functions of CUDA tensors, replayed as CUDA graphs.
 
-Reconstruction and policy of a few slices are hundreds of small kernels, and launching each of them
-takes longer than running it. A CUDA graph launches them all at once. Sessions are answered by
-`Graphs`, trainings take the gradients of a batch by one `Capture`.
+Reconstruction and policy of a few slices run hundreds of small kernels, each of which takes longer
+to launch than to run. A CUDA graph launches all of them at once. Sessions use `Graphs`; trainings
+compute the gradients of a batch with one `Capture`.
 """
 
 import logging
@@ -16,27 +16,27 @@ from torch import Tensor
 _LOG = logging.getLogger(__name__)
 
 Function = Callable[..., tuple[Tensor, ...]]
-"""Of tensors on one device; it reads no value back."""
+"""A function of tensors on one device that copies no value to the host."""
 MOST_GRAPHS = 16
-"""That are kept; the oldest makes room."""
+"""Largest number of stored graphs; the oldest one is removed first."""
 MOST_BYTES = 2**30
-"""Work that takes more memory is not worth a graph, which would keep that memory."""
+"""Computations that need more memory are not captured: a graph would keep this memory."""
 _N_WARMING = 3
-"""Runs that make plans and workspaces before a capture begins."""
+"""Runs before a capture, which create plans and workspaces."""
 _N_TRIES = 2
-"""What another thread does for the first time, such as loading a kernel, may spoil a capture."""
+"""Attempts: a first call in another thread, such as loading a kernel, may break a capture."""
 _CAPTURING = threading.Lock()
-"""Before a capture begins the whole device is waited for, which would spoil another one."""
+"""Serializes captures: each synchronizes the device first, which would break another one."""
 
 
 @final
 class Graphs:
-    """Calls a function by a graph for each shape of its arguments; used by one thread at a time.
+    """Calls a function with one graph per shape of its arguments; used by one thread at a time.
 
-    What cannot be captured, such as a function that waits for the device, is called as it is.
+    A function that cannot be captured, for example because it synchronizes, is called directly.
 
     Args:
-        function: whose results depend on the values of its arguments alone.
+        function: a function whose results depend only on the values of its arguments.
     """
 
     def __init__(self, function: Function) -> None:
@@ -69,9 +69,9 @@ class Graphs:
 
 @final
 class Pool:
-    """Memory that several captures share; one of them is made, or runs, at a time.
+    """Memory shared by several captures; only one of them is captured or runs at a time.
 
-    What is free goes to none but the stream that it was taken on, so that they share that, too.
+    Free memory is only reused on the stream of its allocation, so the captures share a stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -81,12 +81,12 @@ class Pool:
 
 @final
 class Capture:
-    """One graph of a function, whose arguments and results lie in memory that stays in place.
+    """One graph of a function, with arguments and results at fixed addresses.
 
     Args:
-        function: it waits for nothing, and leaves nothing behind that its first runs do not.
-        given: arguments like those to come; their values do not matter.
-        pool: memory that other captures share; its own if not given.
+        function: it must not synchronize, and only its first runs may have side effects.
+        given: arguments with the shapes of later calls; the values are not used.
+        pool: memory shared with other captures; by default a new pool.
     """
 
     def __init__(
@@ -99,18 +99,18 @@ class Capture:
         with _CAPTURING, torch.cuda.device(device):
             here, side = torch.cuda.current_stream(), pool.stream
             side.wait_stream(here)
-            # Left by this block even where a capture fails, which leaves its own stream in place.
+            # This block restores the stream if a capture fails, which the capture itself does not.
             with torch.cuda.stream(side):
                 for _ in range(_N_WARMING):
                     function(*self.given)
-                # Other threads go on asking for memory meanwhile.
+                # Other threads continue to allocate memory.
                 mode = "thread_local"
                 with torch.cuda.graph(self._graph, pool.handle, side, capture_error_mode=mode):
                     self._results = function(*self.given)
             here.wait_stream(side)
 
     def __call__(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Run the graph; what it returns is written over by its next run, or one of its pool."""
+        """Run the graph; the next run of any graph of the pool overwrites the results."""
         for own, value in zip(self.given, given, strict=True):
             own.copy_(value)
         self._graph.replay()

@@ -1,4 +1,4 @@
-"""How fast an acquisition goes and when it ends: the one place that counts its budget."""
+"""Columns per step, budget and stopping criterion of acquisitions."""
 
 from dataclasses import dataclass
 from typing import final
@@ -15,23 +15,23 @@ from kscout.errors import ConfigError
 @final
 @dataclass(frozen=True)
 class Pace:
-    """How many columns are acquired, how many before each reconstruction, and when to stop."""
+    """Number of columns, columns per reconstruction, and stopping criterion."""
 
     horizon: int | Int[Tensor, " batch"]
     """Columns to acquire, one number or one per slice."""
     columns_per_step: int = 1
-    """Columns chosen from one look at the image; the last step takes what is left."""
+    """Columns chosen per reconstruction; the last step may acquire fewer."""
     stop_below: float | None = None
-    """A slice ends before a step in which no column promises this gain in SSIM."""
+    """A slice ends before a step in which no column has this predicted gain in SSIM."""
     most: int | None = None
-    """Go on counting steps up to so many columns, though no slice here takes as many."""
+    """Count steps up to this number of columns, even if no slice of the batch acquires it."""
 
     def __post_init__(self) -> None:
         check_pace(self.columns_per_step, self.stop_below)
 
     @property
     def longest(self) -> int:
-        """Columns to acquire in the slice that takes most."""
+        """Largest number of columns to acquire in a slice."""
         if self.most is not None:
             return self.most
         return self.horizon if isinstance(self.horizon, int) else int(self.horizon.max())
@@ -43,16 +43,16 @@ class Pace:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every step takes one column of every slice."""
+        """Whether every step acquires one column of every slice."""
         is_even = isinstance(self.horizon, int)
         return is_even and self.columns_per_step == 1 and self.stop_below is None
 
     def n_at(self, step: int) -> int:
-        """Return the most columns that a slice takes at a step."""
+        """Return the largest number of columns that a slice acquires at a step."""
         return min(self.columns_per_step, self.longest - step * self.columns_per_step)
 
     def left(self, n_acquired: int, owner: Int[Tensor, " state"]) -> int | Int[Tensor, " state"]:
-        """Return how many columns each state may still acquire, one number where all are alike."""
+        """Return the number of columns left per state; one number if all states have the same."""
         if isinstance(self.horizon, int):
             return self.horizon - n_acquired
         return (self.horizon[owner] - n_acquired).clamp(min=0)
@@ -60,7 +60,7 @@ class Pace:
     def n_wanted(
         self, step: int, owner: Int[Tensor, " state"], is_over: Bool[Tensor, " state"]
     ) -> Int[Tensor, " state"]:
-        """Return how many columns each state takes at a step."""
+        """Return the number of columns that each state acquires at a step."""
         left = torch.as_tensor(self.left(step * self.columns_per_step, owner), device=owner.device)
         wanted = left.expand(owner.shape).clamp(min=0, max=self.columns_per_step)
         return wanted.masked_fill(is_over, 0)
@@ -73,7 +73,7 @@ class Pace:
         blocked: Bool[Tensor, "state col"],
         n_acquired: int,
     ) -> Bool[Tensor, " state"]:
-        """Return where no column that is left promises enough."""
+        """Return whether the predicted gains of all remaining columns are below the threshold."""
         if self.stop_below is None:
             return torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
         unit = policy.units_at(state.mask, torch.full_like(state.owner, n_acquired))
@@ -82,7 +82,7 @@ class Pace:
 
 
 def check_pace(columns_per_step: int, stop_below: float | None) -> None:
-    """Refuse numbers that no acquisition can follow."""
+    """Raise an error for an invalid number of columns per step or an invalid threshold."""
     if columns_per_step < 1:
         raise ConfigError(
             f"cannot acquire {columns_per_step} columns per step; give 1 or more, e.g. 2"
@@ -94,7 +94,7 @@ def check_pace(columns_per_step: int, stop_below: float | None) -> None:
 
 
 def check_promises(policy: Policy, stop_below: float | None) -> None:
-    """Refuse to stop by the promises of a policy that makes none."""
+    """Raise an error for a threshold with a policy that does not predict gains."""
     if stop_below is not None and not policy.gain_units:
         raise ConfigError(
             f"{type(policy).__name__} predicts no gain in SSIM to stop below {stop_below:g}; leave "

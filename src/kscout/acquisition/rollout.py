@@ -1,4 +1,4 @@
-"""Run a policy from the start to its budget: a `Trajectory`."""
+"""Run a policy from the start to its budget, and return a `Trajectory`."""
 
 from dataclasses import dataclass
 from typing import SupportsIndex, final
@@ -20,21 +20,20 @@ from kscout.randomness import keyed_generator
 from kscout.shapes import one_line
 
 NOT_ACQUIRED = -1
-"""Stands where a slice that has ended acquired no column."""
+"""Marks steps in which a finished slice acquired no column."""
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class Trajectory:
-    """Columns that a policy acquired, and metrics of the images; `moment` 0 is the start.
+    """Acquired columns, and metrics of the images; `moment` 0 is the start.
 
     Axis `trajectory` runs over repeated acquisitions of one slice, `moment` over the start and the
-    image after each step. A slice that has ended keeps its last image, and metrics with it.
+    image after each step. A finished slice keeps its last image and metrics.
     """
 
     columns: Int[Tensor, "batch trajectory column"]
-    """In the order of acquisition, as many for every step, `NOT_ACQUIRED` where a step took less.
-    """
+    """Columns in the order of acquisition; `NOT_ACQUIRED` if a step acquired fewer columns."""
     ssim: Float[Tensor, "batch trajectory moment"]
     psnr: Float[Tensor, "batch trajectory moment"]
     nmse: Float[Tensor, "batch trajectory moment"]
@@ -42,7 +41,7 @@ class Trajectory:
     images: Float[Tensor, "moment batch trajectory row col"] | None = None
     """Reconstructions in the target's units."""
     score: Float[Tensor, "batch trajectory moment"] | None = None
-    """The simulator's metric, where that is not SSIM."""
+    """The metric of the simulator; None if it is SSIM."""
 
     __repr__ = one_line
 
@@ -55,7 +54,7 @@ class Trajectory:
 def action_uniforms(
     n_slices: int, n_trajectories: int, horizon: int, *key: SupportsIndex | str
 ) -> Float[Tensor, "slice trajectory step"]:
-    """Return the numbers in [0, 1) that decide every draw of an evaluation, keyed by `key`."""
+    """Return uniform numbers in [0, 1) for all draws of an evaluation, seeded by `key`."""
     generator = keyed_generator("actions", *key)
     return torch.rand(n_slices, n_trajectories, horizon, generator=generator)
 
@@ -76,7 +75,7 @@ def rollout(
     keep_probabilities: bool = False,
     keep_images: bool = False,
 ) -> Trajectory:
-    """Acquire `horizon` columns, one at a time where nothing else is said.
+    """Acquire `horizon` columns, by default one per step.
 
     Args:
         policy: scores the columns.
@@ -84,15 +83,14 @@ def rollout(
         n_initial: central columns measured at the start, columns, or a mask per slice.
         horizon: columns to acquire, one number or one per slice.
         columns_per_step: columns chosen before each reconstruction: the best ones, or draws
-            without replacement; the last step takes what is left.
-        stop_below: a slice ends before a step in which no column promises this gain in SSIM; for
-            policies that have `gain_units`.
-        most: the horizon of the longest acquisition, where other batches hold it: all get as many
-            moments.
-        uniforms: decide the draws of a policy that was trained with sampled columns; by default
-            those of one trajectory with seed 0. Other policies ignore them.
-        is_argmax: without `uniforms`, take the best columns of every policy.
-        replay: columns to acquire whatever the policy says.
+            without replacement; the last step may acquire fewer.
+        stop_below: a slice ends before a step in which no column has this predicted gain in SSIM;
+            for policies with `gain_units`.
+        most: the longest horizon of all batches, so all have the same number of moments.
+        uniforms: random numbers for the draws of a policy that was trained with sampled columns; by
+            default those of one trajectory with seed 0. Other policies ignore them.
+        is_argmax: without `uniforms`, acquire the best columns of every policy.
+        replay: columns to acquire instead of those of the policy.
         keep_probabilities: also return the policy's distribution at every step.
         keep_images: also return every reconstruction.
     """
@@ -133,14 +131,14 @@ def rollout(
         paths.acquire(chosen)
         columns.append(chosen)
         moments.append(_measure(simulator, paths.state, keep_images))
-    # Asked once: no step waits for the device.
+    # One check at the end: no step synchronizes with the device.
     check_chosen(is_any_bad, type(policy).__name__)
     return _assemble(columns, moments, probabilities, n_trajectories)
 
 
 @final
 class _Paths:
-    """Trajectories of every slice, side by side; equal states are reconstructed and seen once."""
+    """Adjacent trajectories of every slice; equal states are reconstructed and scored once."""
 
     def __init__(
         self, simulator: Simulator, pace: Pace, initial: Initial, n_trajectories: int
@@ -152,7 +150,7 @@ class _Paths:
         self.is_over = torch.zeros_like(self.state.owner, dtype=torch.bool)
 
     def scores(self, policy: Policy, n_acquired: int) -> Float[Tensor, "state col"]:
-        """Return the policy's scores; zeros where an acquisition has ended."""
+        """Return the scores of the policy; zeros for finished acquisitions."""
         if not self.pace.is_plain:
             scores = torch.zeros(self.state.mask.shape, device=self.is_over.device)
             left = (~self.is_over).nonzero()[:, 0]
@@ -171,10 +169,10 @@ class _Paths:
         return self.simulator.observe(policy, state, n_left=n_left)
 
     def acquire(self, columns: Int[Tensor, "state draw"]) -> None:
-        """Measure columns of every trajectory; `NOT_ACQUIRED` ones are left out."""
+        """Measure columns of every trajectory, except `NOT_ACQUIRED`."""
         if not self.pace.is_plain:
             mask = self.state.mask.new_zeros(len(columns), self.state.mask.shape[1] + 1)
-            # What is left out is written to one place too many, which is cut off.
+            # `NOT_ACQUIRED` is written to an extra entry, which is removed.
             mask = mask.scatter(-1, columns % mask.shape[1], True)[:, :-1]
             self.state = self.distinct = self.simulator.grow(self.state, self.state.mask | mask)
             return
@@ -189,7 +187,7 @@ class _Paths:
 def _check_replay(
     simulator: Simulator, replay: Int[Tensor, "batch trajectory column"], *, n_initial: Initial
 ) -> None:
-    """Raise where a column cannot be measured: adding it twice would corrupt the image silently."""
+    """Raise an error for a column that cannot be measured, which would corrupt the image."""
     selectable = simulator.batch.selectable
     start = start_mask(n_initial, selectable.shape, selectable.device)
     times = torch.nn.functional.one_hot(replay, selectable.shape[1]).sum(dim=-2)

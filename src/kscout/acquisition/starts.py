@@ -1,4 +1,4 @@
-"""Start masks and budgets of a user's own, from a list that was typed or from a file."""
+"""Custom start masks and budgets, from a list on the command line or from a file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,12 +19,12 @@ SUFFIXES = (".npy", ".npz", ".json", ".txt")
 
 
 def read_starts(given: str | Path, *, n_cols: int) -> Starts:
-    """Return the columns measured at the start, checked against the images.
+    """Return the columns measured at the start, validated against the images.
 
     Args:
-        given: a list like `0,3,60-70`; or a file that holds one such list or one per slice: text,
-            a line each; JSON or .npy, lists of columns or masks of `n_cols` entries; or the .npz
-            that `kscout analyze masks` writes, whose acquisitions become starts.
+        given: a list like `0,3,60-70`; or a file with one such list or one per slice: text with one
+            list per line; JSON or .npy with lists of columns or masks of `n_cols` entries; or the
+            .npz of `kscout analyze masks`, whose acquired columns become the start.
         n_cols: number of columns of the images.
     """
     where = _file(given)
@@ -38,10 +38,10 @@ def read_starts(given: str | Path, *, n_cols: int) -> Starts:
 
 
 def read_budgets(given: int | str | Path) -> tuple[int, ...]:
-    """Return how many columns are measured in the end, one number for all slices or one each.
+    """Return the number of columns at the end, one number for all slices or one per slice.
 
     Args:
-        given: a number, or a file of one per slice: text, JSON or .npy.
+        given: a number, or a file with one number per slice: text, JSON or .npy.
     """
     where = _file(str(given))
     rows: list[Any] = [given] if where is None else _rows(where)
@@ -74,7 +74,7 @@ def _file(given: str | Path) -> Path | None:
 
 
 def _rows(path: Path) -> list[Any]:
-    """Return what a file holds: text, numbers or lists, one for all slices or one per slice."""
+    """Return the content of a file: text, numbers or lists, one for all slices or one per slice."""
     try:
         found = _READERS.get(path.suffix.lower(), _read_text)(path)
     except (OSError, ValueError, KeyError) as error:
@@ -98,7 +98,7 @@ def _read_text(path: Path) -> list[str]:
 def _read_array(path: Path) -> Any:  # noqa: ANN401 - lists of lists
     with plain_file(path):
         try:
-            # Mapped, so that what a header declares is compared with what the file holds.
+            # Memory mapping compares the size that the header declares with the size of the file.
             array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
         # As in `kscout.files.read_arrays`.
         except Exception as error:
@@ -109,7 +109,7 @@ def _read_array(path: Path) -> Any:  # noqa: ANN401 - lists of lists
 
 
 def _read_orders(path: Path) -> list[list[bool]]:
-    """Return as masks what `kscout analyze masks` wrote: the first trajectory of each slice."""
+    """Return the masks of the first trajectory of each slice in a file of `analyze masks`."""
     order = read_arrays(path)["order"]
     if order.ndim != 3 or order.dtype.kind not in "iu" or not order.shape[1]:
         raise ValueError("its order has no axes slice, trajectory, column")
@@ -124,7 +124,7 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 
 
 def _columns(row: object, n_cols: int, path: Path | None) -> tuple[int, ...]:
-    """Return the columns that a text, a list of columns or a mask stands for."""
+    """Return the columns of a text, a list of columns or a mask."""
     if isinstance(row, str):
         return parse_columns(row)
     if not isinstance(row, list) or not all(isinstance(value, bool | int) for value in row):
@@ -137,7 +137,7 @@ def _columns(row: object, n_cols: int, path: Path | None) -> tuple[int, ...]:
             f"{path} holds a mask of {len(row)} columns, the images have {n_cols}; give one as "
             "wide as the images"
         )
-    # No list of columns can be mistaken for it: one of two columns or more would name one twice.
+    # This is unambiguous: a list of more than two columns from {0, 1} would have duplicates.
     if is_mask or (len(row) == n_cols > 2 and set(row) <= {0, 1}):
         return tuple(column for column, value in enumerate(row) if value)
     return tuple(row)

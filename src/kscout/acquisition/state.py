@@ -1,4 +1,4 @@
-"""States of acquisitions, and how equal ones are found without synchronizing with the device."""
+"""States of acquisitions, and detection of equal ones without device synchronization."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,14 +19,14 @@ from kscout.shapes import one_line
 @final
 @dataclass(frozen=True, repr=False)
 class State:
-    """Where a batch of acquisitions stands; several may belong to one slice."""
+    """States of a batch of acquisitions; several may belong to one slice."""
 
     owner: Int[Tensor, " state"]
     """The slice of the batch that each state acquires."""
     zero_filled: Complex[Tensor, "state coil row col"]
     mask: Bool[Tensor, "state col"]
     image: Float[Tensor, "state row col"]
-    """The reconstruction in normalized units: what a policy sees."""
+    """The reconstruction in normalized units, as in observations."""
     mean: Float[Tensor, " state"]
     std: Float[Tensor, " state"]
     score: Float[Tensor, " state"]
@@ -35,7 +35,7 @@ class State:
     """An upper bound of the columns left to acquire in any state, known on the host."""
     step: int = 0
     maps: Complex[Tensor, "state coil row col"] | None = None
-    """Sensitivities found in the columns of the start, where the reconstructor has any."""
+    """Sensitivities estimated from the columns of the start, if the reconstructor uses them."""
 
     __repr__ = one_line
 
@@ -43,11 +43,11 @@ class State:
         return self.mask.shape[0]
 
     def rows(self, selection: Int[Tensor, " n"]) -> "State":
-        """Return the chosen states, in that order; one may be chosen several times."""
+        """Return the selected states, in this order; repeats are allowed."""
         return _follow(self, selection[:, None])
 
     def repeated(self, n_times: int) -> "State":
-        """Return each state so many times, side by side."""
+        """Return the states with adjacent repeats."""
         if n_times == 1:
             return self
         return self.rows(
@@ -71,12 +71,12 @@ _PER_STATE = ("owner", "zero_filled", "mask", "image", "mean", "std", "score")
 @final
 @dataclass(frozen=True, repr=False)
 class Branches:
-    """What became of the candidates of every state; equal (slice, mask) pairs are held once."""
+    """The results of the candidates of every state; equal (slice, mask) pairs are stored once."""
 
     state: State
     """One state for each distinct (slice, mask)."""
     slot: Int[Tensor, "parent candidate"]
-    """Where each candidate is found there."""
+    """Index of each candidate in `state`."""
 
     __repr__ = one_line
 
@@ -86,11 +86,11 @@ class Branches:
         return self.state.score[self.slot]
 
     def follow(self, choice: Int[Tensor, " parent"]) -> State:
-        """Go on from one candidate of every state."""
+        """Continue from one candidate of every state."""
         return _follow(self.state, self.slot, choice)
 
     def every(self) -> State:
-        """Go on from all candidates: those of one state lie side by side."""
+        """Continue from all candidates; those of one state are adjacent."""
         return self.state.rows(self.slot.reshape(-1))
 
 
@@ -104,7 +104,7 @@ def shown_to(
     n_left: int | Int[Tensor, " state"] | None,
     gain_estimator: GainEstimator | None = None,
 ) -> Observation:
-    """Return what a policy may see of acquisitions, which is no more than it asks for."""
+    """Return the observation of a policy, limited to the fields that it needs."""
     seen = Observation(image=found.image, mask=mask, step=step, n_left=n_left)
     if policy.needs_gain_estimator:
         seen = replace(seen, gain_estimator=gain_estimator)
@@ -119,16 +119,16 @@ def list_candidates(
 ) -> tuple[Int[Tensor, "state candidate"], Pairs, Int[Tensor, ""]]:
     """List each distinct (slice, mask after a column) once, without a device synchronization.
 
-    States of one slice that lie side by side may come to the same mask in different orders.
+    Adjacent states of one slice may reach the same mask in different orders.
 
     Args:
-        columns: to measure in each state.
-        state: where the acquisitions stand.
-        n_per_slice: so many consecutive states belong to one slice.
+        columns: candidate columns of each state.
+        state: states of the acquisitions.
+        n_per_slice: number of consecutive states per slice.
 
     Returns:
-        Where each candidate stands in the list; the list, as long as if all were distinct; and how
-        many there are.
+        The index of each candidate in the list; the list, padded to the number of candidates; and
+        the number of distinct pairs.
     """
     if serving("distinct", Request(columns.device, n_per_slice=n_per_slice)) == "cuda":
         slot, listed, n_distinct = list_distinct(columns, state.owner)
@@ -149,7 +149,7 @@ def list_candidates(
     is_new = (first == order).reshape(-1)
     place = is_new.cumsum(dim=0) - 1
     slot = place.view(first.shape).gather(-1, first).view(columns.shape)
-    # Repeats are written to one place too many, which is cut off.
+    # Repeats are written to an extra entry, which is removed.
     to = torch.where(is_new, place, columns.numel())
     parent = torch.arange(n_states, device=columns.device).repeat_interleave(n_candidates)
     listed = torch.zeros(2, columns.numel() + 1, dtype=torch.int64, device=columns.device)
@@ -162,7 +162,7 @@ def list_candidates(
 def _follow(
     state: State, slot: Int[Tensor, "new choice"], choice: Int[Tensor, " new"] | None = None
 ) -> State:
-    """Return the state that each row of `slot` names at `choice`, by default its only one."""
+    """Return the states at `slot[:, choice]`; by default `slot` has one column."""
     values = [getattr(state, name) for name in _PER_STATE]
     kinds, maps = frozenset(x.dtype for x in values), state.maps
     is_served = serving("follow", Request(slot.device, kinds)) == "cuda"
