@@ -204,7 +204,7 @@ def test_a_finished_run_that_lost_a_file_says_so(tmp_path: Path, gone: str) -> N
         open_run(tmp_path / "run")
     (tmp_path / "run" / "done.json").write_text(done)
     (tmp_path / "run" / gone).unlink()
-    with pytest.raises(RunError, match=f"is finished, but its {gone} is gone; restore it, or"):
+    with pytest.raises(RunError, match=f"is finished, but its {gone} is missing; restore it, or"):
         open_run(tmp_path / "run")
 
 

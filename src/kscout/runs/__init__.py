@@ -1,8 +1,8 @@
-"""A run folder: all that is needed to repeat, resume and report a run.
+"""Run folders: all files to reproduce, resume and report a run.
 
-| file | what |
+| file | content |
 |---|---|
-| `config.toml` | the settings, resolved |
+| `config.toml` | the resolved settings |
 | `provenance.json` | commit, versions, seed, device, command, hardware, fingerprints of inputs |
 | `metrics.jsonl` | one JSON object per line, one line per epoch |
 | `checkpoint.pt` | the last epoch's state, from which a killed run resumes |
@@ -12,7 +12,8 @@
 | `.faults/rank-N.log` | last output of a process under torchrun that failed |
 
 Every file except `metrics.jsonl` is written atomically. A kill may truncate a line of metrics, and
-lines may be ahead of the checkpoint: both are dropped at resumption. Nothing here needs torch.
+lines may be ahead of the checkpoint: both are dropped at resumption. This module does not import
+torch.
 """
 
 import json
@@ -65,7 +66,7 @@ class Progress:
     means: Mapping[str, SupportsFloat] = field(default_factory=dict)
     """Means over the batch of this step, such as its loss, which may still be on the device."""
     picture: Callable[[], Any] | None = None
-    """After an epoch: returns gray values (row x column) of an example; nothing if not called."""
+    """Set after an epoch: computes gray values (row x column) of an example when called."""
 
 
 @final
@@ -96,7 +97,7 @@ class Run:
             path: the run folder.
             config: resolved settings; a folder with other settings raises an error, except for a
                 smaller number of epochs.
-            inputs: fingerprints of the run's inputs by name (store, reconstructor); a folder
+            inputs: fingerprints of the run's inputs by name (dataset, reconstructor); a folder
                 with other inputs raises an error.
             device: description of the device, e.g. `cpu` or the name of a GPU.
             command: the command line; by default that of this process.
@@ -172,7 +173,7 @@ class Run:
         save(self.path / PROVENANCE, self.provenance)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append one line to the metrics; it has an `epoch`."""
+        """Append one line to the metrics; the record must have an `epoch`."""
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
@@ -187,14 +188,14 @@ class Run:
 
     def rewind(self, epoch: int) -> list[Record]:
         """Drop truncated lines and lines after an epoch; return the remaining ones."""
-        kept = [record for record in read_metrics(self.path) if record["epoch"] <= epoch]
-        if epoch > 0 and (not kept or kept[-1]["epoch"] != epoch):
+        records = [record for record in read_metrics(self.path) if record["epoch"] <= epoch]
+        if epoch > 0 and (not records or records[-1]["epoch"] != epoch):
             raise RunError(
                 f"{self.path / METRICS} ends before the checkpoint, which is of epoch {epoch}; "
                 "restore it, or delete the folder to train again"
             )
-        write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
-        return kept
+        write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in records))
+        return records
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished, with a short summary."""
@@ -314,40 +315,40 @@ def _read_provenance(path: Path) -> Provenance:
 
 
 def _check_same_config(path: Path, config: Config) -> None:
-    there = read_file(path / CONFIG, error=RunError)
+    saved = read_file(path / CONFIG, error=RunError)
     here = tomllib.loads(to_toml(config))
-    if there.get("kind") != here["kind"]:
+    if saved.get("kind") != here["kind"]:
         raise RunError(
-            f"{path} is a run of kind {there.get('kind')!r}, not {here['kind']!r}; "
+            f"{path} is a run of kind {saved.get('kind')!r}, not {here['kind']!r}; "
             "name another --out"
         )
     try:
-        for name, found in there.items():
-            if isinstance(found, dict) and name in here:
-                there[name] = supported(found, here[name], found.get("name", name))
+        for name, section in saved.items():
+            if isinstance(section, dict) and name in here:
+                saved[name] = supported(section, here[name], section.get("name", name))
     except ConfigError as error:
         raise ConfigError(f"{path / CONFIG}: {error}") from error
-    there = _completed(there, config)
-    if _fewer_epochs(there, here) is not None:
-        there["training"]["n_epochs"] = here["training"]["n_epochs"]
-    if found := differences(there, here):
+    saved = _completed(saved, config)
+    if _fewer_epochs(saved, here) is not None:
+        saved["training"]["n_epochs"] = here["training"]["n_epochs"]
+    if changes := differences(saved, here):
         raise RunError(
-            f"{path} belongs to a run with other settings: {told(found)}; "
+            f"{path} belongs to a run with other settings: {told(changes)}; "
             "name another --out, or use its settings"
         )
 
 
-def _fewer_epochs(there: Record, here: Record) -> int | None:
+def _fewer_epochs(saved: Record, here: Record) -> int | None:
     """Return the number of epochs of saved settings if it is smaller than here."""
-    before, n_epochs = (x.get("training", {}).get("n_epochs") for x in (there, here))
+    before, n_epochs = (x.get("training", {}).get("n_epochs") for x in (saved, here))
     is_fewer = isinstance(before, int) and isinstance(n_epochs, int) and before < n_epochs
     return before if is_fewer else None
 
 
 def _extended(path: Path, provenance: Provenance, config: Config) -> Provenance:
     """Let a run train for more epochs than it was started with, and record the earlier number."""
-    there = _completed(read_file(path / CONFIG, error=RunError), config)
-    before = _fewer_epochs(there, tomllib.loads(to_toml(config)))
+    saved = _completed(read_file(path / CONFIG, error=RunError), config)
+    before = _fewer_epochs(saved, tomllib.loads(to_toml(config)))
     if before is None:
         return provenance
     earlier = [*provenance.notes.get("earlier_n_epochs", []), before]
@@ -358,30 +359,30 @@ def _extended(path: Path, provenance: Provenance, config: Config) -> Provenance:
     return provenance
 
 
-def _completed(kept: Record, config: Config) -> Record:
+def _completed(saved: Record, config: Config) -> Record:
     """Return saved settings with defaults for those that their version lacked."""
-    training = kept.get("training")
+    training = saved.get("training")
     if not isinstance(training, dict):
-        return kept
+        return saved
     # Settings of other packages have no method by default.
-    own = config.training
-    if isinstance(own, ReconstructorTraining):
-        defaults = to_toml(type(own)())
+    settings = config.training
+    if isinstance(settings, ReconstructorTraining):
+        defaults = to_toml(type(settings)())
     else:
-        defaults = to_toml(type(own)(method=own.method))
-    return {**kept, "training": {**tomllib.loads(defaults), **training}}
+        defaults = to_toml(type(settings)(method=settings.method))
+    return {**saved, "training": {**tomllib.loads(defaults), **training}}
 
 
 def _check_complete(path: Path) -> None:
     """Raise an error if a finished run lost its results."""
-    gone = [name for name in ("weights.safetensors", METRICS) if not (path / name).is_file()]
+    missing = [name for name in ("weights.safetensors", METRICS) if not (path / name).is_file()]
     if not (path / DONE).exists():
         return
     read_checked(Done, path / DONE)
-    if gone:
+    if missing:
         raise RunError(
-            f"{path} is finished, but its {gone[0]} is gone; restore it, or delete the folder to "
-            "train again"
+            f"{path} is finished, but its {missing[0]} is missing; restore it, or delete the "
+            "folder to train again"
         )
     records = read_metrics(path)
     if not records or "val_ssim" not in records[-1]:

@@ -22,49 +22,49 @@
     });
     if (answer.ok) return answer;
     if (answer.status === 429) {
-      // Others are computing, or what was abandoned has not ended yet.
+      // The backend is busy with other requests, or with one that is being canceled.
       await new Promise((done) => setTimeout(done, 400));
       return ask(path, options);
     }
-    const told = await answer.json().catch(() => ({}));
-    throw new Error(told.error || `the service answered ${answer.status}`);
+    const fault = await answer.json().catch(() => ({}));
+    throw new Error(fault.error || `the service answered ${answer.status}`);
   };
   const asJson = (message) => ({
     method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(message),
   });
 
   const address = () => {
-    const told = new URLSearchParams();
+    const query = new URLSearchParams();
     for (const [name, value] of Object.entries(state)) {
       const text = Array.isArray(value) ? value.join(name === "own" ? "," : "|") : String(value);
-      if (text) told.set(name, text);
+      if (text) query.set(name, text);
     }
-    told.set("step", step);
-    return `#${told}`;
+    query.set("step", step);
+    return `#${query}`;
   };
   let writing = 0;
   const writeAddress = () => {
-    // Browsers take a limited number of these, so that a scrub tells its end alone.
+    // Browsers limit the rate of these calls, so only the last position of a slider is written.
     clearTimeout(writing);
     writing = setTimeout(() => history.replaceState(null, "", address()), 150);
   };
   const readAddress = () => {
-    const told = new URLSearchParams(location.hash.slice(1));
-    for (const name of ["source", "reconstruction"]) if (told.get(name)) state[name] = told.get(name);
-    for (const name of NUMBERS) if (/^\d+$/.test(told.get(name) || "")) state[name] = Number(told.get(name));
-    if (told.get("policies")) state.policies = told.get("policies").split("|").slice(0, 2);
-    state.own = (told.get("own") || "").split(",").filter((text) => /^\d+$/.test(text)).map(Number);
-    step = Number(told.get("step")) || 0;
+    const query = new URLSearchParams(location.hash.slice(1));
+    for (const name of ["source", "reconstruction"]) if (query.get(name)) state[name] = query.get(name);
+    for (const name of NUMBERS) if (/^\d+$/.test(query.get(name) || "")) state[name] = Number(query.get(name));
+    if (query.get("policies")) state.policies = query.get("policies").split("|").slice(0, 2);
+    state.own = (query.get("own") || "").split(",").filter((text) => /^\d+$/.test(text)).map(Number);
+    step = Number(query.get("step")) || 0;
   };
 
   const fill = (select, entries, value) => {
-    select.replaceChildren(...entries.map(([own, words]) => {
+    select.replaceChildren(...entries.map(([key, label]) => {
       const option = document.createElement("option");
-      option.value = own;
-      option.textContent = words;
+      option.value = key;
+      option.textContent = label;
       return option;
     }));
-    if (entries.some(([own]) => own === value)) select.value = value;
+    if (entries.some(([key]) => key === value)) select.value = value;
     return select.value;
   };
   const sourceNow = () => choices.sources.find((one) => one.name === state.source);
@@ -145,18 +145,18 @@
     showVerdict(await (await ask("verdicts", message)).json());
   };
   const update = async () => {
-    // What was chosen before is abandoned: the service notices, and computes no further.
+    // Cancel the previous request: the service detects this, and stops the computation.
     const pause = asking ? 250 : 0;
     if (asking) asking.abort();
-    const own = asking = new AbortController();
+    const request = asking = new AbortController();
     stage.setAttribute("aria-busy", "true");
     writeAddress();
     try {
-      // While a slider moves, its last place alone is asked for.
+      // While a slider moves, only its last position is requested.
       if (pause) await new Promise((done) => setTimeout(done, pause));
-      if (asking === own) await answered(own.signal);
-    } catch (error) { if (asking === own) say(error.message, true); }
-    if (asking !== own) return;
+      if (asking === request) await answered(request.signal);
+    } catch (error) { if (asking === request) say(error.message, true); }
+    if (asking !== request) return;
     asking = null;
     stage.setAttribute("aria-busy", "false");
   };
