@@ -29,7 +29,7 @@ from kscout.serve.app import make_app
 from kscout.serve.guard import LOOPBACK, Guard
 from kscout.serve.page import backend as backend_module
 from kscout.serve.page import routes as routes_module
-from kscout.serve.page.backend import GoneError, PageBackend, PageState, Shown
+from kscout.serve.page.backend import DisconnectedError, PageBackend, PageState, Shown
 from kscout.serve.page.interactive import InteractiveAcquisition
 
 ASKED: dict[str, Any] = {
@@ -126,7 +126,7 @@ def test_k_space_of_coils_is_acquired_too(tmp_path: Path) -> None:
     backend = make_backend(tmp_path / "coils")
     asked = {**ASKED, "slice": 0, "n_initial": 8, "own": (0,), "policies": ("center-out",)}
     for name in ("zero-filled", "zero-filled-weighted"):
-        found = backend.acquired(PageState(**{**asked, "reconstruction": name}), Event())
+        found = backend.acquire(PageState(**{**asked, "reconstruction": name}), Event())
         assert len(found.policies) == 2 and found.target.shape == (N_ROWS, N_COLS)
 
 
@@ -178,8 +178,8 @@ def test_what_nobody_waits_for_ends_before_its_next_step(
 
     monkeypatch.setattr(InteractiveAcquisition, "_chosen", chosen)
     given = {**ASKED, "policies": ("oracle",), "n_initial": 5, "own": ()}
-    with pytest.raises(GoneError):
-        backend.acquired(PageState(**given), gone)
+    with pytest.raises(DisconnectedError):
+        backend.acquire(PageState(**given), gone)
     assert n_steps == 1
 
 
@@ -191,9 +191,9 @@ def test_a_client_that_leaves_is_noticed(
 
     def acquired(_: PageState, gone: Event) -> None:
         seen.append(gone.wait(timeout=600))
-        raise GoneError("nobody waits")
+        raise DisconnectedError("nobody waits")
 
-    monkeypatch.setattr(backend, "acquired", acquired)
+    monkeypatch.setattr(backend, "acquire", acquired)
     body = json.dumps(ASKED).encode()
     leaving = requested(client.app, "POST", f"{PLACE}/acquisitions", body, leaves=True)
     assert client.runner.run(leaving).status == 400 and seen == [True]
@@ -207,7 +207,7 @@ def test_values_that_are_no_numbers_are_told(tmp_path: Path) -> None:
     images[3, 2, 2] = np.nan
     images.flush()
     given = {**ASKED, "policies": ("center-out",), "own": (0,)}
-    for answer in (backend.acquired, backend.judged):
+    for answer in (backend.acquire, backend.compare):
         with pytest.raises(DataError, match="NaN or infinite"):
             answer(PageState(**given), Event())
 

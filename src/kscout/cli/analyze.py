@@ -81,7 +81,7 @@ def _command(name: str) -> Any:  # noqa: ANN401 - a command of typer
 def _run(
     kind: Any,  # noqa: ANN401 - a class of analyses
     options: dict[str, Any],
-    given: list[str],
+    inputs: list[str],
     *,
     out: Path,
     overwrite: bool,
@@ -91,7 +91,7 @@ def _run(
 
     analysis = with_options(kind, options)
     with evaluation_progress() as on_step:
-        rows = run_analysis(analysis, given, out=out, overwrite=overwrite, on_step=on_step)
+        rows = run_analysis(analysis, inputs, out=out, overwrite=overwrite, on_step=on_step)
     if as_json:
         typer.echo(json.dumps(finite(kind.document(rows))))
         return

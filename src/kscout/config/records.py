@@ -208,7 +208,7 @@ def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
     if type(value) is int and not -_LARGEST <= value <= _LARGEST:
-        raise ConfigError(f"{where} is {_shown(value)}; whole numbers lie within 64 bits")
+        raise ConfigError(f"{where} is {_shown(value)}; whole numbers must fit in 64 bits")
     if type(value) is float and not math.isfinite(value):
         raise ConfigError(f"{where} is {value}; expected a finite number")
     if kind is float and type(value) is int:
@@ -315,12 +315,12 @@ def _list_words(origin: Any, kinds: Sequence[Any]) -> str:  # noqa: ANN401 - a t
     return f"a list of {n_values}{several}"
 
 
-def _check_complete(kind: Any, given: Table, where: str) -> None:  # noqa: ANN401 - a dataclass
+def _check_complete(kind: Any, table: Table, where: str) -> None:  # noqa: ANN401 - a dataclass
     types = _types(kind)
     missing = [
         f"{key}, {_words(types[key], _at(where, key))}"
         for item in fields(kind)
-        if (key := _key(item.name)) not in given
+        if (key := _key(item.name)) not in table
         and item.default is MISSING
         and item.default_factory is MISSING
     ]

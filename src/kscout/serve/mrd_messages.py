@@ -187,9 +187,9 @@ async def _read_acquisition(read: ReadExactly, n_bytes: int) -> Message:
     raw = await read(_bounded(n_path + n_data, n_bytes, "an acquisition"))
     values = np.frombuffer(raw, "<c8", offset=n_path).reshape(n_coils, n_samples)
     before, after = int(head["discard_pre"]), int(head["discard_post"])
-    kept = values[:, before : max(before, n_samples - after)]
+    samples = values[:, before : max(before, n_samples - after)]
     # A copy: a view would keep the discarded samples in memory.
-    return Message(Id.ACQUISITION, "", head, kept.copy())
+    return Message(Id.ACQUISITION, "", head, samples.copy())
 
 
 async def _read_image(read: ReadExactly, n_bytes: int) -> Message:

@@ -219,8 +219,8 @@ class Stream:
         line = replace(lines, column=np.zeros(1, dtype=np.int64))
         size = (n_coils, n_rows, 1)
         scan = line.scan(_STREAM, lambda _: [message.values], size=size, whitening=self._whitening)
-        kept = (encoding.n_readout, 1)
-        return column, Cutting((n_rows, 1), kept, kept).apply(scan.read(0, 1))[0, :, :, 0]
+        cut_size = (encoding.n_readout, 1)
+        return column, Cutting((n_rows, 1), cut_size, cut_size).apply(scan.read(0, 1))[0, :, :, 0]
 
     def _open(self, head: Any, n_coils: int) -> _Slice:  # noqa: ANN401 - a record
         assert self._scan is not None

@@ -69,7 +69,7 @@ class PageState:
             raise ConfigError("the page shows one policy or two different ones; choose one or two")
 
 
-class GoneError(RunError):
+class DisconnectedError(RunError):
     """The client of a request has disconnected."""
 
 
@@ -114,11 +114,11 @@ class PageBackend:
         n_initial, n_steps, *_ = self.models.budget or (default, default)
         return n_initial, n_steps
 
-    def acquired(self, state: PageState, gone: threading.Event) -> Acquisition:
+    def acquire(self, state: PageState, disconnected: threading.Event) -> Acquisition:
         """Acquire a slice by the policies and, if any, by the columns of the user."""
-        with self._turn():
+        with self._exclusive():
             slices = self._slice(state)
-            acquisition = self._acquisition(state, slices, gone)
+            acquisition = self._acquisition(state, slices, disconnected)
             steps = []
             for name in state.policies:
                 entry = self._entry(name, state, slices)
@@ -135,15 +135,15 @@ class PageBackend:
                 kspace=drawn_kspace(batch),
             )
 
-    def judged(self, state: PageState, gone: threading.Event) -> Verdict:
+    def compare(self, state: PageState, disconnected: threading.Event) -> Verdict:
         """Compare the last column of the user with the choices of the policies."""
         if not state.own:
             raise ConfigError("no column was selected manually; select one")
-        with self._turn():
+        with self._exclusive():
             slices = self._slice(state)
             names = dict.fromkeys((*state.policies, self.models.fixed))
             others = [self._entry(name, state, slices) for name in names if name != "oracle"]
-            return self._acquisition(state, slices, gone).compare(YOU, state.own, others)
+            return self._acquisition(state, slices, disconnected).compare(YOU, state.own, others)
 
     def close(self) -> None:
         """Cancel running computations before their next step."""
@@ -158,7 +158,7 @@ class PageBackend:
                 check_matrix(policy, (0, *sizes[0]), name=name, images=have, size=without)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         if not self._waiting.acquire(blocking=False):
             raise TooManyError("the page is computing for others; try again in a moment")
         try:
@@ -186,11 +186,11 @@ class PageBackend:
         return entry
 
     def _acquisition(
-        self, state: PageState, slices: SliceSet, gone: threading.Event
+        self, state: PageState, slices: SliceSet, disconnected: threading.Event
     ) -> InteractiveAcquisition:
         def before_step() -> None:
-            if gone.is_set() or self._is_closed:
-                raise GoneError("no client waits for this response any more")
+            if disconnected.is_set() or self._is_closed:
+                raise DisconnectedError("no client waits for this response any more")
 
         before_step()
         _, n_rows, n_cols = slices.shape

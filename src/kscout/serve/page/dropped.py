@@ -43,11 +43,11 @@ def read_dropped(content: bytes, name: str, size: tuple[int, int]) -> SliceSet:
         try:
             read: Callable[[Path], tuple[VolumeFile, Scan]]
             read = _picture if suffix in _PICTURES else _volume
-            kept, numbers = _fitted(*read(path), size)
+            pixels, numbers = _fitted(*read(path), size)
         except DataError as error:
             raise DataError(str(error).replace(str(path), label)) from error
-    images = torch.from_numpy(kept)
-    return SliceSet.from_images(images, [label] * len(kept), slices=numbers, name=label)
+    images = torch.from_numpy(pixels)
+    return SliceSet.from_images(images, [label] * len(pixels), slices=numbers, name=label)
 
 
 def _volume(path: Path) -> tuple[VolumeFile, Scan]:
@@ -83,6 +83,6 @@ def _fitted(volume: VolumeFile, scan: Scan, size: tuple[int, int]) -> tuple[np.n
     scan = scan._replace(images=scan.images[first : first + n_kept], spacing_mm=(1.0, 1.0))
     settings = ImportSettings(size=size, pad=size, resample=(scale, scale), absolute=True)
     with reading(volume.path, "images"):
-        kept, _, _ = prepare_images(scan, volume, settings)
-    shown = np.flatnonzero(kept.any(axis=(1, 2)))
-    return kept[shown], (shown + first).tolist()
+        pixels, _, _ = prepare_images(scan, volume, settings)
+    filled = np.flatnonzero(pixels.any(axis=(1, 2)))
+    return pixels[filled], (filled + first).tolist()

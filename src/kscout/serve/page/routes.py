@@ -109,8 +109,8 @@ def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
     async def acquire(request: Request, wanted: Wanted) -> dict[str, Any]:
         """Acquire a slice with known ground truth; return the HTML of the player."""
 
-        def work(gone: Event) -> dict[str, Any]:
-            acquisition = backend.acquired(wanted.state(), gone)
+        def work(disconnected: Event) -> dict[str, Any]:
+            acquisition = backend.acquire(wanted.state(), disconnected)
             colors = {one: n for n, one in enumerate(wanted.policies, start=1)} | {YOU: 3}
             html = acquisition_player(acquisition, colors=colors, n_bytes=None, is_steered=True)
             return {"html": html, "title": acquisition.title}
@@ -120,14 +120,14 @@ def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
     @app.post("/page/data/verdicts")
     async def judge(request: Request, wanted: Wanted) -> dict[str, Any]:
         """Compare the last column of the user with those of policies and the best one."""
-        return asdict(await _while_awaited(request, partial(backend.judged, wanted.state())))
+        return asdict(await _while_awaited(request, partial(backend.compare, wanted.state())))
 
     @app.post("/page/data/pictures", response_class=Response)
     async def picture(request: Request, wanted: Wanted) -> Response:
         """Draw an acquisition: one step as PNG, or all steps as GIF."""
 
-        def work(gone: Event) -> Response:
-            acquisition = backend.acquired(wanted.state(), gone)
+        def work(disconnected: Event) -> Response:
+            acquisition = backend.acquire(wanted.state(), disconnected)
             if wanted.frame is None:
                 return Response(moving_picture(acquisition), media_type="image/gif")
             return Response(still_picture(acquisition, wanted.frame), media_type="image/png")
@@ -137,12 +137,12 @@ def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
 
 async def _while_awaited(request: Request, work: Callable[[Event], _T]) -> _T:
     """Compute a response in a thread; set its event when the client disconnects."""
-    gone = Event()
-    computing = asyncio.ensure_future(run_in_threadpool(work, gone))
+    disconnected = Event()
+    computing = asyncio.ensure_future(run_in_threadpool(work, disconnected))
     while not computing.done():
         await asyncio.wait([computing], timeout=_CHECK_S)
         if not computing.done() and await request.is_disconnected():
-            gone.set()
+            disconnected.set()
     return computing.result()
 
 
