@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,16 @@ os.fsync = lambda descriptor: None
 typer.main.get_command = functools.cache(typer.main.get_command)
 # What is loaded before the first test stays to the end: looking through it again takes long.
 gc.disable()
+
+
+@pytest.fixture(autouse=True)
+def own_signal_handlers() -> Iterator[None]:
+    """Restore the handlers that commands replace when a test runs them in this process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if handler is not None:
+            signal.signal(number, handler)
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,7 @@
 """The interface for notebooks: acquire, evaluate, tables, figures, and objects that print well."""
 
 from pathlib import Path
+from typing import final
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import kscout
 from kscout.acquisition import Simulator
-from kscout.core import Measurement, Observation
+from kscout.core import Measurement, Observation, Policy
 from kscout.data import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation import EvaluationSetting, compare_policies
@@ -126,3 +127,24 @@ def test_values_print_in_one_line_with_shapes(slices: SliceSet) -> None:
     assert repr(Observation(image=seen.image, mask=seen.mask)) == (
         "Observation(image=float32[2, 9, 16], mask=bool[2, 16], step=0)"
     )
+
+
+@final
+class Central(Policy):
+    """Prefers central columns, as a class of a user that sets nothing else."""
+
+    def forward(self, seen: Observation) -> torch.Tensor:
+        distance = (torch.arange(seen.mask.shape[1]) - seen.mask.shape[1] // 2).abs()
+        return -distance.float().expand(seen.mask.shape)
+
+
+def test_argmax_takes_the_best_column_of_a_class_of_ones_own(slices: SliceSet) -> None:
+    how = {"start": 2, "budget": 5}
+    expected = kscout.acquire("center-out", slices, "zero-filled", **how).trajectory.columns
+    best = kscout.acquire(Central(), slices, "zero-filled", **how, argmax=True)
+    assert torch.equal(best.trajectory.columns, expected)
+    sampled = kscout.acquire(Central(), slices, "zero-filled", **how)
+    assert not torch.equal(sampled.trajectory.columns, expected)
+    names = [("mine", Central()), "random"]
+    result = kscout.evaluate(names, slices, "zero-filled", n_initial=2, steps=3, argmax=True)
+    assert [one.columns for one in result.found.policies] == ["best", None]

@@ -113,7 +113,9 @@ def test_samplers_that_learn_with_a_network_learn_by_any_metric(
         return edges(image, target, data_range=data_range)
 
     monkeypatch.setattr(sharpness, "edges", noted)
-    config = joint_config(method, metric="sharpness:edges", n_updates=2, n_epochs=1, keep_epochs=())
+    config = joint_config(
+        method, metric="sharpness:edges", n_updates=2, n_checkpoints=1, keep_epochs=()
+    )
     train_joint(config, store, tmp_path / "run", device="cpu")
     assert seen
 

@@ -142,17 +142,22 @@ def has_weights(policy: Policy) -> bool:
     return any(True for _ in policy.parameters())
 
 
+def is_outside(policy: Policy) -> bool:
+    """Return whether the class of a policy is not one of kscout."""
+    return not type(policy).__module__.startswith("kscout.")
+
+
 def draws_columns(policy: Policy, *, is_argmax: bool) -> bool:
     """Return whether columns are sampled from the scores of a policy instead of maximizing them.
 
-    A policy samples if it was trained with sampled columns. A stochastic policy without weights,
-    such as `random`, always samples.
+    A policy samples if it was trained with sampled columns. A stochastic policy of kscout without
+    weights, such as `random`, always samples.
 
     Args:
         policy: the policy itself, not a view, which may store weights elsewhere.
-        is_argmax: take the best columns of all policies with weights.
+        is_argmax: take the best columns of policies with weights, and of classes of your own.
     """
-    return policy.is_stochastic and not (is_argmax and has_weights(policy))
+    return policy.is_stochastic and not (is_argmax and (has_weights(policy) or is_outside(policy)))
 
 
 def choose_columns(

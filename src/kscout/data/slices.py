@@ -301,7 +301,9 @@ class SliceSet:
 
 
 def _tensor(values: Tensor | np.ndarray) -> Tensor:
-    """Return a tensor; real numbers have 32 bit, which scores are computed in."""
+    """Return a tensor; real numbers of numpy arrays become 32-bit ones."""
+    if isinstance(values, Tensor):
+        return values
     tensor = torch.as_tensor(values)
     return tensor if tensor.is_complex() else tensor.float()
 

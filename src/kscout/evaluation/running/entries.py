@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from kscout import policies
-from kscout.acquisition.choose import draws_columns, has_weights
+from kscout.acquisition.choose import draws_columns, has_weights, is_outside
 from kscout.assemble import make_policy
 from kscout.config import Component, PolicyConfig, of_today
 from kscout.core import Policy
@@ -63,12 +63,13 @@ class EvaluationEntry:
         return Training(section["method"], section.get("gamma"), epochs)
 
     def draws(self, *, is_argmax: bool) -> bool:
-        """Return whether it samples; `--argmax` applies to policies that were loaded or given."""
-        return draws_columns(self.policy, is_argmax=is_argmax and self.is_learned)
+        """Return whether it samples; `--argmax` applies to trained policies and own classes."""
+        applies = self.is_learned or is_outside(self.policy)
+        return draws_columns(self.policy, is_argmax=is_argmax and applies)
 
     def choice(self, *, is_argmax: bool) -> Choice | None:
-        """Return how it chooses columns; None if it has no weights."""
-        if not has_weights(self.policy):
+        """Return how it chooses columns; None for policies of kscout without weights."""
+        if not (has_weights(self.policy) or is_outside(self.policy)):
             return None
         return "sampled" if self.draws(is_argmax=is_argmax) else "best"
 
