@@ -153,6 +153,19 @@ def test_unusually_many_coils_are_warned_of(tmp_path: Path) -> None:
     assert "--axes, as in slice,row,col,coil" in told
 
 
+def test_slices_in_files_of_their_own_and_few_pixels_cause_warnings(tmp_path: Path) -> None:
+    folder = tmp_path / "single"
+    folder.mkdir()
+    for number in range(6):
+        np.save(folder / f"patient{number // 2}_z{number}.npy", KSPACE[number % 3])
+    warnings = imported(folder, axes=("coil", "row", "col")).manifest.warnings
+    (sentence,) = [one for one in warnings if "one slice each" in one]
+    assert sentence.endswith("narrow; save the slices of a patient in one file")
+    np.save(tmp_path / "turned.npy", KSPACE.transpose(2, 3, 1, 0))
+    warnings = imported(tmp_path / "turned.npy", "turned", axes=AXES).manifest.warnings
+    assert any("with 20 coils are unusual; check the order of --axes" in one for one in warnings)
+
+
 def test_complex_images_keep_their_phase_and_are_told(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", ifft2c(torch.from_numpy(KSPACE)).numpy())
     store = imported(tmp_path / "a.npy", axes=AXES, origin="image")

@@ -316,4 +316,4 @@ def test_a_service_that_is_stopped_says_what_becomes_of_its_sessions(
     told = capsys.readouterr().err
     assert ("sessions are in kept; repeat the same command" in told) == bool(kept)
     assert ("had no sessions to store in kept" in told) == (kept == [])
-    assert ("sessions are lost; with --keep FOLDER" in told) == (kept is None)
+    assert ("sessions end with it; with --keep FOLDER" in told) == (kept is None)

@@ -95,7 +95,7 @@ def serve(
 def _outcome_of_sessions(keep: Path | None) -> str:
     """Return the state of the sessions of a service that was stopped."""
     if keep is None:
-        return "its sessions are lost; with --keep FOLDER they would be continued"
+        return "sessions end with it; with --keep FOLDER they are continued"
     if not keep.is_dir() or not any(keep.iterdir()):
         return f"it had no sessions to store in {keep}"
     return f"its sessions are in {keep}; repeat the same command to continue them"

@@ -65,7 +65,7 @@ def read_array(
         raise DataError(
             f"{path} holds {dtype} of shape {shape}, and kscout imports magnitudes of images: "
             "if these are images, save their absolute values; if they are k-space, name its axes, "
-            "as in --axes slice,coil,row,col"
+            "as in --axes slice,coil,row,col (complex images of coils: also --origin image)"
         )
     if dtype.kind not in "fiub" or (n_axes and len(shape) not in n_axes):
         raise DataError(

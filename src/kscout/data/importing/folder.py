@@ -11,7 +11,7 @@ from typing import Any
 from kscout.data.formats import printable
 from kscout.data.formats.hdf5 import acquisition_in
 from kscout.data.importing.cutting import WrongSizeError
-from kscout.data.importing.images import fitting_size, single_images, store_images
+from kscout.data.importing.images import fitting_size, single_slices, store_images
 from kscout.data.importing.kspace import caveats, is_kspace, noted, store_kspace, virtual_coils
 from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.splits import Assignment, assign_splits
@@ -129,7 +129,8 @@ def _passed_over(source: Path) -> Iterator[str]:
 
 def _warnings(writer: StoreWriter, settings: ImportSettings) -> Iterator[str]:
     """Describe unusual properties of the imported slices."""
-    yield from caveats(writer) if settings.raw else single_images(writer.records)
+    yield from caveats(writer) if settings.raw else ()
+    yield from single_slices(writer.records, is_raw=settings.raw)
     yield from noted(writer.records)
     if len(sizes := writer.sizes) > 1:
         rows, cols = zip(*sizes, strict=True)

@@ -142,16 +142,19 @@ def fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> str
     return f"keep their middle with --size {kept}, or pad them with zeros by --pad {padded}"
 
 
-def single_images(records: Sequence[VolumeRecord]) -> Iterator[str]:
-    """Describe the consequence of volumes with one slice each."""
+def single_slices(records: Sequence[VolumeRecord], *, is_raw: bool) -> Iterator[str]:
+    """Describe the consequence of volumes with one slice each; `is_raw` for k-space."""
     single = sorted(record.source for record in records if len(record.slices) == 1)
     if len(single) == 1:
         yield f"{single[0]} became a volume of one slice"
     elif single:
+        advice = f"join them by --group{_grouping(single)}"
+        if is_raw:
+            advice = "save the slices of a patient in one file"
         yield (
             f"{len(single)} files became a volume of one slice each ({single[0]} first): if they "
             "are slices of fewer patients, training and test share patients, and intervals over "
-            f"volumes are too narrow; join them by --group{_grouping(single)}"
+            f"volumes are too narrow; {advice}"
         )
 
 

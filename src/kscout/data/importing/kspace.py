@@ -38,6 +38,10 @@ _MANY_COILS_NOTE = (
     "{1} coils with {2} rows and {3} columns are unusual; if the axes have another order, name "
     "them with --axes, as in slice,row,col,coil"
 )
+_FEW_PIXELS = 8
+_FEW_PIXELS_NOTE = (
+    "slices of {2} rows and {3} columns with {1} coils are unusual; check the order of --axes"
+)
 _OFF_CENTER = 0.7
 """Fraction of the energy in the outer quarter of the columns, from which on the center of k-space
 cannot be in the middle."""
@@ -70,8 +74,10 @@ def store_kspace(
     """Add the k-space of a volume to a store, and return its acquisition."""
     path = volume.path
     scan = read_raw(volume, key=settings.key, axes=settings.axes, header=settings.header)
-    if settings.axes is None and scan.shape[1] > _MANY_COILS:
+    if scan.shape[1] > _MANY_COILS:
         scan = scan._replace(notes=(*scan.notes, _MANY_COILS_NOTE.format(*scan.shape)))
+    if min(scan.shape[2:]) < _FEW_PIXELS:
+        scan = scan._replace(notes=(*scan.notes, _FEW_PIXELS_NOTE.format(*scan.shape)))
     scan = scan.centered(settings.origin)
     if settings.phase_encoding == "rows":
         scan = _turned(scan, path, settings)
