@@ -95,7 +95,8 @@ def acquire(
         policy: a policy, a name, a run folder or a weights file, as for `kscout.evaluate`.
         slices: the slices, e.g. `Store.open(path).split("test").sample(8)`.
         reconstructor: a reconstructor, or a source for `kscout.reconstruction.load`.
-        start: number of central columns that are measured first, or a list of columns.
+        start: number of central columns that are measured first, or a list of columns; 16 by
+            default, also for policies that were trained for another start.
         budget: columns measured in total, the start included.
         images: whether to keep the reconstruction after each column.
         settings: further fields of `kscout.evaluation.EvaluationSetting`, e.g. `trajectories`,
