@@ -66,12 +66,12 @@ gc.disable()
 
 @pytest.fixture(autouse=True)
 def own_signal_handlers() -> Iterator[None]:
-    """Restore the handlers that commands replace when a test runs them in this process."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Start with Python's handlers; commands that a fixture or a test runs here replace them."""
+    own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in own.items()}
     yield
     for number, handler in before.items():
-        if handler is not None:
-            signal.signal(number, handler)
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def pytest_collection_finish() -> None:
