@@ -18,7 +18,7 @@ from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.algorithms.dense import Augmentation, BaselineGains
 from kscout.training.augmentation import coarser_slices
-from kscout.training.fixed_order import carried_on, fit_fixed_order
+from kscout.training.fixed_order import filled_gains, fit_fixed_order
 from kscout.training.policy import train_policy
 
 
@@ -96,7 +96,7 @@ def test_gains_of_later_starts_are_those_of_slices_drawn_for_each_step(tmp_path:
     drawn = {"n_initial": 8, "horizon": 6, "n_slices_per_step": 4}
     assert len(train) > 4
     expected = fit_fixed_order(train, ZeroFilled(), **drawn).gains / units[4:, None]
-    torch.testing.assert_close(policy.prior_from_8, carried_on(expected))
+    torch.testing.assert_close(policy.prior_from_8, filled_gains(expected))
 
 
 @pytest.mark.cuda

@@ -1,6 +1,8 @@
 """An estimator from a folder outside of the package trains, goes on, and is analyzed like ours."""
 
 import json
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,11 @@ import torch
 from command_line import kscout
 from kscout.data.store import Store
 from kscout.errors import ConfigError
+from kscout.reconstruction import save
 from kscout.runs import Progress, read_run
 from kscout.training import GradientEstimator
 from kscout.training.policy import train_policy
+from kscout.training.several import train_policies
 from kscout.weights import read_weights
 
 OUTSIDE = Path(__file__).parents[1] / "outside"
@@ -81,6 +85,23 @@ def test_its_runs_are_evaluated_and_their_gradients_noise_measured(
         *("--batch-size", "4", "--passes", "2", "--out", tmp_path / "snr"),
     )
     assert (tmp_path / "snr" / "snr.csv").is_file()
+
+
+@pytest.mark.slow
+def test_processes_load_components_of_the_modules_that_a_command_uses(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kscout.cli.train_policy import resolve_policy
+
+    save(tmp_path / "net.safetensors", import_module("unrolled").Unrolled())
+    monkeypatch.setattr("kscout.names.table._used", {"unrolled"})
+    train(store, tmp_path / "alone")
+    config = resolve_policy("knee-base", tmp_path / "alone" / "config.toml", [], {}, 16)
+    shorter = replace(config, training=replace(config.training, n_epochs=1))
+    outs = [tmp_path / "a", tmp_path / "b"]
+    where = (store, tmp_path / "net.safetensors", outs)
+    runs = train_policies([shorter, shorter], *where, device="cpu", n_at_once=2)
+    assert [run.is_finished for run in runs] == [True, True]
 
 
 def test_its_settings_are_its_own() -> None:

@@ -69,12 +69,12 @@ def train_joint(
     --reconstructor runs/unet
     """
     from kscout.data.store import Store
-    from kscout.training.joint.train import train_joints
+    from kscout.training.joint.train import train_joint as train
 
     if model is not None and reconstructor is not None:
         raise ConfigError(
             f"--reconstructor {reconstructor} is trained on, and --model {model} would be trained "
-            "from nothing; leave one of them out"
+            "from random weights; leave one of them out"
         )
     flags |= {"reconstructor.name": model, "reconstructor.n_channels": channels}
     flags |= {"policy.name": policy, "training.method": method}
@@ -87,9 +87,10 @@ def train_joint(
     ]
     outs = [out] if seeds == 1 else [out / f"seed-{x.training.seed}" for x in configs]
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
-        runs = train_joints(
-            *(configs, store, outs), start=reconstructor, device=device, on_step=on_step
-        )
+        runs = [
+            train(each, store, folder, start=reconstructor, device=device, on_step=on_step)
+            for each, folder in zip(configs, outs, strict=True)
+        ]
     print_runs(runs, as_json=as_json)
 
 

@@ -163,7 +163,7 @@ def _check_counts(n_slices: int, n_slices_per_step: int | None, n_candidates: in
             raise ConfigError(f"{name} = {count} tries nothing; give 1 or more, or leave it out")
 
 
-def carried_on(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:
+def filled_gains(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:
     """Replace NaN, the gains of columns that the order has measured and a policy may not have.
 
     Such a column keeps its previous gain, but gets at least the best gain of the columns left,

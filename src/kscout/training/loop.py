@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -136,7 +136,7 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
         """Return the module with the weights to validate and to write."""
         return self.trainee.module
 
-    def begins_able(self) -> bool:
+    def is_validated_first(self) -> bool:
         """Return whether the module is validated before its first epoch, as it is no random one."""
         return self.trainee.start is not None
 
@@ -179,7 +179,7 @@ def train_epochs(
     try:
         if not trainee.is_over:
             course.restore(trainee.carried)
-            if not trainee.n_done and not trainee.part and course.begins_able():
+            if not trainee.n_done and not trainee.part and course.is_validated_first():
                 scores = validate(course)
                 trainee.note(**{f"{key}_at_start": value for key, value in scores.items()})
         on_epoch = _shown(on_step, partial(picture, course))
@@ -318,28 +318,21 @@ def _check_kept(config: Config, out: Path) -> None:
         )
 
 
-def fixed_convolution(
-    runs: Sequence[Run], wanted: str, device: torch.device, *, trains: bool
-) -> str:
-    """Return the convolution backend of runs: the recorded one, else the chosen one, then recorded.
+def fixed_convolution(run: Run | None, wanted: str, device: torch.device, *, trains: bool) -> str:
+    """Return the recorded convolution backend of a run, or choose and record one.
 
     Args:
-        runs: those of the main process; no others have any.
+        run: the run; None in other processes than the main one.
         wanted: a backend's name, or `auto`.
-        device: what it will run on.
+        device: device of the training.
         trains: whether a reconstructor is trained.
     """
     name = ""
     if is_main():
-        noted = [
-            run.provenance.notes["convolution"]
-            for run in runs
-            if "convolution" in run.provenance.notes
-        ]
-        name = noted[0] if noted else choose_convolution(wanted, device, trains=trains)
-        for run in runs:
-            if "convolution" not in run.provenance.notes:
-                run.note(convolution=name)
+        recorded = {} if run is None else run.provenance.notes
+        name = recorded.get("convolution") or choose_convolution(wanted, device, trains=trains)
+        if run is not None and "convolution" not in recorded:
+            run.note(convolution=name)
     return from_main(name)
 
 

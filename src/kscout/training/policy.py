@@ -107,8 +107,7 @@ def _train(
     frozen = reconstructor.frozen(
         precision=training.precision, n_rows=n_rows, n_cols=n_cols, device=device
     )
-    runs = [] if trainee.run is None else [trainee.run]
-    backend = fixed_convolution(runs, training.convolution, device, trains=False)
+    backend = fixed_convolution(trainee.run, training.convolution, device, trains=False)
     learned = {"train": slices, "val": held_out}[training.learns_from]
     acquisition = trainee.config.acquisition
     use = (acquisition.start, acquisition.horizon, frozen.protocol_for(training.protocol))

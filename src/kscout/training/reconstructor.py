@@ -113,8 +113,7 @@ def _train(
 ) -> None:
     """Train to the last epoch; only the main process has a run to write to."""
     training = config.training
-    runs = [] if run is None else [run]
-    backend = fixed_convolution(runs, training.convolution, slices.device, trains=True)
+    backend = fixed_convolution(run, training.convolution, slices.device, trains=True)
     to_layout(model, backend)
     trainee = Trainee.resume(model, config, run, partial(_save, run))
     sizes = training.sizes or (slices.n_cols,)

@@ -1,7 +1,7 @@
 """Several trainings of policies: one after the other, or on a GPU each in a process of its own."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,6 +13,7 @@ from kscout.config import PolicyConfig
 from kscout.data.store import Store
 from kscout.device import at_most_a_quarter, free_memory, resolve_device
 from kscout.errors import RunError
+from kscout.names import use, used
 from kscout.runs import Progress, RunRecord, read_run
 from kscout.training.algorithms.recording import KEPT_BYTES
 from kscout.training.loop import OnStep
@@ -57,7 +58,11 @@ def train_policies(
         ]
     with environment_of_children(SAFE_PATH):
         pool = ProcessPoolExecutor(
-            n_at_once, get_context("spawn"), initializer=end_with_parent, max_tasks_per_child=1
+            n_at_once,
+            get_context("spawn"),
+            initializer=_begin,
+            initargs=(used() - {"__main__"},),
+            max_tasks_per_child=1,
         )
         try:
             tasks = [
@@ -79,6 +84,13 @@ def _n_at_once(device: str, n_runs: int) -> int:
         return 1
     n_bytes = sum(at_most_a_quarter(x[place.type], place) for x in (MEMORY_LIMIT, KEPT_BYTES))
     return max(1, min(n_runs, free_memory(place) // n_bytes))
+
+
+def _begin(modules: Iterable[str]) -> None:
+    """Prepare a worker process; components may come from modules that the command uses."""
+    end_with_parent()
+    for module in modules:
+        use(module)
 
 
 def _train(

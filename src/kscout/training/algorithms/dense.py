@@ -54,7 +54,7 @@ from kscout.training.augmentation import (
     coarser_slices,
     varied,
 )
-from kscout.training.fixed_order import FixedOrderResult, carried_on, fit_fixed_order
+from kscout.training.fixed_order import FixedOrderResult, filled_gains, fit_fixed_order
 from kscout.training.replay import Memory, Rows
 from kscout.training.starting import StartsFromGains, StartsFromManyGains, is_resized
 
@@ -127,8 +127,8 @@ class Dense(WarmedEstimator):
             **({"buffers": buffers} if buffers else {}),
         }
 
-    def begins_able(self) -> bool:
-        return isinstance(self.trainee.module, StartsFromGains) or super().begins_able()
+    def is_validated_first(self) -> bool:
+        return isinstance(self.trainee.module, StartsFromGains) or super().is_validated_first()
 
     def evaluated(self) -> Policy:
         return cast(Policy, self.average.module)
@@ -181,7 +181,7 @@ class Dense(WarmedEstimator):
         rows = rows_of(seen, columns=columns, is_valid=is_valid, gains=gains)
         return rows, branches.follow(choice)
 
-    def after_step(self, drawn: EpochDraws, epoch: int, step: int) -> None:
+    def after_step(self, drawn: EpochDraws, step: int) -> None:
         """Move the average, and take steps on states from the replay buffer."""
         self.average.update_parameters(self.trainee.module)
         if not self.training.n_repeats:
@@ -193,7 +193,7 @@ class Dense(WarmedEstimator):
             states = buffer.draw(uniforms)
             index = states["index"].to(self.slices.index_device, torch.int64)
             slices = self.resized(self.slices.batch(index), step)
-            self.passed("repeat", self._again, Batch(slices, states))
+            self.run_update("repeat", self._again, Batch(slices, states))
             self.limit_gradients()
             self.trainee.optimizer.step()
             self.average.update_parameters(self.trainee.module)
@@ -529,7 +529,7 @@ class BaselineGains:
         measured = torch.arange(span.n_rows, device=self.device)
         share = self.slices.n_cols / span.n_cols
         row = row_of(measured + span.n_first, self.config.spanned[0], len(units), share=share)
-        return carried_on(self._gains(span) / units[row, None])
+        return filled_gains(self._gains(span) / units[row, None])
 
 
 def _dense(config: PolicyConfig) -> DenseTraining:

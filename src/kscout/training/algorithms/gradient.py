@@ -121,12 +121,11 @@ class GradientEstimator(Estimator, ABC):
     def limit_gradients(self) -> None:
         """Change the gradients of a batch before the optimizer step: not at all."""
 
-    def after_step(self, drawn: EpochDraws, epoch: int, step: int) -> None:
+    def after_step(self, drawn: EpochDraws, step: int) -> None:
         """Continue after the optimizer step of a batch: nothing if weights are all that changes.
 
         Args:
             drawn: random numbers of the epoch.
-            epoch: counted from 1.
             step: number of the batch in its epoch.
         """
 
@@ -168,7 +167,7 @@ class GradientEstimator(Estimator, ABC):
         self.trainee.optimizer.step()
         self.add(score=score * len(self.batch_order(self.drawn, step)))
         self.means = {metric_word(self.config.training.metric): score}
-        self.after_step(self.drawn, epoch, step)
+        self.after_step(self.drawn, step)
 
     @final
     def end_epoch(self, epoch: int) -> EpochResult:
@@ -213,7 +212,7 @@ class GradientEstimator(Estimator, ABC):
         slices = self.resized(self.slices.batch(self.batch_order(drawn, step)), step)
         draws = {name: x[self._part(step)] for name, x in drawn.per_slice.items()}
         draws |= {name: x[step] for name, x in drawn.per_batch.items()}
-        score = self.passed("batch", self._updated, Batch(slices, draws))
+        score = self.run_update("batch", self._updated, Batch(slices, draws))
         self.limit_gradients()
         return score
 
@@ -228,7 +227,7 @@ class GradientEstimator(Estimator, ABC):
         return Pool(self.device)
 
     @final
-    def passed(
+    def run_update(
         self, what: str, update: Callable[[Batch], Float[Tensor, ""]], batch: Batch
     ) -> Float[Tensor, ""]:
         """Leave the gradients of an update in the policy, on CUDA by a graph where possible.

@@ -36,7 +36,7 @@ from kscout.policies.posterior import Network, PosteriorPolicy, moved_noises, no
 from kscout.training.algorithms import PolicyTrainee
 from kscout.training.algorithms.gradient import Batch, Draws, GeneratorFor, Tensors, WarmedEstimator
 from kscout.training.augmentation import N_VARIED, is_flipped, varied
-from kscout.training.fixed_order import carried_on, fit_fixed_order
+from kscout.training.fixed_order import filled_gains, fit_fixed_order
 
 _N_DRAWN = 2
 """Samples of each slice."""
@@ -118,7 +118,7 @@ class Posterior(WarmedEstimator):
             metric=training.metric,
             device=self.device,
         )
-        gains = carried_on(order.gains.to(self.device))
+        gains = filled_gains(order.gains.to(self.device))
         apart = gains - gains.mean(dim=-1, keepdim=True)
         self.gains = apart / gains.std(dim=-1, keepdim=True).clamp(min=1e-12)
         self.followed = self._paths() if training.follows else None

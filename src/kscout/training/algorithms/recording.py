@@ -94,7 +94,7 @@ class Recording:
         self.n_kept = view.keep(n_states, at_most_a_quarter(kept_bytes[device.type], device))
         is_small = len(simulator.batch) <= N_GRAPHED_ON_CPU
         # A CPU holds a small step's graph more cheaply than it computes features again.
-        self.goes_back_at_once = (
+        self.is_immediate = (
             is_by_step and is_small and device.type == "cpu" and self.n_kept < max(1, n_states)
         )
         self.visited: list[Rows] = []
@@ -109,7 +109,7 @@ class Recording:
     ) -> Int[Tensor, "state draw *member"]:
         """Draw columns from the policy's scores, or groups of different columns."""
         seen = observe(self.view, self.simulator, state)
-        with torch.set_grad_enabled(self.goes_back_at_once):
+        with torch.set_grad_enabled(self.is_immediate):
             self.logits = self.view(seen)
         drawn = self._draw(state, uniforms, replay)
         self.visited.append(rows_of(seen, **drawn._asdict()))
@@ -118,14 +118,14 @@ class Recording:
     def reward(self, gains: Float[Tensor, "slice q"]) -> None:
         """Add the rewards of the columns that were chosen last."""
         self.rewards.append(gains)
-        if self.goes_back_at_once:
+        if self.is_immediate:
             _backward(self.logits, self.visited[-1], self.weigh(gains))
 
     def finish(self, state: State) -> Estimate:
         """Add the gradients of the loss to the policy's own."""
         rewards = torch.stack(self.rewards)
         weights = self.weigh(rewards)
-        if not self.goes_back_at_once:
+        if not self.is_immediate:
             self._add_gradients(weights)
         columns, log_probs = (
             torch.stack(

@@ -64,7 +64,7 @@ class DenseGains(Sampler):
         n_steps = training.n_sampler_updates
         rate = warmed_rate(training.sampler_rate, number, n_steps, training.n_warm)
         take_step(self.material.optimizer, rate)
-        estimator.after_step(drawn, epoch + 1, step)
+        estimator.after_step(drawn, step)
         # Repeats leave gradients behind, which a step of the reconstruction must not take.
         self.material.optimizer.zero_grad()
         return score

@@ -1,7 +1,6 @@
 """`train_joint`: a reconstruction and its sampler, into one run folder that both loaders read."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -79,22 +78,6 @@ def train_joint(
     return read_run(out)
 
 
-def train_joints(
-    configs: Sequence[JointConfig],
-    store: Store,
-    outs: Sequence[str | Path],
-    *,
-    start: str | Path | None = None,
-    device: str = "auto",
-    on_step: OnStep = lambda _: None,
-) -> list[RunRecord]:
-    """Train several pairs, one after the other."""
-    return [
-        train_joint(config, store, out, start=start, device=device, on_step=on_step)
-        for config, out in zip(configs, outs, strict=True)
-    ]
-
-
 def _train(
     run: Run,
     pair: Pair,
@@ -105,7 +88,7 @@ def _train(
     on_step: OnStep,
 ) -> None:
     training, device = config.training, slices.device
-    backend = fixed_convolution([run], training.convolution, device, trains=True)
+    backend = fixed_convolution(run, training.convolution, device, trains=True)
     to_layout(pair.reconstructor, backend)
     trainee = Trainee.resume(pair, config, run, partial(_save, config, run.provenance.inputs))
 
