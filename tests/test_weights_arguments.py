@@ -22,6 +22,7 @@ SECTION = {"component": "fixed", "arguments": {"n_cols": 10**12, "order": []}, "
     ("component", "arguments", "words"),
     [
         ("ensemble", {"order": [1], "order_cols": 10**12}, "arguments.order_cols is 10000"),
+        ("ensemble", {"members": 7}, "members are 7; give two policies or more"),
         ("fixed", {"n_cols": 10**12, "order": []}, "arguments.n_cols is 10000"),
         ("center-out", {"n_cols": -(10**300)}, "arguments.n_cols is -10000"),
         ("conv", {"n_cols": 16, "n_hidden": 10**12}, "arguments.n_hidden is 10000"),

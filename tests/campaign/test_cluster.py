@@ -136,6 +136,20 @@ def test_without_dask_one_sentence_says_what_to_do(
     assert run_campaign(plan, serially()).n_done == len(plan.nodes)
 
 
+def test_workers_that_cannot_start_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        error = RuntimeError("Nanny failed to start.")
+        error.__context__ = RuntimeError("can't start new thread")
+        raise error
+
+    monkeypatch.setattr("distributed.SpecCluster", fail)
+    workers = open_pool(WorkerOptions(n_workers=1), n_tasks=1, logs=tmp_path)
+    with pytest.raises(RunError, match=r"not start \(can't start new thread\); lower"), workers:
+        pass
+
+
 def test_each_worker_sees_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     with open_pool(WorkerOptions(device="cuda"), n_tasks=9, logs=tmp_path) as pool:

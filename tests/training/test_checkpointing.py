@@ -83,6 +83,11 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(RunError, match=r"c\.pt is damaged .*delete it to train from the start"):
         load_checkpoint(path)
+    cut = torch.zeros(2**12)
+    torch.save({"model": {"cut": cut}}, path)
+    os.truncate(path, 9000)
+    with pytest.raises(RunError, match=r"c\.pt is damaged \((?!\[Errno)"):
+        load_checkpoint(path)
     with torch.no_grad():
         next(model.parameters()).view(-1)[-1] = math.nan
     save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))

@@ -196,9 +196,16 @@ def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, i
             # Any free port, because two campaigns may run on one machine.
             "options": {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"},
         }
-        cluster = stack.enter_context(
-            SpecCluster(workers, scheduler, silence_logs="ERROR", name="kscout")
-        )
+        try:
+            cluster = SpecCluster(workers, scheduler, silence_logs="CRITICAL", name="kscout")
+        except RuntimeError as error:  # of its threads and processes
+            first: BaseException = error
+            while before := first.__cause__ or first.__context__:
+                first = before
+            raise RunError(
+                f"the workers did not start ({first}); lower --workers, or end other programs"
+            ) from error
+        stack.enter_context(cluster)
         client = stack.enter_context(Client(cluster, set_as_default=False))
         yield client, n_workers
 
@@ -229,4 +236,4 @@ def _import_dask() -> None:
     # Its log messages would hide those of the runs.
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] == "distributed":
-            logging.getLogger(name).setLevel(logging.ERROR)
+            logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -31,7 +31,7 @@ def read_policy(path: Path) -> Policy:
         raise WeightsError(_missing(given, path))
     weights = read_weights(path) if is_described(path) else _from_pickle(path)
     members = weights.arguments.get("members", ()) if weights.component == "ensemble" else ()
-    if any(isinstance(one, str) for one in members):
+    if isinstance(members, list) and any(isinstance(one, str) for one in members):
         raise WeightsError(
             f"{path} names other files as its members, but a file must contain them; fit the "
             "ensemble again with --method ensemble"

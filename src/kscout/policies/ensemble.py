@@ -72,7 +72,7 @@ class EnsemblePolicy(Policy):
         order_cols: int = 0,
     ) -> None:
         super().__init__()
-        if isinstance(members, str) or not 2 <= len(members) <= _MOST_MEMBERS:
+        if not isinstance(members, list | tuple) or not 2 <= len(members) <= _MOST_MEMBERS:
             raise ConfigError(
                 f"members are {members!r:.200}; give two policies or more, as in --set "
                 '\'policy.members=["runs/posterior", "knee-base-column"]\''

@@ -78,7 +78,8 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
     try:
         content = load_tensors(path)
     except Exception as error:  # a damaged pickle may raise anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        text = (isinstance(error, OSError) and error.strerror) or str(error)
+        reason = text.splitlines()[0] if text else type(error).__name__
         raise RunError(
             f"{path} is damaged ({reason}); delete it to train from the start"
         ) from error
