@@ -238,3 +238,11 @@ def test_documents_import_public_names_only(path: Path) -> None:
         exported = importlib.import_module(module).__all__
         for name in names.split(","):
             assert name.strip() in exported, f"{module} does not export {name.strip()}"
+
+
+def test_files_that_the_readme_makes_are_ignored_by_git() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    outputs = re.findall(r"(?:-o|--out) (\S+)", text)
+    assert "report.html" in outputs
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
+    assert {Path(output).parts[0] for output in outputs} <= ignored

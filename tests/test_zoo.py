@@ -283,7 +283,7 @@ def test_the_command_lists_names_and_shows_cards(capsys: pytest.CaptureFixture[s
     }
     assert facts["knee-sizes-column"]["images"] == "64x64 to 320x320"
     assert facts["knee-sizes-column"]["columns"] == "40 + 40 of 320"
-    assert facts["heads8-varnet"]["images"] == "128x128, 8 coils"
+    assert facts["heads8-varnet"]["images"] == "128x128, trained on 8 coils"
     assert facts["heads8-varnet"]["columns"] == "any"
     assert facts["knee-cotrained-16-unet"]["content"] == "the paper's U-Net, co-trained"
     head, *lines = told().splitlines()

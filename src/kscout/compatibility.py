@@ -316,7 +316,7 @@ def entry_facts(name: str) -> dict[str, str]:
     return {
         "kind": kind,
         "images": " to ".join(dict.fromkeys((sides[0], sides[-1])))
-        + (f", {n_coils} coils" if n_coils > 1 else ""),
+        + (f", trained on {n_coils} coils" if n_coils > 1 else ""),
         "columns": columns,
         "protocol": str(found.extra["protocol"]),
         "content": names[current(_KINDS[kind], found.component)].summary

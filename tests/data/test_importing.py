@@ -1,6 +1,7 @@
 """Importing puts every volume where it belongs, and says what is wrong."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -121,12 +122,17 @@ def test_splits_without_a_volume_are_a_warning(
     source.mkdir()
     np.save(source / "a.npy", IMAGES)
     store = import_folder(source, tmp_path / "one", SETTINGS)
+    assert volumes(store) == {"test": ["a.npy"]}
     (told,) = store.manifest.warnings
-    assert told.startswith("no volume is in val or test: ") and "at least 3 volumes" in told
+    assert told.startswith("the only volume is in test") and "at least 3 volumes" in told
     assert told in caplog.text
+    held_in = import_folder(source, tmp_path / "all", replace(SETTINGS, held_out=0))
+    (told,) = held_in.manifest.warnings
+    assert told.startswith("no volume is in val or test: ") and "--split train" in told
     np.save(source / "b.npy", IMAGES)
     (told,) = import_folder(source, tmp_path / "two", SETTINGS).manifest.warnings
     assert told.startswith("no volume is in val: ")
+    assert "existing split" not in told
     np.save(source / "c.npy", IMAGES)
     assert not import_folder(source, tmp_path / "three", SETTINGS).manifest.warnings
 

@@ -105,6 +105,10 @@ def test_a_size_is_advised_that_fits_every_volume(tmp_path: Path) -> None:
             DataError, match=r"smaller than --size 12.*; .* --size 12x8, .*--pad 12,"
         ):
             import_folder(source, tmp_path / "store", ImportSettings(size=size))
+    for number in range(30, 60):
+        write_volume(source / "singlecoil_train" / f"file{number}.h5")
+    with pytest.raises(DataError, match=r" --size 12x8, or pad them"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=12))
     import_folder(source, tmp_path / "small", ImportSettings(size=8))
     import_folder(source, tmp_path / "padded", ImportSettings(pad=12))
 
@@ -150,7 +154,7 @@ def test_absolute_values_are_taken_where_asked_for(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="take absolute values with --absolute"):
         import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings())
     store = import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings(absolute=True))
-    assert np.array_equal(store.split("train").magnitudes().numpy(), np.abs(images))
+    assert np.array_equal(store.split("test").magnitudes().numpy(), np.abs(images))
     assert store.manifest.recipe["settings"]["absolute"] is True
 
 

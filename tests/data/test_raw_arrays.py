@@ -12,7 +12,7 @@ import scipy.io
 import torch
 
 from coil_data import coil_kspace, imported, stored
-from kscout.data.importing import ImportSettings
+from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing import kspace as importing_kspace
 from kscout.data.importing.kspace_cutting import Cutting
 from kscout.data.importing.settings import parse_axes
@@ -148,7 +148,7 @@ def test_unusually_many_coils_are_warned_of(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["kspace"] = np.tile(KSPACE.transpose(0, 2, 3, 1), (1, 2, 1, 4))
     store = imported(tmp_path / "a.h5")
-    (told,) = (one for one in store.manifest.warnings if "PSNR" not in one)
+    (told,) = (one for one in store.manifest.warnings if "coils" in one)
     assert told.startswith("1 volume: 36 coils with 20 rows and 16 columns are unusual")
     assert "--axes, as in slice,row,col,coil" in told
 
@@ -172,6 +172,36 @@ def test_complex_images_keep_their_phase_and_are_told(tmp_path: Path) -> None:
     np.testing.assert_allclose(stored(store), KSPACE, atol=1e-5)
     assert describe(store)["columns"] == "computed"
     assert any("made of complex images" in warning for warning in store.manifest.warnings)
+
+
+def test_arrays_in_the_other_domain_cause_a_warning(tmp_path: Path) -> None:
+    kspace, images = KSPACE, ifft2c(torch.from_numpy(KSPACE)).numpy()
+    warnings = {}
+    for name, array in {"kspace": kspace, "image": images}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        for origin in ("center", "image"):
+            store = imported(tmp_path / f"{name}.npy", f"{name}-{origin}", axes=AXES, origin=origin)
+            found = [one for one in store.manifest.warnings if "seems to contain" in one]
+            warnings[name, origin] = found
+    assert not warnings["kspace", "center"] and not warnings["image", "image"]
+    (sentence,) = warnings["image", "center"]
+    assert sentence.endswith("complex images; import those with --origin image")
+    (sentence,) = warnings["kspace", "image"]
+    assert sentence.endswith("contain k-space; import k-space without --origin image")
+
+
+@pytest.mark.parametrize("name", ["ksp", "scan/ksp"])
+def test_the_first_error_of_an_unknown_file_names_the_way_to_its_kspace(
+    name: str, tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file[name] = KSPACE
+    advice = f"has: {name}.*k-space with its axes, as in --key {name} --axes slice,coil,row,col"
+    with pytest.raises(DataError, match=advice):
+        import_folder(tmp_path / "a.h5", tmp_path / "store", ImportSettings())
+    with pytest.raises(DataError, match=r"if they are k-space, name its axes, as in --axes"):
+        import_folder(tmp_path / "a.h5", tmp_path / "store", ImportSettings(key=name))
+    assert np.array_equal(stored(imported(tmp_path / "a.h5", axes=AXES)), KSPACE)
 
 
 def test_a_folder_is_split_and_goes_on(tmp_path: Path) -> None:

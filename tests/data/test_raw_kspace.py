@@ -91,6 +91,10 @@ def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Pa
     np.save(tmp_path / "a.npy", lacking)
     with pytest.raises(DataError, match=r"undersampled: 17 of 20 columns .* --prospective"):
         imported(tmp_path / "a.npy", axes=AXES)
+    np.save(tmp_path / "odd.npy", KSPACE * (np.arange(20) % 2).astype(np.float32))
+    words = "10 of 19 columns were measured, from column 1 to 19, and"
+    with pytest.raises(DataError, match=words):
+        imported(tmp_path / "odd.npy", axes=AXES)
     store = imported(tmp_path / "a.npy", axes=AXES, prospective=True)
     assert describe(store)["is_prospective"]
     assert any("no ground truth for training" in warning for warning in store.manifest.warnings)

@@ -1,6 +1,7 @@
 """Resampled images show the same anatomy at the same place, as sharp as the new grid allows."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,17 @@ def test_an_import_resamples_then_cuts_and_tells_both(tmp_path: Path) -> None:
     assert "resampled to 63x56 at 2.13x2.13 mm\n" in whole
     plain = kscout("data", *options, "--out", tmp_path / "plain")
     assert "3 volumes of 150x91 at 0.9x1.3 mm, cropped to 64x64 by 86 rows and 27 columns" in plain
+
+
+def test_one_spacing_is_advised_for_all_volumes(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for name, side in {"a": 64, "b": 96, "c": 80}.items():
+        write_nifti(tmp_path / "source" / f"{name}.nii", blob((side, 64), (1, 1)), (1, 1))
+    options = ("import", tmp_path / "source", "--resample", 1, "--size", 32)
+    said = kscout("data", *options, "--out", tmp_path / "store")
+    assert re.findall("--resample .*", said) == ["--resample 3 would keep all of every volume"]
+    whole = kscout("data", *options[:3], 3, *options[4:], "--out", tmp_path / "whole")
+    assert "cropped" not in whole
 
 
 def test_resampling_needs_a_spacing_and_sensible_numbers(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Sets of slices reproduce the reference loader's inputs, and keep what keys random draws."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -97,3 +98,15 @@ def test_a_volume_that_shows_nothing_is_refused() -> None:
 def test_a_batch_is_never_larger_than_the_set() -> None:
     slices = SliceSet.from_images(torch.ones(3, 4, 5), ["a"] * 3, name="ones", split="test")
     assert [len(batch) for batch in slices.batches(2**70)] == [3]
+
+
+def test_arrays_of_the_wrong_kind_are_one_sentence() -> None:
+    images, kspace = np.ones((2, 9, 11), np.complex64), np.ones((2, 3, 9, 11), np.complex64)
+    for wrong in (images, kspace.real, images.real[0]):
+        with pytest.raises(
+            DataError, match=r"images are .* give real magnitudes \[slice, row, col\]"
+        ):
+            SliceSet.from_images(wrong, ["a"] * len(wrong))
+    for wrong in (images, kspace.real):
+        with pytest.raises(DataError, match=r"k-space is .* or images to SliceSet\.from_images"):
+            SliceSet.from_kspace(wrong, ["a"] * len(wrong))

@@ -325,3 +325,13 @@ def test_a_damaged_manifest_is_told_by_its_place(
     file.write_text(json.dumps(table))
     with pytest.raises(DataError, match=words):
         Store.open(file.parent)
+
+
+def test_the_size_to_import_again_with_fits_every_split(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    writer.append("train", "a", volume(0))
+    writer.append("train", "b", volume(1, rows=12))
+    writer.append("test", "c", volume(2, rows=10, cols=8))
+    store = writer.finish()
+    with pytest.raises(DataError, match="import again with --size 9x8, which all images have"):
+        store.split("train")

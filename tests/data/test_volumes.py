@@ -160,7 +160,7 @@ def test_an_archive_called_npy_is_an_archive(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=STACK[:, :, :9])
     (tmp_path / "a.npz").rename(tmp_path / "a.npy")
     store = import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings())
-    assert store.manifest.splits == {"train": 3}
+    assert store.manifest.splits == {"test": 3}
 
 
 def test_volumes_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
@@ -185,5 +185,5 @@ def test_a_folder_of_stacks_is_split_by_volume(tmp_path: Path) -> None:
 def test_a_single_file_is_a_source(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", STACK[:, :, :9])
     store = import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings())
-    assert store.manifest.splits == {"train": 3}
+    assert store.manifest.splits == {"test": 3}
     assert store.manifest.volumes[0].source == "a.npy"

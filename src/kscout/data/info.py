@@ -77,11 +77,15 @@ def _describe_geometry(store: Store) -> list[dict[str, Any]]:
         (record.geometry and replace(record.geometry, slice_mm=None), record.size)
         for record in records
     )
-    return [
-        _describe_change(count, geometry, size)
-        for (geometry, size), count in counts.most_common()
-        if geometry is not None
-    ]
+    found = [(one, size, n) for (one, size), n in counts.most_common() if one is not None]
+    described = [_describe_change(count, geometry, size) for geometry, size, count in found]
+    steps = [_full_mm(geometry, size) for geometry, size, _ in found]
+    if any(steps):
+        # One spacing for all volumes, since they are imported by one command.
+        advice = f"; --resample {math.ceil(100 * max(steps)) / 100:g} would keep all"
+        first = next(entry for entry, step in zip(described, steps, strict=True) if step)
+        first["description"] += advice + " of every volume" * (len(found) > 1)
+    return described
 
 
 def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> dict[str, Any]:
@@ -97,7 +101,9 @@ def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> d
         text += ", resampled to {}x{}".format(*resampled) + _at(after)
     if any(cropped):
         text += ", cropped to {}x{} by {} rows and {} columns".format(*size, *cropped)
-        text += _lost(resampled, size, after) if after else ""
+        if after is not None:
+            lost_mm = (n * step for n, step in zip(cropped, after, strict=True))
+            text += " ({:.4g} and {:.4g} mm)".format(*lost_mm)
     elif size != resampled:
         text += ", padded to {}x{}".format(*size)
     return _described(count, geometry, size, cropped, text)
@@ -130,13 +136,15 @@ def _k_space_cropping(geometry: Geometry, size: tuple[int, int]) -> str:
     return text
 
 
-def _lost(size: tuple[int, int], kept: tuple[int, int], spacing_mm: Spacing) -> str:
-    """Describe the cropped length in mm, and the spacing at which nothing would be cropped."""
-    axes = list(zip(size, kept, spacing_mm, strict=True))
-    lost = (max(0, have - keep) * step for have, keep, step in axes)
-    full_mm = max(have * step / keep for have, keep, step in axes)
-    advice = f"; --resample {math.ceil(100 * full_mm) / 100:g} would keep all"
-    return " ({:.4g} and {:.4g} mm)".format(*lost) + advice
+def _full_mm(geometry: Geometry, size: tuple[int, int]) -> float:
+    """Return the spacing at which cropped images would be complete; 0 if they are."""
+    before, after = geometry.spacing_mm, geometry.stored_mm
+    if geometry.kept is not None or not before or not after:
+        return 0.0
+    resampled = resampled_size(geometry.size, before, after)
+    axes = list(zip(resampled, size, after, strict=True))
+    is_cropped = any(have > keep for have, keep, _ in axes)
+    return max(have * step / keep for have, keep, step in axes) if is_cropped else 0.0
 
 
 def _at(spacing_mm: Spacing | None) -> str:

@@ -116,7 +116,7 @@ class SliceSet:
     @classmethod
     def from_images(
         cls,
-        images: Float[Tensor, "slice row col"] | Float[np.ndarray, "slice row col"],
+        images: Tensor | np.ndarray,
         volumes: Sequence[str],
         *,
         slices: Sequence[int] | None = None,
@@ -126,29 +126,41 @@ class SliceSet:
         """Build a set from images, with `data_range` taken over the given slices of each volume.
 
         Args:
-            images: raw images, such as a scanner's magnitude reconstruction.
+            images: raw images [slice, row, col], such as a scanner's magnitude reconstruction.
             volumes: the volume of each slice.
             slices: number of each slice in its volume; by default counted from 0.
             name: name of the dataset in tables.
             split: train, val or test.
         """
-        return cls._of(IMAGES, _tensor(images), volumes, slices, name, split)
+        stored = _tensor(images)
+        if stored.is_complex() or stored.ndim != 3:
+            raise DataError(
+                f"images are {stored.dtype} of shape {[*stored.shape]}; give real magnitudes "
+                "[slice, row, col], or k-space of coils to SliceSet.from_kspace"
+            )
+        return cls._of(IMAGES, stored, volumes, slices, name, split)
 
     @classmethod
     def from_kspace(
         cls,
-        kspace: Complex[Tensor, "slice coil row col"] | Complex[np.ndarray, "slice coil row col"],
+        kspace: Tensor | np.ndarray,
         volumes: Sequence[str],
         *,
         slices: Sequence[int] | None = None,
         name: str = "",
         split: str = "",
     ) -> "SliceSet":
-        """Build a set from fully sampled k-space of coils (see `fft2c`), like `from_images`.
+        """Build a set from fully sampled k-space of coils, [slice, coil, row, col] (see `fft2c`).
 
-        Targets are roots of the sums of squares.
+        Targets are roots of the sums of squares. Arguments are those of `from_images`.
         """
-        return cls._of(KSPACE, _tensor(kspace).to(torch.complex64), volumes, slices, name, split)
+        stored = _tensor(kspace)
+        if not stored.is_complex() or stored.ndim != 4:
+            raise DataError(
+                f"k-space is {stored.dtype} of shape {[*stored.shape]}; give complex values "
+                "[slice, coil, row, col], or images to SliceSet.from_images"
+            )
+        return cls._of(KSPACE, stored.to(torch.complex64), volumes, slices, name, split)
 
     @classmethod
     def _of(

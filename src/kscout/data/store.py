@@ -4,6 +4,7 @@ A store is a folder of `manifest.json` and one `.npy` array per split and matrix
 is written last and the folder is renamed atomically, so a folder with a manifest is complete.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -171,7 +172,9 @@ class Store:
             raise DataError(f"{self.path} has no split {split!r}; it has: {splits}{advice}")
         matches = [array for array in of_split if size in (None, array.size, array.size[1])]
         if len(matches) != 1:
-            raise DataError(f"split {split!r} of {self.path} {_why_no_size(of_split)}")
+            raise DataError(
+                f"split {split!r} of {self.path} {_why_no_size(of_split, self.manifest.arrays)}"
+            )
         return matches[0]
 
     def verify(self) -> None:
@@ -189,15 +192,15 @@ def unfinished_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.unfinished")
 
 
-def _why_no_size(arrays: list[ArrayRecord]) -> str:
-    """Describe the matrix sizes of a split and a remedy: trainings have no --size."""
+def _why_no_size(arrays: Sequence[ArrayRecord], of_all: Sequence[ArrayRecord]) -> str:
+    """Describe the matrix sizes of a split and a remedy for all: trainings have no --size."""
     sizes = ", ".join("{}x{}".format(*array.size) for array in arrays)
     if len(arrays) == 1:
         return f"has the size {sizes}; name that size, or none"
-    rows, cols = (min(sides) for sides in zip(*(array.size for array in arrays), strict=True))
+    rows, cols = (min(sides) for sides in zip(*(array.size for array in of_all), strict=True))
     return (
         f"has the sizes {sizes}, and one is needed; import again with --size {rows}x{cols}, which "
-        "all of them have, or, where `kscout evaluate` or `data show` asked, name one as in "
+        "all images have, or, where `kscout evaluate` or `data show` asked, name one as in "
         "--size {}x{}".format(*arrays[0].size)
     )
 

@@ -39,6 +39,11 @@ LARGEST_DEFLATION = 1032
 _LOGGERS = [logging.getLogger(name) for name in ("pydicom", "nibabel")]
 """Loggers of libraries, with those below them, that report irrelevant details of files."""
 _PIECE, _LISTED = 2**20, 10
+COMPLEX_ADVICE = (
+    "if these are images, save their absolute values; if they are k-space, name its axes, as in "
+    "--axes slice,coil,row,col (complex images of coils: also --origin image)"
+)
+"""Advice for complex arrays that are imported as images."""
 
 
 class Scan(NamedTuple):

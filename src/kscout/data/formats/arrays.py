@@ -9,7 +9,7 @@ import numpy as np
 import scipy.io
 
 from kscout.data.formats import check_expansion, check_memory, listed
-from kscout.data.formats.hdf5 import check_chunks, find_dataset
+from kscout.data.formats.hdf5 import check_chunks, datasets, find_dataset
 from kscout.data.formats.numpy_array import only_member, read_header
 from kscout.data.formats.raw import RawScan, Reopened, check_axes, check_declared, named_scan
 from kscout.errors import DataError
@@ -66,7 +66,7 @@ def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
     data = find_dataset(file, path, name)
     if data is None or data.shape is None:
         raise DataError(
-            f"{path} has no {name} (it has: {listed(file)}); name its k-space with --key"
+            f"{path} has no {name} (it has: {listed(datasets(file))}); name its k-space with --key"
         )
     check_declared(path, data.shape, data.dtype)
     check_chunks(data, path)
@@ -75,8 +75,7 @@ def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
 
 def _read_hdf5(path: Path, key: str | None, axes: tuple[str, ...]) -> RawScan:
     with h5py.File(path, "r") as file:
-        keys = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
-        keys = [name for name in keys if isinstance(file[name], h5py.Dataset)]
+        keys = list(datasets(file))
     if key is None and len(keys) != 1:
         raise DataError(f"{path} holds {listed(keys)}; name its k-space with --key")
     # MATLAB varies the first axis fastest, and HDF5 the last.

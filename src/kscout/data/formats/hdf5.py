@@ -11,7 +11,15 @@ import h5py
 import numpy as np
 
 from kscout.data import formats
-from kscout.data.formats import LARGEST_DEFLATION, Scan, check_size, listed, ordered, printable
+from kscout.data.formats import (
+    COMPLEX_ADVICE,
+    LARGEST_DEFLATION,
+    Scan,
+    check_size,
+    listed,
+    ordered,
+    printable,
+)
 from kscout.data.formats.ismrmrd_header import Encoding, read_header
 from kscout.errors import DataError
 from kscout.files import reason_of
@@ -40,10 +48,10 @@ def read_hdf5(path: Path, key: str | None = None, axes: tuple[str, ...] | None =
         if data is None:
             raise DataError(_no_target(file, path, key))
         if data.shape is None or len(data.shape) != n_axes or data.dtype.kind not in "fiu":
+            named = "name another dataset with --key, or all of its axes with --axes"
             raise DataError(
                 f"{path} holds {name} as {data.dtype} of shape {data.shape} instead of real "
-                "images slice x row x column; name another dataset with --key, or all of its axes "
-                "with --axes"
+                f"images slice x row x column; {COMPLEX_ADVICE if is_complex(data) else named}"
             )
         check_size(path, data.shape, data.dtype)
         check_chunks(data, path)
@@ -104,6 +112,23 @@ def find_dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
     return place
 
 
+def datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
+    """Return the datasets of a file and its groups by path; links are not followed."""
+    found: dict[str, h5py.Dataset] = {}
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item
+
+    file.visititems(visit)
+    return found
+
+
+def is_complex(data: h5py.Dataset) -> bool:
+    """Return whether a dataset has complex values, or pairs `real` and `imag`."""
+    return data.dtype.kind == "c" or {"real", "imag"} <= set(data.dtype.names or ())
+
+
 def check_heap(data: h5py.Dataset, path: Path) -> None:
     """Raise an error for text with a damaged heap index: HDF5 would search it forever."""
     if (offset := data.id.get_offset()) is None:
@@ -158,11 +183,15 @@ def encoding_of(file: h5py.File, path: Path) -> Encoding | None:
 
 
 def _no_target(file: h5py.File, path: Path, key: str | None) -> str:
-    wanted, keys = key or " or ".join(TARGET_KEYS), sorted(file)
-    message = f"{path} has no {wanted} (it has: {listed(keys)}); "
+    wanted, found = key or " or ".join(TARGET_KEYS), datasets(file)
+    message = f"{path} has no {wanted} (it has: {listed(found)}); "
     # ISMRMRD stores raw data in the second.
-    if key or not {"kspace", "dataset"} & set(keys):
-        return message + "name the dataset of images with --key"
+    if key or not {"kspace", "dataset"} & set(file):
+        name = next((name for name, data in found.items() if is_complex(data)), "NAME")
+        return message + (
+            "name the dataset of images with --key, or that of k-space with its axes, as in "
+            f"--key {name} --axes slice,coil,row,col"
+        )
     return message + (
         "import the k-space of all files with --raw, or skip fastMRI's public test set, which "
         "has no targets, with --test-from-train"

@@ -9,7 +9,13 @@ import numpy as np
 
 from kscout.data.formats import listed
 from kscout.data.formats.arrays import hdf5_scan, read_named
-from kscout.data.formats.hdf5 import TARGET_KEYS, encoding_of, find_dataset, text_attribute
+from kscout.data.formats.hdf5 import (
+    TARGET_KEYS,
+    datasets,
+    encoding_of,
+    find_dataset,
+    text_attribute,
+)
 from kscout.data.formats.mrd import find_measurement, read_mrd
 from kscout.data.formats.raw import RawScan
 from kscout.errors import DataError
@@ -43,7 +49,7 @@ def read_hdf5_kspace(
             state = f"of shape {data.shape}" if data is not None else "missing"
             raise DataError(
                 f"{path} has no k-space of fastMRI ({key or _KSPACE} is {state}; the file contains "
-                f"{listed(file)}); name it with --key and --axes"
+                f"{listed(datasets(file))}); name it with --key and --axes"
             )
         known: dict[str, Any] = {"acquisition": text_attribute(file, "acquisition")}
         known["measured"] = _mask(file, path, data.shape[-1])

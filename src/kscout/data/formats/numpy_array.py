@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from kscout.data.formats import Scan, check_expansion, check_size, listed, ordered
+from kscout.data.formats import COMPLEX_ADVICE, Scan, check_expansion, check_size, listed, ordered
 from kscout.errors import DataError
 
 _HEADERS = {
@@ -64,8 +64,7 @@ def read_array(
     if dtype.kind == "c":
         raise DataError(
             f"{path} holds {dtype} of shape {shape}, and kscout imports magnitudes of images: "
-            "if these are images, save their absolute values; if they are k-space, name its axes, "
-            "as in --axes slice,coil,row,col (complex images of coils: also --origin image)"
+            f"{COMPLEX_ADVICE}"
         )
     if dtype.kind not in "fiub" or (n_axes and len(shape) not in n_axes):
         raise DataError(

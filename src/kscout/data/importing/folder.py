@@ -152,11 +152,13 @@ def _warnings(writer: StoreWriter, settings: ImportSettings) -> Iterator[str]:
             "that you compare, or use SSIM"
         )
     empty = [split for split in SPLITS if not writer.volumes(split)]
-    if empty and "train" not in empty:
+    if writer.volumes("test") and len(writer.records) == 1:
+        yield f"the only volume is in test, for evaluation; training needs more: {WAYS_TO_SPLIT}"
+    elif empty and "train" not in empty:
+        existing = ". To evaluate trained policies on the existing split: --split train"
         yield (
             f"no volume is in {' or '.join(empty)}: training needs train and val, and evaluation "
-            f"needs unseen volumes in test; {WAYS_TO_SPLIT}. To evaluate trained policies on the "
-            "existing split: --split train"
+            f"needs unseen volumes in test; {WAYS_TO_SPLIT}{existing * ('test' in empty)}"
         )
 
 

@@ -19,9 +19,6 @@ from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import DataError
 
-_LOOKED_AT = 20
-"""Number of volumes that are read for advice on a size."""
-
 
 def store_images(
     split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
@@ -126,9 +123,9 @@ def kept_slices(n_slices: int, path: Path, settings: ImportSettings) -> range:
 
 
 def fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> str:
-    """Recommend sizes that fit all volumes, based on the first of them."""
+    """Recommend sizes that fit all volumes."""
     sizes: list[Size] = []
-    for volume in volumes[:_LOOKED_AT]:
+    for volume in volumes:
         with suppress(DataError):
             scan = read_images(volume, settings)
             size = scan.images.shape[1:]

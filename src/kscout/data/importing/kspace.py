@@ -21,6 +21,7 @@ from kscout.data.importing.settings import ImportSettings
 from kscout.data.importing.volumes import VolumeFile, find_volumes, read_raw
 from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store_writer import StoreWriter
+from kscout.data.transforms import to_kspace
 from kscout.errors import DataError
 from kscout.names import Origin
 from kscout.physics.coils import check_compression, compress
@@ -45,6 +46,8 @@ _FEW_PIXELS_NOTE = (
 _OFF_CENTER = 0.7
 """Fraction of the energy in the outer quarter of the columns, from which on the center of k-space
 cannot be in the middle."""
+_SPREAD = 0.3
+"""Fraction of the energy outside the middle of an array from which on it may be an image."""
 
 
 def is_kspace(source: Path, settings: ImportSettings) -> bool:
@@ -84,7 +87,8 @@ def store_kspace(
     if settings.acquisition not in (None, scan.acquisition):
         return scan.acquisition
     numbers = kept_slices(scan.shape[0], path, settings)
-    filled = _filled_columns(scan, numbers, path, settings.origin)
+    filled, doubt = _filled_columns(scan, numbers, path, settings.origin)
+    scan = scan._replace(notes=(*scan.notes, *doubt))
     cutting = Cutting.plan(scan, path, settings)
     _check_sampling(filled, scan, cutting, path, settings)
     matrix = filled.copy()
@@ -203,15 +207,17 @@ def _filled(values: Slices, first: int, path: Path) -> Bool[np.ndarray, "slice c
     return filled
 
 
-def _filled_columns(scan: RawScan, numbers: Sequence[int], path: Path, origin: Origin) -> Filled:
-    """Return the nonzero columns of the first nonempty slice, from the middle on."""
+def _filled_columns(
+    scan: RawScan, numbers: Sequence[int], path: Path, origin: Origin
+) -> tuple[Filled, tuple[str, ...]]:
+    """Return the nonzero columns of the first nonempty slice, from the middle on, and a warning."""
     half = len(numbers) // 2
     for number in (*numbers[half:], *numbers[:half]):
         values = _read(scan, number, number + 1, path)
         (filled,) = _filled(values, number, path)
         if filled.any():
             _check_center(values, path, origin)
-            return filled
+            return filled, _domain_note(values, origin)
     raise DataError(f"{path} contains only zeros in the {len(numbers)} slices to import; repair it")
 
 
@@ -231,19 +237,41 @@ def _check_center(values: Slices, path: Path, origin: Origin) -> None:
     )
 
 
+def _domain_note(values: Slices, origin: Origin) -> tuple[str, ...]:
+    """Return a warning for values that are spread like an image, and whose transform is not."""
+    outer, of_transform = _outer_share(values), _outer_share(to_kspace(values))
+    if outer < max(_SPREAD, 4 * of_transform):
+        return ()
+    found, remedy = "k-space", "import k-space without --origin image"
+    if origin != "image":
+        found, remedy = "complex images", "import those with --origin image"
+    return (
+        "the energy is spread as in an image, and that of the Fourier transform concentrates in "
+        f"the middle as in k-space, so the file seems to contain {found}; {remedy}",
+    )
+
+
+def _outer_share(values: Slices) -> float:
+    """Return the fraction of the energy outside the middle quarter of rows and columns."""
+    energy = np.square(np.abs(values), dtype=np.float64).sum(axis=(0, 1))
+    rows, cols = (slice(n // 2 - n // 8, n // 2 + n // 8 + 1) for n in energy.shape)
+    return 1 - float(energy[rows, cols].sum() / energy.sum())
+
+
 def _check_sampling(
     filled: Filled, scan: RawScan, cutting: Cutting, path: Path, settings: ImportSettings
 ) -> None:
     """Raise an error for gaps between measured columns, unless undersampling is allowed."""
     places = np.flatnonzero(filled)
     first, end = scan.encoded or (places[0], 0)
-    n_matrix = int(max(end, places[-1] + 1) - min(first, places[0]))
-    if len(places) == n_matrix:
+    first, last = min(first, places[0]), max(end - 1, places[-1])
+    if len(places) == (n_matrix := last - first + 1):
         return
     if not settings.prospective:
         raise DataError(
-            f"{path} is undersampled: {len(places)} of {n_matrix} columns were measured, and the "
-            "others cannot be acquired; import it for reconstruction only with --prospective"
+            f"{path} is undersampled: {len(places)} of {n_matrix} columns were measured, from "
+            f"column {first} to {last}, and the others cannot be acquired; import it for "
+            "reconstruction only with --prospective"
         )
     if cutting.is_computed:
         raise DataError(

@@ -93,9 +93,10 @@ def assign_splits(
         source: a folder of volumes, a layout of one folder per split, or a file.
         lists: folder of text files with the volume names of each split.
         test_from_train: skip a folder of test volumes.
-        held_out: fraction of the training volumes for a split without a folder.
+        held_out: fraction of the training volumes for a split without a folder; a single volume is
+            for test if it is above 0, because training needs several.
         seed: seed of the random split.
-        raw: the volumes are k-space; a single one is for test, since it is too little for training.
+        raw: the volumes are k-space.
         group: regular expression for the names of volumes that files are joined to.
     """
     if not source.exists():
@@ -119,7 +120,7 @@ def assign_splits(
             held = f"except {place / stores[0]}, which is {_STORE}; {usual}" if stores else ""
             advice = held or f"that kscout reads; {why_no_volumes(place) or usual}"
             raise DataError(printable(f"{place} holds no volumes {advice}"))
-    if raw and not folders and len(volumes["train"]) == 1:
+    if held_out > 0 and not folders and len(volumes["train"]) == 1:
         volumes = {"test": volumes["train"]}
     for split in ("test", "val"):
         if "train" in volumes and split not in volumes:
