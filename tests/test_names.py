@@ -107,6 +107,7 @@ def test_modules_are_named_by_the_environment_too(monkeypatch: pytest.MonkeyPatc
     ("name", "words"),
     [
         ("nothing", "unknown policy 'nothing'; choose one of:"),
+        ("runs/nothing", "runs/nothing does not exist; give the path of a policy that does"),
         ("equispaced", r"unknown policy 'equispaced' \(did you mean 'equispaced-(one|two)'\?\)"),
         ("no_such_module:Class", "cannot import the policy no_such_module:Class"),
         ("json:Class", "json has no 'Class'"),

@@ -85,7 +85,9 @@ def test_slices_are_a_dataset_of_torch(slices: SliceSet) -> None:
     assert len([*slices]) == 7 and slices[-1]["slice"] == 2
 
 
-def test_networks_of_other_packages_are_wrapped(slices: SliceSet) -> None:
+def test_networks_of_other_packages_are_wrapped(
+    slices: SliceSet, caplog: pytest.LogCaptureFixture
+) -> None:
     batch = slices.batch(torch.arange(3))
     mask = torch.arange(N_COLS).expand(3, -1) % 2 == 0
     measured = Measurement.of(batch.kspace, mask)
@@ -98,13 +100,18 @@ def test_networks_of_other_packages_are_wrapped(slices: SliceSet) -> None:
         )[:, 0],
         reads="kspace",
     )
-    found = of_kspace.reconstruct(measured)
-    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(of_kspace.reconstruct(measured).mean, expected.mean)
     scores = [
         kscout.acquire("center-out", slices, network, start=2, budget=5).trajectory.ssim
         for network in (identity, ZeroFilled())
     ]
     torch.testing.assert_close(*scores)
+    note = "the reconstruction is worse than zero-filled images"
+    assert not caplog.messages
+    negative = wrap(lambda image: -image)
+    kscout.acquire("center-out", slices, negative, start=2, budget=5)
+    (found,) = caplog.messages
+    assert found.startswith(note) and found.endswith("check its input, and the units of its output")
     with pytest.raises(ConfigError, match=r"returned shape \[3, 2\]; return a tensor of shape \["):
         wrap(lambda image: image[:, 0, 0, :2]).reconstruct(measured)
     with pytest.raises(ConfigError, match="wrap received int"):

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class KScoutError(Exception):
@@ -30,3 +31,12 @@ def unknown_name(kind: str, name: str, choices: Sequence[str]) -> ConfigError:
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     listed = ", ".join(sorted(choices))
     return ConfigError(f"unknown {kind} {name!r}{hint}; choose one of: {listed}")
+
+
+def unknown_source(kind: str, name: str, choices: Sequence[str]) -> ConfigError:
+    """Return the error for a name that may also be a path: a missing file, or an unknown name."""
+    path = name.rpartition("=")[2]
+    is_path = "/" in path or (Path(path).suffix and ":" not in path)
+    if not is_path or Path(path).exists():
+        return unknown_name(kind, name, choices)
+    return ConfigError(f"{path} does not exist; give the path of a {kind} that does, or a name")

@@ -170,3 +170,10 @@ def test_names_of_tables_and_damaged_sessions_are_refused(tmp_path: Path) -> Non
     assert isinstance(
         run(tmp_path / "bad.npz", "--out", tmp_path / "order.csv").exception, DataError
     )
+
+
+@pytest.mark.parametrize("name", ["results/missing", "missing.json", "missing.npz"])
+@pytest.mark.parametrize("given", [[], sizes()])
+def test_a_missing_file_is_named(name: str, given: list[object], tmp_path: Path) -> None:
+    error = run(name, *given, "--out", tmp_path / "order.csv").exception
+    assert isinstance(error, ConfigError) and str(error).startswith(f"{name} does not exist")

@@ -82,6 +82,8 @@ def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTabl
     from kscout.export import order as tables
 
     path = Path(given)
+    if path.suffix == ".npz" and not path.exists():
+        raise ConfigError(f"{given} does not exist; give the file of a session")
     if (path / "results.csv").is_file():
         setting.check_for(f"the evaluation {path}", "policy", "slice")
         if setting.policy is None:

@@ -22,10 +22,11 @@ from kscout.evaluation.records.orders import read_orders
 from kscout.evaluation.running.setting import trained_budget
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_text
+from kscout.names import POLICIES, unknown_policy
 from kscout.policies import build, load
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.ranking import Ranking
-from kscout.zoo import zoo_path
+from kscout.zoo import zoo_names, zoo_path
 
 SUFFIXES = (".csv", ".json")
 _LOG = logging.getLogger(__name__)
@@ -138,6 +139,8 @@ def sizes_of(
 ) -> dict[str, int]:
     """Return the sizes of an acquisition; missing ones are read from a policy's file."""
     sizes = {"n_cols": n_cols, "n_initial": n_initial, "steps": steps}
+    if not Path(given).exists() and zoo_path(given) is None and given not in POLICIES:
+        raise unknown_policy(given, [*POLICIES, *zoo_names("policy")])
     if None in sizes.values() and (Path(given).exists() or zoo_path(given) is not None):
         known: dict[str, Any] = {"n_cols": getattr(load(given), "n_cols", None)}
         if n_initial is None or steps is None:

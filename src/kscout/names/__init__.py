@@ -17,7 +17,7 @@ names, entry points and modules that were named before (`use`, `--use`, `KSCOUT_
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from kscout.errors import ConfigError, unknown_name
+from kscout.errors import ConfigError, unknown_name, unknown_source
 from kscout.names.data import (
     COIL_MAPS,
     FORMATS,
@@ -282,7 +282,7 @@ def unknown_policy(name: str, choices: Sequence[str]) -> ConfigError:
                 f"{method!r} is a training method and no policy; train one with kscout train "
                 f"{command} --method {method}, and give its run folder"
             )
-    return unknown_name("policy", name, choices)
+    return unknown_source("policy", name, choices)
 
 
 def label_of(method: str, settings: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final
 
-from kscout.errors import ConfigError, unknown_name
+from kscout.errors import ConfigError, unknown_source
 from kscout.names.entries import Entry
 from kscout.names.renamed import check_current
 
@@ -62,7 +62,7 @@ class Table(Mapping[str, E], Generic[E]):
         if is_outside(name):
             return self.make(name, "from outside kscout")
         check_current(self.kind, name)
-        raise unknown_name(self.kind, name, [*self, "module:Class"])
+        raise unknown_source(self.kind, name, [*self, "module:Class"])
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and (

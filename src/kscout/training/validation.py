@@ -10,7 +10,7 @@ from kscout.data.slices import SliceSet
 from kscout.metrics import ssim
 from kscout.physics.sampling import Initial, start_mask
 from kscout.randomness import keyed_generator
-from kscout.reconstruction import is_learnable
+from kscout.reconstruction import RECONSTRUCTORS, is_learnable
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import coarser
 from kscout.training.distributed import share, sum_over_processes
@@ -18,6 +18,8 @@ from kscout.training.distributed import share, sum_over_processes
 VALIDATION_BATCH = 64
 _N_COMPARED = 16
 """Slices on which a reconstruction is compared with zero-filled images."""
+_NEGLIGIBLE = 1e-5
+"""Difference in SSIM by rounding."""
 
 
 @torch.no_grad()
@@ -50,7 +52,9 @@ def validation_ssim(
 def zero_filled_note(
     network: Reconstructor, slices: SliceSet, start: Initial, horizon: int, protocol: Protocol
 ) -> str | None:
-    """Return a warning for a trained reconstruction with less SSIM than zero-filled images.
+    """Return a warning for a reconstruction with less SSIM than zero-filled images.
+
+    Those of kscout without training get none.
 
     Both reconstruct up to 16 slices from the same columns: the start and random ones.
 
@@ -61,7 +65,8 @@ def zero_filled_note(
         horizon: number of random columns in addition.
         protocol: protocol of the scores.
     """
-    if not is_learnable(network.original):
+    is_trained = is_learnable(network.original)
+    if not is_trained and type(network.original) in RECONSTRUCTORS.values():
         return None
     some = slices.sample(_N_COMPARED)
     masks = start_mask(start, slices.selectable.shape)
@@ -73,12 +78,15 @@ def zero_filled_note(
     own, plain = (
         validation_ssim(model, some, masks, training) for model in (network, ZeroFilled())
     )
-    if own >= plain:
+    if own > plain - _NEGLIGIBLE:
         return None
+    advice = "check its input, and the units of its output"
+    if is_trained:
+        advice = "train it for longer, or check that it was trained on such images"
     return (
         f"the reconstruction is worse than zero-filled images: SSIM {own:.4f} instead of "
         f"{plain:.4f} on {len(some)} of these slices with {int(masks[0].sum())} columns, {horizon} "
-        "of them random; train it for longer, or check that it was trained on such images"
+        f"of them random; {advice}"
     )
 
 
