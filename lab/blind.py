@@ -2,7 +2,11 @@
 
     python lab/blind.py data --train heads/*.nii.gz
     python lab/blind.py networks --jobs 4
+    python lab/blind.py orders --jobs 4
     python lab/blind.py columns --jobs 4
+    python lab/blind.py continued --jobs 4
+    python lab/blind.py cotrained --jobs 4
+    python lab/blind.py posteriors --jobs 2
     python lab/blind.py ensembles --jobs 4
     python lab/blind.py evaluations --people heads-people --jobs 3
     python lab/blind.py record
@@ -11,6 +15,8 @@ Each stage runs the commands of its name, several at a time, and skips what is f
 `general` is trained on random masks, network `cotrained` on the masks of a fixed order that is
 fitted while it learns, one per start. Both learn from the same slices in equal numbers of updates
 of 64 slices, half of which are mirrored, and are rounded before policies are trained on them.
+Training of `column` policies continues from 16 to 4 columns, and from network `general` to
+`cotrained`. One posterior sampler per anatomy serves all ensembles; members are rounded first.
 `--train` names six heads, one more for validation and one for a test split that is not used;
 `--people` is the dataset of `people.py`, whose heads no training used.
 """
@@ -21,7 +27,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -42,7 +48,10 @@ N_TRAINED = {"knee": 27_846, "heads": 6_400}
 N_UPDATES = {"knee": 9156, "heads": 6100}
 BATCH = 64
 N_BITS = 7
-SAMPLERS = {"knee": "knee-base-posterior", "heads": "heads-base-posterior"}
+N_POLICY_BITS = 5
+N_EPOCHS = {"knee": 1, "heads": 4}
+"""Passes over the training slices of a `column` policy that begins with random weights."""
+N_POSTERIOR_EPOCHS = {"knee": 16, "heads": 60}
 BASELINES = ("random", "equispaced-two", "knee-base-greedy", "na-oracle", "oracle")
 FULL = "fully sampled"
 
@@ -120,35 +129,66 @@ def network_commands(work: Path) -> dict[str, list[str]]:
     return found
 
 
-def rounded(work: Path, task: Task) -> Path:
-    """Return the rounded network of a task, which is written where it is missing."""
-    file = work / f"{task.network_name}.safetensors.xz"
+def rounded(work: Path, name: str, n_bits: int) -> Path:
+    """Return the rounded weights of a run, which are written where they are missing."""
+    file = work / f"{name}.safetensors.xz"
     if not file.exists():
-        round_network(work / task.network_name / "weights.safetensors", file, N_BITS)
+        round_network(work / name / "weights.safetensors", file, n_bits)
     return file
+
+
+def network(work: Path, task: Task) -> Path:
+    """Return the rounded network of a task."""
+    return rounded(work, task.network_name, N_BITS)
 
 
 def on_network(work: Path, task: Task, preset: str) -> tuple[object, ...]:
     """Return the options of a policy training on the network of a task."""
-    where = ("--data", work / "data" / task.kind, "--reconstructor", rounded(work, task))
+    where = ("--data", work / "data" / task.kind, "--reconstructor", network(work, task))
     return (*where, "--preset", preset, "--protocol", "blind", "--seed", task.seed)
 
 
-def column_commands(work: Path) -> dict[str, list[str]]:
-    """Return the commands of the `column` policies, and of the fixed orders.
+def source_of(task: Task) -> Task | None:
+    """Return the task whose `column` policy another one continues from, if any."""
+    if task.network == "cotrained":
+        return replace(task, network="general")
+    return replace(task, n_initial=16) if task.n_initial == 4 else None
 
-    A policy from 4 columns continues from the one from 16 columns on the same kind of network.
+
+def column_commands(work: Path, stage: str) -> dict[str, list[str]]:
+    """Return the commands of the `column` policies of one stage.
+
+    Args:
+        work: folder of all runs.
+        stage: `columns` for those that begin with random weights, `continued` for those from 4
+            columns, `cotrained` for those on co-trained networks.
     """
     found = {}
     for task in tasks():
-        preset = ACQUISITIONS[task.n_initial][0]
-        how = (*on_network(work, task, preset), "--method", "dense", "--compile")
-        n_epochs = {"knee": 1, "heads": 4}[task.kind]
-        if task.n_initial == 4:
-            how += ("--start", work / Task(task.kind, task.network, 16, 0).name("column"))
-            n_epochs = {"knee": 1, "heads": 2}[task.kind]
+        source = source_of(task)
+        continued = "columns" if source is None else "continued"
+        if stage != ("cotrained" if task.network == "cotrained" else continued):
+            continue
+        how = (*on_network(work, task, ACQUISITIONS[task.n_initial][0]), "--method", "dense")
+        n_epochs = N_EPOCHS[task.kind]
+        if source is not None:
+            how += ("--start", work / source.name("column"))
+            n_epochs = max(1, n_epochs // 2)
         name = task.name("column")
-        found[name] = words("train", "policy", *how, "--epochs", n_epochs, "--out", work / name)
+        train = words("train", "policy", *how, "--compile", "--epochs", n_epochs)
+        found[name] = [*train, *words("--out", work / name)]
+    return found
+
+
+def posterior_commands(work: Path) -> dict[str, list[str]]:
+    """Return the commands of the posterior samplers."""
+    found = {}
+    for kind, n_epochs in N_POSTERIOR_EPOCHS.items():
+        task = Task(kind, "general", 16, 0)
+        how = (*on_network(work, task, "knee-base"), "--method", "posterior", "--compile")
+        how += ("--epochs", n_epochs, "--set", f"training.follows={work / task.name('column')}")
+        name = f"{kind}-posterior"
+        found[name] = words("train", "policy", *how, "--out", work / name)
     return found
 
 
@@ -157,7 +197,7 @@ def order_commands(work: Path) -> dict[str, list[str]]:
     return {
         task.name("order"): words(
             *("evaluate", "--data", work / "data" / task.kind, "--split", "val", "--limit", 3),
-            *("--reconstructor", rounded(work, task), "--policy", "fixed"),
+            *("--reconstructor", network(work, task), "--policy", "fixed"),
             *("--n-initial", task.n_initial, "--steps", task.steps, "--protocol", "blind"),
             *("--examples", 0, "--out", work / task.name("order")),
         )
@@ -169,7 +209,8 @@ def ensemble_commands(work: Path) -> dict[str, list[str]]:
     """Return the commands of the ensembles."""
     found = {}
     for task in tasks():
-        members = json.dumps([SAMPLERS[task.kind], str(work / task.name("column"))])
+        names = (f"{task.kind}-posterior", task.name("column"))
+        members = json.dumps([str(rounded(work, name, N_POLICY_BITS)) for name in names])
         how = ("--method", "ensemble", "--set", f"policy.members={members}")
         if task.n_initial == 4:
             how += ("--set", "training.ordered=[0,8,14,20]")
@@ -184,12 +225,13 @@ def evaluation_commands(work: Path, people: Path) -> dict[str, list[str]]:
     found = {}
     for task in tasks():
         data = work / "data" / "paper" if task.kind == "knee" else people
-        common = ("--data", data, "--split", "test", "--reconstructor", rounded(work, task))
+        common = ("--data", data, "--split", "test", "--reconstructor", network(work, task))
         common += ("--protocol", "blind", "--argmax", "--seed", task.seed, "--examples", 0)
         order = work / f"{task.name('fixed')}.safetensors"
         if not order.exists():
             ship_order(work / task.name("order"), order)
-        parts = [("fixed", order), *((x, work / task.name(x)) for x in ("column", "ensemble"))]
+        column = rounded(work, task.name("column"), N_POLICY_BITS)
+        parts = [("fixed", order), ("column", column), ("ensemble", work / task.name("ensemble"))]
         policies = [*BASELINES, *(f"{name}={path}" for name, path in parts)]
         named = [word for one in policies for word in ("--policy", one)]
         budget = ("--n-initial", task.n_initial, "--steps", task.steps, "--reference", "fixed")
@@ -284,8 +326,9 @@ def run_all(commands: dict[str, list[str]], work: Path, n_jobs: int) -> None:
 def main() -> None:
     """Run a stage."""
     options = parser(__doc__)
-    work_stages = ("data", "networks", "orders", "columns", "ensembles", "evaluations")
-    options.add_argument("stage", choices=[*work_stages, "record"])
+    policies = ("columns", "continued", "cotrained", "posteriors", "ensembles")
+    stages_of_work = ("data", "networks", "orders", *policies, "evaluations")
+    options.add_argument("stage", choices=[*stages_of_work, "record"])
     options.add_argument("--train", type=Path, nargs="+", default=[], help="heads, NIfTI files")
     options.add_argument("--people", type=Path, default=Path("heads-people"), help="dataset")
     options.add_argument("--only", nargs="+", help="beginnings of the names of commands")
@@ -307,7 +350,10 @@ def main() -> None:
         "data": lambda: data_commands(work, asked.train),
         "networks": lambda: network_commands(work),
         "orders": lambda: order_commands(work),
-        "columns": lambda: column_commands(work),
+        "columns": lambda: column_commands(work, "columns"),
+        "continued": lambda: column_commands(work, "continued"),
+        "cotrained": lambda: column_commands(work, "cotrained"),
+        "posteriors": lambda: posterior_commands(work),
         "ensembles": lambda: ensemble_commands(work),
         "evaluations": lambda: evaluation_commands(work, asked.people),
     }
