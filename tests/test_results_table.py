@@ -43,13 +43,13 @@ def test_every_experiment_finds_what_it_imports() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["knee-unet", "joint-knee-base-unet"])
+@pytest.mark.parametrize("network", ["knee-unet", "knee-general-unet"])
 def test_bundled_weights_reproduce_rows(network: str, tmp_path: Path) -> None:
     make_store(tmp_path, MakeSettings(kind="knee", volumes=(0, 0, 3), slices=1, size=128))
     rows = results.select(ROWS, experiment="recomputed", reconstruction=network)
     names = [row.method for row in rows]
     setting = EvaluationSetting(
-        n_initial=16, steps=16, trajectories=1, argmax=True, protocol="paper", device="cpu"
+        n_initial=16, steps=16, trajectories=1, argmax=True, protocol=rows[0].protocol, device="cpu"
     )
     found = evaluate(names, tmp_path, network, setting).found
     computed = {one.policy: one.ssim for one in found.policies}

@@ -36,8 +36,6 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import Weights, fingerprint, read_weights, save_weights
 from kscout.zoo import REMOVED, ZOO, as_shipped, zoo_card, zoo_names, zoo_path
 
-JOINT = ("joint-knee-base", "joint-knee-long")
-"""Pairs that learned together."""
 SIZES = Sizes(n_rows=128, n_cols=128, n_initial=16, horizon=16)
 NETWORKS = {"knee": "knee-unet", "heads": "heads-unet"}
 
@@ -235,24 +233,15 @@ def test_an_ensemble_accepts_only_the_members_that_it_was_fitted_with(tmp_path: 
             policies.load(file)
 
 
-@pytest.mark.parametrize("pair", JOINT)
-def test_a_pair_runs_together_and_knows_each_other(pair: str) -> None:
-    knee = draw_knee_volume(seed=2, volume=4, n_slices=1, size=128)
-    slices = SliceSet.from_images(torch.from_numpy(knee.stored), ["v"], name="one", split="test")
-    setting = EvaluationSetting(n_initial=8, steps=2, argmax=True, device="cpu")
-    names = [f"{pair}-column"]
-    notes = {
-        network: evaluate(names, slices, network, setting).summary["note"] or ""
-        for network in (f"{pair}-unet", "knee-unet")
-    }
-    other = f"trained with {pair}-unet run here with another reconstruction: {pair}-column"
-    assert other in notes["knee-unet"] and other not in notes[f"{pair}-unet"]
-    n = 4 if pair == "joint-knee-long" else 16
-    learned = f"the reconstruction learned together with a policy for {n} + {32 - n} columns and is"
-    assert f"{learned} used here with 8 + 2" in notes[f"{pair}-unet"]
-    assert learned not in notes["knee-unet"]
-    use = Use((1, 128, 128), n, 32 - n)
-    assert network_notes(reconstruction.load(f"{pair}-unet"), use) == []
+@pytest.mark.parametrize("n_initial", [16, 4])
+def test_a_co_trained_network_names_the_columns_that_it_was_trained_for(n_initial: int) -> None:
+    network = reconstruction.load(f"knee-cotrained-{n_initial}-unet")
+    own = Use((1, 128, 128), n_initial, 32 - n_initial, "blind")
+    assert network_notes(network, own) == []
+    (note,) = network_notes(network, replace(own, n_initial=8, horizon=2))
+    n = f"{n_initial} + {32 - n_initial}"
+    learned = f"the reconstruction learned together with a policy for {n} columns and is"
+    assert f"{learned} used here with 8 + 2" in note
 
 
 @pytest.mark.usefixtures("loose_umask")

@@ -92,8 +92,8 @@ def test_the_budget_of_a_network_is_used_if_no_policy_has_one(
         completed(EvaluationSetting(), ["random"], "heads-unet", ZeroFilled())
 
 
-def test_a_pair_of_the_zoo_has_a_budget() -> None:
-    assert trained_budget(["random"], "joint-knee-long-unet") == (4, 28, None, 1)
+def test_a_co_trained_network_of_the_zoo_has_a_budget() -> None:
+    assert trained_budget(["random"], "knee-cotrained-4-unet") == (4, 28, None, 1)
 
 
 def test_a_network_that_learned_from_another_start_is_noted(tmp_path: Path) -> None:

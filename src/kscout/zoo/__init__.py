@@ -31,14 +31,14 @@ ZOO: dict[str, str] = {
     "heads-long-ensemble": "policy",
     "heads-long-fixed": "policy",
     "heads8-varnet": "reconstructor",
+    "knee-general-unet": "reconstructor",
+    "knee-general-16-column": "policy",
+    "heads-general-unet": "reconstructor",
+    "heads-general-16-column": "policy",
     "knee-cotrained-16-unet": "reconstructor",
     "knee-cotrained-4-unet": "reconstructor",
     "heads-cotrained-16-unet": "reconstructor",
     "heads-cotrained-4-unet": "reconstructor",
-    "joint-knee-base-unet": "reconstructor",
-    "joint-knee-base-column": "policy",
-    "joint-knee-long-unet": "reconstructor",
-    "joint-knee-long-column": "policy",
 }
 """What each entry is. Networks lie compressed in NAME.safetensors.xz, orders and weights of other
 entries in NAME.safetensors, the card in NAME.md."""
@@ -62,7 +62,7 @@ REMOVED = {
     "joint-knee-base-unet": "knee-cotrained-16-unet",
     "joint-knee-base-column": "knee-general-16-column",
     "joint-knee-long-unet": "knee-cotrained-4-unet",
-    "joint-knee-long-column": "knee-general-4-column",
+    "joint-knee-long-column": "knee-general-16-column",
 }
 """Entries that version 0.3 removes, and the entry to use instead. A name is valid as long as it is
 in `ZOO`; a replacement may be replaced in turn."""
@@ -79,6 +79,7 @@ SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "cd9c696c128c": (_SIZE,),
     "f561990a094e": (_SIZE,),
     "e6f7dc2968e0": (_SIZE,),
+    "635826ecc81d": (_SIZE,),
     "c3938a56eb52": (_SIZE,),
     "84054c5db643": tuple((1, n, n) for n in (64, 96, 128, 192, 256, 320)),
     "ba4a32a2d70f": tuple((1, n, n) for n in (64, 96, 128, 192, 256, 320)),
