@@ -2,8 +2,8 @@
 
     python lab/ship.py round runs/posterior-4x \
         --out src/kscout/zoo/knee-base-posterior.safetensors.xz
-    python lab/ship.py round runs/unet-sizes --bits 6 \
-        --out src/kscout/zoo/knee-sizes-unet.safetensors.xz
+    python lab/ship.py round runs/column --bits 5 \
+        --out src/kscout/zoo/knee-general-16-column.safetensors.xz
     python lab/ship.py ensemble runs/ensemble --members knee-base-posterior knee-base-column \
         --out src/kscout/zoo/knee-base-ensemble.safetensors
     python lab/ship.py order results/fixed --out src/kscout/zoo/knee-general-16-fixed.safetensors

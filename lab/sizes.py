@@ -2,8 +2,8 @@
 
     kscout data make knee --size 320 --volumes 260,8,26 --slices 16 --out stores/knee-320
     python lab/sizes.py --data stores/knee-320 --reconstructor knee-unet --limit 104
-    python lab/sizes.py --data stores/knee-320 --reconstructor knee-sizes-unet \
-        --policy knee-sizes-column --limit 208 --n-train 64
+    python lab/sizes.py --data stores/knee-320 --reconstructor runs/unet \
+        --policy runs/column --limit 208 --n-train 64
 
 Test slices are downsampled as in training with `training.sizes`. A reconstruction is evaluated with
 the central quarter of the columns. A policy starts from the central eighth and acquires another

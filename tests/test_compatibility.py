@@ -32,7 +32,7 @@ def test_a_reconstruction_for_another_matrix_size_is_noted(
     assert quality.startswith("the reconstruction is worse than zero-filled images")
     assert size == (
         "the reconstruction was trained on 128x128 images and is used here on 64x64 images; "
-        "the zoo has knee-sizes-unet for these"
+        "train one on these with kscout train reconstructor"
     )
 
 
@@ -47,7 +47,6 @@ def test_a_reconstruction_for_another_matrix_size_is_noted(
         ("heads8-varnet", (4, 128, 128), "here on 128x128 images from 4 coils; train one on these"),
         ("knee-unet", (8, 128, 128), "from 8 coils; the zoo has heads8-varnet for these"),
         ("knee-unet", (1, 96, 128), "here on 96x128 images; train one on these with kscout train"),
-        ("knee-sizes-unet", (1, 80, 80), "on 64x64, 96x96, 128x128, 192x192, 256x256, 320x320 im"),
     ],
 )
 def test_a_reconstruction_for_other_coils_or_sizes_is_noted(
@@ -59,8 +58,7 @@ def test_a_reconstruction_for_other_coils_or_sizes_is_noted(
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("heads8-varnet", (8, 128, 128)), ("knee-unet", (1, 128, 128)), ("knee-unet", (0, 128, 128))]
-    + [("knee-sizes-unet", (1, n, n)) for n in (64, 320)],
+    [("heads8-varnet", (8, 128, 128)), ("knee-unet", (1, 128, 128)), ("knee-unet", (0, 128, 128))],
 )
 def test_a_reconstruction_on_images_as_in_its_training_is_not_noted(
     name: str, shape: tuple[int, int, int]
@@ -128,8 +126,8 @@ def test_a_policy_as_in_its_training_is_not_noted() -> None:
 def test_an_error_names_policies_that_fit_the_images(small: SliceSet) -> None:
     setting = EvaluationSetting(n_initial=4, steps=1, trajectories=1, protocol="paper")
     words = (
-        r"policy 'knee-base-greedy' was made for 128 rows, the slices have 64; use "
-        r"knee-sizes-column \(with knee-sizes-unet\) of the zoo, or import the images at its size"
+        r"policy 'knee-base-greedy' was made for 128 rows, the slices have 64; "
+        r"import the images at its size"
     )
     with pytest.raises(ConfigError, match=words):
         evaluate(["knee-base-greedy"], small, "knee-unet", setting)

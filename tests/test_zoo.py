@@ -120,7 +120,7 @@ def test_a_path_object_is_never_a_name(tmp_path: Path, monkeypatch: pytest.Monke
 def test_unknown_names_list_the_zoo() -> None:
     with pytest.raises(WeightsError, match="knee-base-fixed, knee-long-ensemble, knee-long-fixed"):
         policies.load("knee-bass")
-    with pytest.raises(WeightsError, match="of the zoo: knee-unet, knee-sizes-unet, heads-unet"):
+    with pytest.raises(WeightsError, match="of the zoo: knee-unet, heads-unet, heads8-varnet"):
         reconstruction.load("knee-net")
     with pytest.raises(KScoutError, match="knee-base-fixed, knee-base-greedy"):
         resolve("knee-bass", SIZES)
@@ -270,8 +270,6 @@ def test_the_command_lists_names_and_shows_cards(capsys: pytest.CaptureFixture[s
         **{"images": "128x128", "columns": "16 + 16 of 128", "protocol": "paper"},
         "content": "the paper's network",
     }
-    assert facts["knee-sizes-column"]["images"] == "64x64 to 320x320"
-    assert facts["knee-sizes-column"]["columns"] == "40 + 40 of 320"
     assert facts["heads8-varnet"]["images"] == "128x128, trained on 8 coils"
     assert facts["heads8-varnet"]["columns"] == "any"
     assert facts["knee-cotrained-16-unet"]["content"] == "the paper's U-Net, co-trained"

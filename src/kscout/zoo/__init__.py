@@ -14,8 +14,6 @@ _FOLDER = Path(__file__).parent
 
 ZOO: dict[str, str] = {
     "knee-unet": "reconstructor",
-    "knee-sizes-unet": "reconstructor",
-    "knee-sizes-column": "policy",
     "knee-base-column": "policy",
     "knee-base-posterior": "policy",
     "knee-base-ensemble": "policy",
@@ -81,8 +79,6 @@ SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "e6f7dc2968e0": (_SIZE,),
     "635826ecc81d": (_SIZE,),
     "c3938a56eb52": (_SIZE,),
-    "84054c5db643": tuple((1, n, n) for n in (64, 96, 128, 192, 256, 320)),
-    "ba4a32a2d70f": tuple((1, n, n) for n in (64, 96, 128, 192, 256, 320)),
     "cb4c7c8d626a": ((8, 128, 128),),
 }
 """Number of coils, rows and columns of the training images, by the fingerprint of the dataset, for
