@@ -15,6 +15,7 @@ import jaxtyping
 import pytest
 import typer
 
+from kscout.errors import KScoutError
 from shape_checks import install, next_test
 from undrawn import leave_undrawn, paint_once
 
@@ -56,6 +57,8 @@ if importlib.util.find_spec("beartype") is not None:
     install(modules_with_shapes())
 
 
+# Tests compare messages as commands print them, also where they call functions.
+KScoutError.is_in_command = True
 # No test switches the machine off, and to wait for its disk takes longer than most of them.
 os.fsync = lambda descriptor: None
 # Building the commands takes longer than most of them.

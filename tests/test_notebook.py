@@ -1,7 +1,7 @@
 """The interface for notebooks: acquire, evaluate, tables, figures, and objects that print well."""
 
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import kscout
 from kscout.acquisition import Simulator
 from kscout.core import Measurement, Observation, Policy
 from kscout.data import SliceSet
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, KScoutError
 from kscout.evaluation import EvaluationSetting, compare_policies
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction import wrap
@@ -74,6 +74,35 @@ def test_an_evaluation_is_a_table_a_figure_and_a_comparison(
     assert found.interval is not None and found.interval[0] < found.difference < found.interval[1]
     with pytest.raises(ConfigError, match="give setting, or steps, not both"):
         kscout.evaluate(names, slices, "zero-filled", EvaluationSetting(), steps=3)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"n_initail": 2}, r"unknown keyword 'n_initail' \(did you mean 'n_initial'\?\)"),
+        ({"overwite": True}, r"unknown keyword 'overwite' \(did you mean 'overwrite'\?\)"),
+        ({"initial": "3"}, r"takes either n_initial or initial; give one of them"),
+        ({"trajectories": 10**15}, "lower trajectories or batch_size"),
+    ],
+)
+def test_errors_in_python_name_keyword_arguments(
+    keywords: dict[str, Any], words: str, slices: SliceSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KScoutError, "is_in_command", False)
+    given = {"n_initial": 2, "steps": 3, **keywords}
+    with pytest.raises(ConfigError, match=words):
+        kscout.evaluate(["random"], slices, "zero-filled", **given)
+    with pytest.raises(ConfigError, match=r"'trajectoris' \(did you mean 'trajectories'\?\)"):
+        kscout.acquire("random", slices, "zero-filled", start=2, budget=4, trajectoris=2)
+
+
+def test_only_options_outside_of_commands_become_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a--b and /c/--d: give --n-initial 3 (--device), as by `data make --size`, or "
+    text += "kscout train policy --method dense; see --out"
+    assert str(ConfigError(text)) == text
+    monkeypatch.setattr(KScoutError, "is_in_command", False)
+    found = text.replace("--n-initial", "n_initial").replace("--device", "device")
+    assert str(ConfigError(text)) == found.replace("--out", "out")
 
 
 def test_slices_are_a_dataset_of_torch(slices: SliceSet) -> None:

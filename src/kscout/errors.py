@@ -1,12 +1,41 @@
 """Errors, each with a one-sentence message: what was found, what was expected, what to do."""
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
+
+_OPTION = re.compile(r"(`[^`]*`|\bkscout [^;,)`]*)|(?<![\w/-])--([a-z][a-z-]*)")
+"""Commands, which stay as they are, or the name of an option."""
 
 
 class KScoutError(Exception):
-    """Base class of all errors that kscout raises deliberately."""
+    """Base class of all errors that kscout raises deliberately.
+
+    Messages are written with options (`--n-initial`), and name them as keyword arguments
+    (`n_initial`) outside of commands.
+    """
+
+    is_in_command: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if KScoutError.is_in_command else _OPTION.sub(_keyword, message))
+
+
+def _keyword(found: re.Match[str]) -> str:
+    return found[1] or found[2].replace("-", "_")
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Let the errors of a command name options."""
+    before, KScoutError.is_in_command = KScoutError.is_in_command, True
+    try:
+        yield
+    finally:
+        KScoutError.is_in_command = before
 
 
 class DataError(KScoutError):

@@ -76,12 +76,13 @@ def status(
 
     Example: kscout campaign status configs/campaign-small.toml --watch
     """
+    from kscout.campaign.changes import changed_inputs
     from kscout.campaign.state import read_status
     from kscout.cli.campaign_display import plan_of, show_status
 
     plan = plan_of(file, out, "auto")
     if as_json:
-        typer.echo(json.dumps(read_status(plan).to_json()))
+        typer.echo(json.dumps({**read_status(plan).to_json(), "changed": changed_inputs(plan)}))
     else:
         show_status(plan, keeps_looking=watch)
 

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from kscout.campaign.changes import changed_inputs
 from kscout.campaign.execute import Event, Outcome
 from kscout.campaign.grid import read_grid
 from kscout.campaign.plan import Plan, make_plan
@@ -32,6 +33,7 @@ def show_status(plan: Plan, *, keeps_looking: bool) -> None:
     now = read_status(plan)
     if not keeps_looking:
         console().print(status_table(now))
+        print_changes(plan)
         return
     with Live(status_table(now), console=console(), auto_refresh=False) as live:
         while now.total("done") < now.n_runs:
@@ -54,6 +56,12 @@ def status_table(now: Status) -> RenderableType:
     lines += [f"failed {one.kind} {one.name}: {one.reason} (log {one.log})" for one in now.failed]
     lines += [f"missing {path}" for path in now.missing]
     return Group(Text(f"{title}, time left {left}"), table, *map(Text, lines))
+
+
+def print_changes(plan: Plan) -> None:
+    """Print a warning for inputs that have changed since the runs."""
+    if (note := changed_inputs(plan)) is not None:
+        console(stderr=True).print(note, soft_wrap=True)
 
 
 def _epochs(run: UnderWay) -> str:
@@ -119,6 +127,7 @@ def write_page(plan: Plan, outcome: Outcome) -> Path | None:
 
 def print_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool) -> None:
     """Print the outcome of a campaign, optionally as JSON."""
+    print_changes(plan)
     failed = [
         Failure(node.kind, node.title, reason, str(node.log)) for node, reason in outcome.failed
     ]

@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.text import Text
 from typer.core import TyperGroup
 
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, naming_options
 from kscout.names.renamed import check_current
 
 TERMINATED = 128 + signal.SIGTERM
@@ -24,7 +24,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own
         """Run a command; the error for a renamed or misplaced option prints the correct one."""
         try:
-            return super().invoke(ctx)
+            with naming_options():
+                return super().invoke(ctx)
         except Exception as error:
             name, where = getattr(error, "option_name", ""), getattr(error, "ctx", None)
             check_current("option", str(name))

@@ -16,7 +16,7 @@ from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.frames import data_frame
-from kscout.evaluation.request import EvaluationSetting
+from kscout.evaluation.request import setting_of
 from kscout.evaluation.running.prepare import PolicySource, labeled_policies, prepare
 from kscout.exports import lazily
 from kscout.figures.series import Curve
@@ -111,7 +111,8 @@ def acquire(
         )
     first = {"n_initial": start} if isinstance(start, int) else {"initial": columns_text(start)}
     values = {"trajectories": 1, **settings, **first, "steps": budget - n_start}
-    ready = prepare(labeled_policies([policy]), slices, reconstructor, EvaluationSetting(**values))
+    setting = setting_of(values, "start", "budget", "images")
+    ready = prepare(labeled_policies([policy]), slices, reconstructor, setting)
     warn(ready.notes)
     entry = ready.fit(ready.entries[0])
     parts = [part for _, part in ready.trajectories(entry, keep_images=images)]

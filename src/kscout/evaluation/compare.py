@@ -22,7 +22,7 @@ from kscout.evaluation.frames import data_frame
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.results import METRICS, RESULTS, ResultsWriter, Scores, read_scores
 from kscout.evaluation.records.saved_settings import check_same
-from kscout.evaluation.request import EvaluationRequest, EvaluationSetting
+from kscout.evaluation.request import EvaluationRequest, EvaluationSetting, setting_of
 from kscout.evaluation.running.entries import EvaluationEntry, trainings_of
 from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
 from kscout.evaluation.running.fixed_orders import ORDERS
@@ -117,9 +117,10 @@ def evaluate(
     """
     if setting is not None and settings:
         raise ConfigError(f"give setting, or {', '.join(settings)}, not both")
-    setting = EvaluationSetting(**settings) if setting is None else setting
+    if setting is None:
+        setting = setting_of(settings, "train", "out", "overwrite", "on_step")
     if not policies:
-        raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
+        raise ConfigError("no policy to evaluate; name at least one, e.g. random")
     labeled = labeled_policies(policies)
     check_kinds(labeled, reconstructor)
     out = None if out is None else Path(out)

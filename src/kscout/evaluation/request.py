@@ -1,13 +1,14 @@
 """The settings of an evaluation, from the command line, Python and analyses to `summary.json`."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from kscout.config.bounds import AtLeast, Between
 from kscout.config.records import check
 from kscout.config.written import MATRIX
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, unknown_name
 from kscout.names import Protocol
 
 
@@ -82,3 +83,12 @@ class EvaluationSetting(EvaluationRequest):
             if None not in (getattr(self, count), getattr(self, columns)):
                 flags = f"--{count.replace('_', '-')} or --{columns}"
                 raise ConfigError(f"an evaluation takes either {flags}; give one of them")
+
+
+def setting_of(values: Mapping[str, Any], *keywords: str) -> EvaluationSetting:
+    """Build a setting from keyword arguments of a function that has further `keywords`."""
+    known = [item.name for item in fields(EvaluationSetting)]
+    for name in values.keys() - {*known}:
+        others = {"data", "policies", "reconstructor"}  # Arguments without default.
+        raise unknown_name("keyword", name, sorted({*known, *keywords} - others))
+    return EvaluationSetting(**values)
