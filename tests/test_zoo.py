@@ -208,7 +208,7 @@ def test_ensembles_add_up_what_their_members_expect(name: str, n_ordered: int) -
     for one in (policy.policies[0], sampler):
         one.n_draws, one.n_best = 3, 4
     with torch.no_grad():
-        found, first = policy(seen), sampler(seen)
+        found, first = (one.bind(simulator.context)(seen) for one in (policy, sampler))
         column = policies.load(f"{anatomy}-base-column")
         # It was trained from 16 columns, and 20 are measured.
         second = column(replace(seen, step=4)) * column.gain_units[4]

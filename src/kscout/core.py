@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NoReturn, final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -200,12 +200,7 @@ class Reconstructor(nn.Module, ABC):
         return chosen or self.protocol or "blind"
 
     def target_note(self, rule: str, n_coils: int) -> str | None:
-        """Return a warning for targets with another combination of coils; None if it is the same.
-
-        Args:
-            rule: target rule, a name in `kscout.names.TARGETS`.
-            n_coils: number of combined coils.
-        """
+        """Return a warning for targets (`kscout.names.TARGETS`) with another rule; else None."""
         return None
 
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
@@ -239,10 +234,7 @@ class Reconstructor(nn.Module, ABC):
         """Compile the network with torch.compile if that is faster; weights are unchanged."""
 
     def refresh(self) -> None:
-        """Load the present weights of the viewed reconstructor, in place.
-
-        A CUDA graph with the view uses them. Does nothing if both share weights.
-        """
+        """Load the weights of the viewed reconstructor, in place; nothing if both share them."""
 
 
 @final
@@ -260,11 +252,13 @@ class Truth:
     __repr__ = one_line
 
 
-class GainEstimator(ABC):
-    """Computes the gains of columns on images that are used as ground truth.
+@dataclass(frozen=True)
+class Context(ABC):
+    """What a policy receives once, when acquisitions begin (`Policy.bind`); no data of them."""
 
-    It contains reconstruction, protocol and metric, and no data of the acquisition.
-    """
+    reconstructor: Reconstructor
+    protocol: Protocol
+    metric: str = "ssim"
 
     @abstractmethod
     def gains(
@@ -273,7 +267,7 @@ class GainEstimator(ABC):
         mask: Bool[Tensor, "batch col"],
         columns: Int[Tensor, "batch candidate"],
     ) -> Float[Tensor, "batch candidate"]:
-        """Return the gains of columns; 0 for columns in the mask."""
+        """Return gains of columns of images used as ground truth; 0 for columns in the mask."""
 
 
 @final
@@ -299,10 +293,18 @@ class Observation:
     """None, except for policies that set `needs_target`."""
     n_left: int | Int[Tensor, " batch"] | None = None
     """Number of columns that may still be acquired, including the next one; None if unlimited."""
-    gain_estimator: GainEstimator | None = None
-    """None, except for policies that set `needs_gain_estimator`."""
 
     __repr__ = one_line
+
+    @property
+    def gain_estimator(self) -> NoReturn:
+        """Reject policies for older versions, whose observations computed gains."""
+        raise ConfigError(
+            "an observation computes no gains: define bind(self, context) in the policy, which is "
+            "called once when acquisitions begin, and use context.gains"
+        )
+
+    judge = gain_estimator
 
     def for_each(self, count: int | Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
         """Return a count such as `step` as one number per image, on their device."""
@@ -325,7 +327,7 @@ class Policy(nn.Module, ABC):
     needs_coils: ClassVar[bool] = False
     """Whether the zero-filled image contains all coils; otherwise they are combined to one."""
     needs_gain_estimator: bool = False
-    """Whether it tries columns on its own images, like the simulator on the ground truth."""
+    """Whether it tries columns on its own images, with the context of `bind`."""
     needs_target: ClassVar[bool] = False
     """Whether it is an oracle, which every table and figure marks."""
     needs_candidate_scores: ClassVar[bool] = False
@@ -334,11 +336,10 @@ class Policy(nn.Module, ABC):
     changeable: ClassVar[tuple[str, ...]] = ()
     """Arguments that a training from its weights may change."""
     gain_units: Sequence[float] = ()
-    """Gain in SSIM that a score of 1 predicts, by number of acquired columns (the last value is for
-    all later steps), for stopping rules. Empty if scores predict no gain."""
+    """Gain in SSIM that a score of 1 predicts, by number of acquired columns; the last value is for
+    all later steps. Empty if scores predict no gain."""
     labels: str = ""
-    """Metric whose gain by the next column the scores were trained to predict; None if
-    unknown."""
+    """Metric whose gain by the next column the scores predict; empty if unknown."""
     recorded: Mapping[str, Any] = MappingProxyType({})
     """Metadata of its training in its weights file."""
 
@@ -346,6 +347,10 @@ class Policy(nn.Module, ABC):
         super().__init_subclass__(**kwargs)
         for name in _RETIRED.keys() & vars(cls).keys():
             raise ConfigError(f"{cls.__name__} sets {name}, which is {_RETIRED[name]} since 0.3")
+
+    def bind(self, context: Context) -> "Policy":
+        """Return the policy for one reconstruction, protocol and metric, with the same weights."""
+        return self
 
     @abstractmethod
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
@@ -381,7 +386,7 @@ class Policy(nn.Module, ABC):
 __all__ = [
     "PRECISIONS",
     "PROTOCOLS",
-    "GainEstimator",
+    "Context",
     "Measurement",
     "Observation",
     "Policy",

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kscout.acquisition.choose import choose_columns, column_log_probabilities, draw_columns
-from kscout.acquisition.episode import SimulatedGains, Simulator
+from kscout.acquisition.episode import SimulatedContext, Simulator
 from kscout.contracts.policies import check_policy
 from kscout.core import Measurement, Observation, Policy, Reconstructor, Truth
 from kscout.data.slices import SliceSet
@@ -63,10 +63,6 @@ def observation(name: str, generator: torch.Generator) -> Observation:
     if not POLICIES[name].needs_measurement:
         return seen
     measured = Measurement.of(fft2c(image)[:, None], mask)
-    gain_estimator = (
-        SimulatedGains(ZeroFilled(), "blind") if tiny_policy(name).needs_gain_estimator else None
-    )
-    seen = replace(seen, gain_estimator=gain_estimator)
     return replace(seen, zero_filled=measured.zero_filled, mean=measured.mean, std=measured.std)
 
 
@@ -86,7 +82,8 @@ def test_policy_keeps_the_contract(name: str) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_policy_never_reacquires_a_column(name: str, generator: torch.Generator) -> None:
-    seen, policy = observation(name, generator), tiny_policy(name)
+    context = SimulatedContext(ZeroFilled(), "blind")
+    seen, policy = observation(name, generator), tiny_policy(name).bind(context)
     with torch.no_grad():
         scores = policy(seen)
     best = choose_columns(policy, scores, seen.mask, None)
@@ -111,7 +108,8 @@ def test_unmeasured_kspace_changes_no_choice(name: str, generator: torch.Generat
         for engine in (whole, other):
             state = engine.start(N_INITIAL)
             with torch.no_grad():
-                scores = policy(engine.observe(policy, state, n_left=None))
+                seen = engine.observe(policy, state, n_left=None)
+                scores = policy.bind(engine.context)(seen)
             chosen.append(choose_columns(policy, scores, engine.blocked(state), draws))
         assert torch.equal(*chosen)
 
@@ -234,3 +232,6 @@ def test_oracle_ties_go_to_the_lowest_column(generator: torch.Generator) -> None
 def test_a_class_with_an_attribute_of_0_2_gets_an_error_that_names_the_new_one() -> None:
     with pytest.raises(ConfigError, match="Old sets needs_judge, which is needs_gain_estimator"):
         type("Old", (Policy,), {"needs_judge": True})
+    for name in ("judge", "gain_estimator"):
+        with pytest.raises(ConfigError, match=r"define bind\(self, context\) in the policy"):
+            getattr(observation("conv", torch.Generator()), name)

@@ -56,7 +56,8 @@ def test_scores_are_the_weighted_sum_of_gains_that_members_expect(
         policy.constants.copy_(torch.tensor([0.1, 0.2]))
     simulator = Simulator(store.split("train").batch(torch.arange(3)), ZeroFilled())
     state = simulator.start(2)
-    sampler, column = (policies.load(path) for path in members)
+    sampler, column = (policies.load(path).bind(simulator.context) for path in members)
+    policy = policy.bind(simulator.context)
     for step, unit in enumerate((0.5, 0.25, 0.25)):
         seen = simulator.observe(policy, state, n_left=3)
         own = (1.0, 2.0, 0.1) if step == 0 else (3.0, 4.0, 0.2)

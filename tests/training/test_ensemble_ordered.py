@@ -100,8 +100,8 @@ def test_slices_at_other_steps_are_scored_each_by_what_decides_there(
     store: Store, members: list[str], tmp_path: Path
 ) -> None:
     how = {"members": members, "horizon": 3, "order": [5, 11], "order_cols": 16}
-    policy = EnsemblePolicy(**how).eval()
     simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
+    policy = EnsemblePolicy(**how).eval().bind(simulator.context)
     seen = simulator.observe(policy, simulator.start(2), n_left=3)
     mixed = replace(seen, step=torch.tensor([0, 1, 2, 3]))
     scores = policy(mixed)
@@ -113,7 +113,8 @@ def test_slices_at_other_steps_are_scored_each_by_what_decides_there(
     assert policy.misfit(16, 24) == ("16 columns", 24)
     check_policy(policy, n_rows=16, n_cols=16)
     policies.save(tmp_path / "ensemble.safetensors", policy)
-    torch.testing.assert_close(policies.load(tmp_path / "ensemble.safetensors")(mixed), scores)
+    found = policies.load(tmp_path / "ensemble.safetensors").bind(simulator.context)
+    torch.testing.assert_close(found(mixed), scores)
     for wrong in ([5, 16], [5, 5]):
         with pytest.raises(ConfigError, match="duplicate columns, or columns that are not in a"):
             EnsemblePolicy(**{**how, "order": wrong})
@@ -129,10 +130,10 @@ def test_where_no_column_of_the_order_is_left_the_sum_decides(
     for n_initial, first in ((2, 5), (6, None)):
         simulator = Simulator(batch, ZeroFilled())
         done = rollout(policy, simulator, n_initial=n_initial, horizon=3).columns[:, 0]
-        state = simulator.start(n_initial)
+        bound, state = policy.bind(simulator.context), simulator.start(n_initial)
         for step in range(3):
             seen = simulator.observe(policy, state, n_left=3 - step)
-            best = policy.weighted_sum(seen).masked_fill(state.mask, -torch.inf).argmax(dim=-1)
+            best = bound.weighted_sum(seen).masked_fill(state.mask, -torch.inf).argmax(dim=-1)
             if first is not None and step == 0:
                 best = torch.full((4,), first)
             assert torch.equal(done[:, step], best)
@@ -151,8 +152,8 @@ def test_a_network_is_shown_the_step_that_it_knows(
     store: Store, members: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was trained from 3 columns: with 4 measured it stands before its second step."""
-    policy = EnsemblePolicy(members=members).eval()
     simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
+    policy = EnsemblePolicy(members=members).eval().bind(simulator.context)
     column, shown = policies.load(members[1]), []
     forward = ColumnPolicy.forward
 

@@ -10,7 +10,7 @@ from training_stores import blob_store, small_config
 
 from coil_data import coil_store
 from kscout.acquisition import Advisor, Scan, Session
-from kscout.acquisition.episode import SimulatedGains, Simulator
+from kscout.acquisition.episode import SimulatedContext, Simulator
 from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Protocol, SliceBatch
@@ -59,7 +59,8 @@ def test_what_was_not_measured_changes_nothing(batch: SliceBatch) -> None:
     scores = []
     for one in (batch, other):
         simulator = Simulator(one, ZeroFilled(), protocol="blind")
-        scores.append(policy(simulator.observe(policy, simulator.start_from(mask), n_left=None)))
+        seen = simulator.observe(policy, simulator.start_from(mask), n_left=None)
+        scores.append(policy.bind(simulator.context)(seen))
     torch.testing.assert_close(*scores)
 
 
@@ -67,8 +68,8 @@ def test_scores_are_mean_gains_on_the_drawn_images(batch: SliceBatch) -> None:
     policy, mask = some_policy(), some_mask(3)
     simulator = Simulator(batch, ZeroFilled(), protocol="paper")
     seen = simulator.observe(policy, simulator.start_from(mask), n_left=None)
-    assert seen.gain_estimator == SimulatedGains(simulator.reconstructor, "paper", "ssim")
-    found = policy(seen)
+    assert simulator.context == SimulatedContext(simulator.reconstructor, "paper", "ssim")
+    found = policy.bind(simulator.context)(seen)
     noise = noises(16, 16, torch.device("cpu"))[:3].expand(3, -1, -1, -1)
     images = policy.draw(batch.kspace * mask[:, None, None], mask, noise).clamp(min=0)
     for column in (0, 5, 12):
@@ -90,7 +91,7 @@ def test_columns_that_gain_little_at_first_are_tried_on_few_draws(batch: SliceBa
     simulator = Simulator(batch, ZeroFilled())
 
     def scores(**how: int) -> torch.Tensor:
-        policy = some_policy(**how)
+        policy = some_policy(**how).bind(simulator.context)
         return policy(simulator.observe(policy, simulator.start_from(mask), n_left=None))
 
     found, whole, first = scores(n_draws=5, n_best=4), scores(n_draws=5), scores(n_draws=2)
@@ -104,7 +105,7 @@ def test_columns_that_gain_little_at_first_are_tried_on_few_draws(batch: SliceBa
     # Where fewer columns are left than would be tried, measured ones do not come in.
     few = ~torch.zeros_like(mask)
     few[:, [1, 14]] = False
-    policy = some_policy(n_draws=5, n_best=4)
+    policy = some_policy(n_draws=5, n_best=4).bind(simulator.context)
     last = policy(simulator.observe(policy, simulator.start_from(few), n_left=None))
     assert last.isfinite().all() and (last[few] == 0).all()
     assert (last[~few] != 0).all()
@@ -189,7 +190,9 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
         Session(advisor, scan)
     with pytest.raises(ConfigError, match="which ONNX cannot represent"):
         export_onnx(tmp_path / "a.onnx", None, some_policy(), n_rows=16, n_cols=16)
-    with pytest.raises(ConfigError, match="needs gain_estimator and zero_filled"):
-        simulator = Simulator(slices.batch(torch.arange(1)), ZeroFilled())
-        seen = simulator.observe(some_policy(), simulator.start(4), n_left=None)
-        some_policy()(replace(seen, gain_estimator=None))
+    simulator = Simulator(slices.batch(torch.arange(1)), ZeroFilled())
+    seen = simulator.observe(some_policy(), simulator.start(4), n_left=None)
+    bound = some_policy().bind(simulator.context)
+    for policy, given in ((some_policy(), seen), (bound, replace(seen, zero_filled=None))):
+        with pytest.raises(ConfigError, match=r"use policy\.bind\(simulator\.context\) and"):
+            policy(given)

@@ -121,7 +121,7 @@ def test_a_dark_slice_of_a_bright_volume_does_not_change_the_range(tmp_path: Pat
         writer.append("val", "b", bright)
         store = writer.finish()
     estimator = estimator_of(config_of(), store)
-    policy = estimator.policy
+    policy = estimator.sampler
     batch = store.split("train").batch(torch.arange(7))
     wanted = float(batch.data_range.sum() / batch.target_std.sum())
     assert float(policy.range_per_std) == pytest.approx(wanted, rel=1e-5) and wanted < 6
@@ -170,6 +170,6 @@ def test_on_cuda_it_learns_by_a_graph_and_scores_as_on_a_cpu(
         policy = policies.load(run.path, device=device)
         simulator = Simulator(batch.to(device), ZeroFilled())
         seen = simulator.observe(policy, simulator.start(4), n_left=None)
-        scores.append(policy(seen)[~seen.mask].cpu())
+        scores.append(policy.bind(simulator.context)(seen)[~seen.mask].cpu())
     # Drawn in 16 bit on CUDA.
     assert float(torch.corrcoef(torch.stack(scores))[0, 1]) > 0.98

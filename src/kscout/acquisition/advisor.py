@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from kscout.acquisition.episode import SimulatedGains, how_many_at_once
+from kscout.acquisition.episode import SimulatedContext, how_many_at_once
 from kscout.acquisition.graphs import MOST_BYTES, Graphs
 from kscout.acquisition.scan import Scan
 from kscout.acquisition.state import shown_to
@@ -107,7 +107,8 @@ class Advisor:
         # A policy that tries columns keeps the device busy without a graph.
         is_plain = reconstructor.waits_for_device or policy.needs_gain_estimator
         has_graphs = self.device.type == "cuda" and not is_plain
-        self._computed = partial(_computed, reconstructor, policy)
+        bound = policy.bind(SimulatedContext(reconstructor, reconstructor.protocol_for()))
+        self._computed = partial(_computed, reconstructor, bound)
         self._graphs = Graphs(self._computed) if has_graphs else None
         self._computing = threading.Lock()
 
@@ -265,9 +266,7 @@ def _computed(
     summary = (more[-3], more[-2], more[-1]) if len(more) >= 3 else None
     measured = Measurement(zero_filled, mask, summary=summary, maps=maps)
     found = reconstructor.reconstruct(measured)
-    gains = SimulatedGains(reconstructor, reconstructor.protocol or "blind")
-    how = (policy, found, zero_filled, mask)
-    seen = shown_to(*how, step=step, n_left=n_left, gain_estimator=gains)
+    seen = shown_to(policy, found, zero_filled, mask, step=step, n_left=n_left)
     return found.image, found.mean, found.std, policy(seen)
 
 

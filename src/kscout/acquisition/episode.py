@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kscout.acquisition.state import Branches, State, list_candidates, shown_to
 from kscout.core import (
-    GainEstimator,
+    Context,
     Measurement,
     Observation,
     Policy,
@@ -78,6 +78,11 @@ class Simulator:
         self.metric, self.scorer = metric, _scorer(metric, batch)
         shape = batch.kspace.shape[1:]
         self.n_at_once = how_many_at_once(reconstructor, shape, device, memory_limit)
+
+    @property
+    def context(self) -> Context:
+        """Reconstruction, protocol and metric, which `Policy.bind` receives."""
+        return SimulatedContext(self.reconstructor, self.protocol, self.metric)
 
     def start(self, initial: Initial, *, n_trajectories: int = 1) -> State:
         """Measure the first columns and reconstruct; trajectories of a slice are adjacent.
@@ -202,9 +207,7 @@ class Simulator:
         """
         found = Reconstruction(state.image, state.mean, state.std)
         given = (policy, found, state.zero_filled, state.mask)
-        how = (self.reconstructor, self.protocol, self.metric)
-        gain_estimator = SimulatedGains(*how) if policy.needs_gain_estimator else None
-        seen = shown_to(*given, step=state.step, n_left=n_left, gain_estimator=gain_estimator)
+        seen = shown_to(*given, step=state.step, n_left=n_left)
         if not policy.needs_target:
             return seen
         error = fft2c(self.images(state)) - fft2c(self.batch.target)[state.owner]
@@ -301,15 +304,8 @@ class Simulator:
 
 @final
 @dataclass(frozen=True)
-class SimulatedGains(GainEstimator):
+class SimulatedContext(Context):
     """Simulates the measurement of columns of images that are used as ground truth."""
-
-    reconstructor: Reconstructor
-    """Frozen reconstructor."""
-    protocol: Protocol | None = None
-    """None selects the protocol of the reconstructor."""
-    metric: str = "ssim"
-    """A name of `kscout.names.METRICS`, or `module:function`."""
 
     def gains(
         self,

@@ -96,6 +96,7 @@ def rollout(
     """
     pace = Pace(horizon, columns_per_step, stop_below, most)
     check_promises(policy, stop_below)
+    policy = policy.bind(simulator.context)
     check_budget(simulator.batch.selectable, n_initial=n_initial, horizon=horizon)
     if replay is not None:
         _check_replay(simulator, replay, n_initial=n_initial)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from kscout.core import GainEstimator, Observation, Policy, Reconstruction
+from kscout.core import Observation, Policy, Reconstruction
 from kscout.kernels.acquisition_step import follow, list_distinct
 from kscout.kernels.registry import Request, serving
 from kscout.physics.candidates import Pairs
@@ -102,12 +102,9 @@ def shown_to(
     *,
     step: int | Int[Tensor, " state"],
     n_left: int | Int[Tensor, " state"] | None,
-    gain_estimator: GainEstimator | None = None,
 ) -> Observation:
     """Return the observation of a policy, limited to the fields that it needs."""
     seen = Observation(image=found.image, mask=mask, step=step, n_left=n_left)
-    if policy.needs_gain_estimator:
-        seen = replace(seen, gain_estimator=gain_estimator)
     if not policy.needs_measurement:
         return seen
     shown = zero_filled if policy.needs_coils else combined(zero_filled, mask)

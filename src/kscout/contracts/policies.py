@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kscout.acquisition.episode import SimulatedGains
+from kscout.acquisition.episode import SimulatedContext
 from kscout.core import Measurement, Observation, Policy, Truth
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
@@ -38,7 +38,7 @@ def check_policy(policy: Policy, *, n_rows: int, n_cols: int) -> None:
         raise _fail(policy, "it needs candidate scores without needs_target = True")
     if any(True for _ in policy.parameters()):
         check_learnable(policy, type(policy).__name__)
-    policy.eval()
+    policy = policy.eval().bind(SimulatedContext(ZeroFilled(), "blind"))
     seen = _example(policy, n_rows, n_cols)
     first = _scores(policy, copy.deepcopy(seen), "the first call")
     _check_values(policy, first, seen)
@@ -91,8 +91,6 @@ def _example(policy: Policy, n_rows: int, n_cols: int) -> Observation:
     mask = torch.stack([start, start | outer, start | ~outer])
     image = torch.randn(len(mask), n_rows, n_cols, generator=generator)
     seen = Observation(image=image, mask=mask, step=1)
-    if policy.needs_gain_estimator:
-        seen = replace(seen, gain_estimator=SimulatedGains(ZeroFilled(), "blind"))
     if policy.needs_measurement:
         kspace = torch.randn(3, 1, n_rows, n_cols, dtype=torch.complex64, generator=generator)
         measured = Measurement.of(kspace, mask)
@@ -165,7 +163,7 @@ def _check_independence(
         one = slice(row, row + 1)
         truth = seen.truth and Truth(*(value[one] for value in vars(seen.truth).values()))
         fields = {name: value[one] for name, value in _tensors(seen).items()}
-        alone = replace(seen, truth=truth, **fields)  # type: ignore[arg-type]
+        alone = replace(seen, truth=truth, **fields)
         if not _are_close(_scores(policy, alone, "a batch of one image")[0], first[row]):
             raise _fail(
                 policy,

@@ -12,6 +12,7 @@ A file contains all members. Files of the zoo may name other entries as members,
 are then read from those entries.
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kscout.core import Observation, Policy
+from kscout.core import Context, Observation, Policy
 from kscout.errors import ConfigError
 from kscout.names import POLICIES
 from kscout.names.renamed import current, current_keys, in_0_2, keys_in_0_2
@@ -90,6 +91,7 @@ class EnsemblePolicy(Policy):
         # A string is a plain setting, which is part of the fingerprint; its name is, too.
         self.told = json.dumps([*map(_in_0_2, self.members)], sort_keys=True)
         self.policies = nn.ModuleList(policies)
+        self._bound = policies
         self.needs_gain_estimator = any(policy.needs_gain_estimator for policy in policies)
         self.weights = nn.Parameter(torch.zeros(horizon, len(policies)))
         self.constants = nn.Parameter(torch.zeros(horizon))
@@ -121,6 +123,11 @@ class EnsemblePolicy(Policy):
         misfits = (policy.misfit(n_rows, n_cols) for policy in self._policies())
         return next((one for one in misfits if one is not None), None)
 
+    def bind(self, context: Context) -> "EnsemblePolicy":
+        bound = copy.copy(self)
+        bound._bound = [policy.bind(context) for policy in self._policies()]
+        return bound
+
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if not self.order:
             return self.weighted_sum(seen)
@@ -148,7 +155,7 @@ class EnsemblePolicy(Policy):
     def expected(self, seen: Observation) -> Float[Tensor, "member batch col"]:
         """Return the gains that each member predicts, or its scores if they have no unit."""
         found = []
-        for policy in self._policies():
+        for policy in self._bound:
             shown = _as_trained(policy, seen)
             unit = policy.units_at(seen.mask, seen.for_each(seen.step))
             found.append(policy(shown).float() * unit[:, None])

@@ -6,21 +6,22 @@ For each sample x_i every column c is measured, reconstructed and scored, as the
 the ground truth; the column with the highest mean gain (1/n) sum_i gain(c; x_i) is acquired. With
 exact samples this is the best policy with a look-ahead of one column.
 
-The sampler does not depend on reconstruction and metric, which are supplied at run time
-(`Observation.gain_estimator`), so the same weights work with all of them. Images are real, as in
-datasets of images: their k-space satisfies y[-k] = conj(y[k]), so each measured column also
+The sampler does not depend on reconstruction and metric, to which the policy is bound when an
+acquisition begins (`Policy.bind`), so the same weights work with all of them. Images are real, as
+in datasets of images: their k-space satisfies y[-k] = conj(y[k]), so each measured column also
 determines the opposite one.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from kscout.core import Observation, Policy, SliceBatch
+from kscout.core import Context, Observation, Policy, SliceBatch
 from kscout.device import at_most_a_quarter
 from kscout.errors import ConfigError
 from kscout.layers.unet import UNetNetwork, peak_bytes
@@ -40,96 +41,29 @@ _MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
 Network = Callable[[Float[Tensor, "image input row col"]], Float[Tensor, "image 1 row col"]]
 
 
-@final
-class PosteriorPolicy(Policy):
-    """Scores columns by their mean gain on posterior samples.
+class PosteriorSampler(nn.Module):
+    """Samples images that agree with a measurement.
 
     Args:
         n_channels: features of the finest level of the U-Net, doubled at each deeper level.
         n_pools: number of poolings.
         slope: negative slope of its leaky ReLUs.
-        n_draws: number of samples.
-        n_first: number of samples on which every column is tried.
-        n_best: number of columns tried on the other samples: those with the highest mean gain on
-            the first ones.
     """
-
-    is_stochastic = False
-    needs_measurement = True
-    needs_gain_estimator = True
-    serves_any_size = True
-    changeable = ("n_draws", "n_first", "n_best")
-    gain_units: Sequence[float] = (1.0,)
 
     range_per_std: Float[Tensor, ""]
     """Data range over standard deviation; one slice does not determine its volume's."""
 
-    def __init__(
-        self,
-        *,
-        n_channels: int = 32,
-        n_pools: int = 4,
-        slope: float = 0.2,
-        n_draws: int = 16,
-        n_first: int = 2,
-        n_best: int = 16,
-    ) -> None:
+    def __init__(self, *, n_channels: int, n_pools: int, slope: float) -> None:
         super().__init__()
-        if n_channels < 2 or n_pools < 1 or n_best < 1 or not 1 <= n_draws <= N_NOISES:
+        if n_channels < 2 or n_pools < 1:
             raise ConfigError(
-                f"n_channels is {n_channels}, n_pools {n_pools}, n_best {n_best} and n_draws "
-                f"{n_draws}; they must be at least 2, 1, 1 and 1, and n_draws at most {N_NOISES}"
+                f"n_channels is {n_channels} and n_pools {n_pools}; use at least 2 and 1"
             )
-        if not 1 <= n_first <= n_draws:
-            raise ConfigError(f"n_first is {n_first}; use 1 to n_draws, which is {n_draws}")
-        self.n_channels, self.n_pools, self.n_draws = n_channels, n_pools, n_draws
-        self.n_first, self.n_best, self.slope = n_first, n_best, slope
+        self.n_channels, self.n_pools, self.slope = n_channels, n_pools, slope
         self.network = UNetNetwork(
             n_channels=n_channels, n_pools=n_pools, dropout=0.0, n_inputs=_N_INPUTS, slope=slope
         )
         self.register_buffer("range_per_std", torch.ones(()))
-
-    @torch.no_grad()
-    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        if seen.gain_estimator is None or seen.zero_filled is None:
-            raise ConfigError(
-                "a posterior sampler needs gain_estimator and zero_filled in the observation; run "
-                "it through kscout's acquisition, which provides both"
-            )
-        scores = torch.zeros(seen.mask.shape, device=seen.mask.device)
-        n_left = int((~seen.mask).sum(dim=-1).max())
-        if not n_left:
-            return scores
-        kspace = apply_mask(fft2c(seen.zero_filled), seen.mask)
-        noise = noises(*kspace.shape[-2:], kspace.device)[: self.n_draws]
-        images = self.draw(kspace, seen.mask, noise.expand(len(kspace), -1, -1, -1))
-        # Unmeasured columns come first; measured ones fill up rows of images with fewer.
-        columns = seen.mask.to(torch.int8).argsort(dim=-1, stable=True)[:, :n_left]
-        is_measured = seen.mask.gather(-1, columns)
-        every = self._gains(images[:, : self.n_first], columns, seen)
-        gains = every.mean(dim=1).masked_fill(is_measured, -torch.inf)
-        if self.n_draws > self.n_first:
-            best = gains.topk(min(self.n_best, n_left), dim=-1).indices
-            more = self._gains(images[:, self.n_first :], columns.gather(-1, best), seen)
-            total = every.sum(dim=1).gather(-1, best) + more.sum(dim=1)
-            mean = (total / self.n_draws).masked_fill(is_measured.gather(-1, best), torch.inf)
-            # Other columns score no better than the last of these, despite noise of few samples.
-            lowest = mean.amin(dim=-1, keepdim=True)
-            gains = gains.clamp(max=lowest).scatter(-1, best, mean)
-        return scores.scatter(-1, columns, gains.masked_fill(is_measured, 0.0))
-
-    def _gains(
-        self,
-        images: Float[Tensor, "batch draw row col"],
-        columns: Int[Tensor, "batch candidate"],
-        seen: Observation,
-    ) -> Float[Tensor, "batch draw candidate"]:
-        """Return the gains of columns on posterior samples."""
-        assert seen.gain_estimator is not None
-        n_draws = images.shape[1]
-        mask, columns = (x.repeat_interleave(n_draws, dim=0) for x in (seen.mask, columns))
-        truth = self.as_slices(images.flatten(0, 1))
-        return seen.gain_estimator.gains(truth, mask, columns).unflatten(0, (-1, n_draws))
 
     def draw(
         self,
@@ -176,6 +110,97 @@ class PosteriorPolicy(Policy):
         return SliceBatch.of_images(images.clamp(min=0), self.range_per_std)
 
 
+@final
+class PosteriorPolicy(PosteriorSampler, Policy):
+    """Scores columns by their mean gain on posterior samples.
+
+    Args:
+        n_channels: features of the finest level of the U-Net, doubled at each deeper level.
+        n_pools: number of poolings.
+        slope: negative slope of its leaky ReLUs.
+        n_draws: number of samples.
+        n_first: number of samples on which every column is tried.
+        n_best: number of columns tried on the other samples: those with the highest mean gain on
+            the first ones.
+    """
+
+    is_stochastic = False
+    needs_measurement = True
+    needs_gain_estimator = True
+    serves_any_size = True
+    changeable = ("n_draws", "n_first", "n_best")
+    gain_units: Sequence[float] = (1.0,)
+
+    _context: Context | None = None
+
+    def __init__(
+        self,
+        *,
+        n_channels: int = 32,
+        n_pools: int = 4,
+        slope: float = 0.2,
+        n_draws: int = 16,
+        n_first: int = 2,
+        n_best: int = 16,
+    ) -> None:
+        super().__init__(n_channels=n_channels, n_pools=n_pools, slope=slope)
+        if n_best < 1 or not 1 <= n_draws <= N_NOISES:
+            raise ConfigError(
+                f"n_best is {n_best} and n_draws {n_draws}; they must be at least 1, and n_draws "
+                f"at most {N_NOISES}"
+            )
+        if not 1 <= n_first <= n_draws:
+            raise ConfigError(f"n_first is {n_first}; use 1 to n_draws, which is {n_draws}")
+        self.n_draws, self.n_first, self.n_best = n_draws, n_first, n_best
+
+    def bind(self, context: Context) -> "PosteriorPolicy":
+        bound = copy.copy(self)
+        bound._context = context
+        return bound
+
+    @torch.no_grad()
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        if self._context is None or seen.zero_filled is None:
+            raise ConfigError(
+                f"{type(self).__name__} needs zero_filled in the observation and a reconstruction "
+                "to try columns with; use policy.bind(simulator.context) and simulator.observe"
+            )
+        scores = torch.zeros(seen.mask.shape, device=seen.mask.device)
+        n_left = int((~seen.mask).sum(dim=-1).max())
+        if not n_left:
+            return scores
+        kspace = apply_mask(fft2c(seen.zero_filled), seen.mask)
+        noise = noises(*kspace.shape[-2:], kspace.device)[: self.n_draws]
+        images = self.draw(kspace, seen.mask, noise.expand(len(kspace), -1, -1, -1))
+        # Unmeasured columns come first; measured ones fill up rows of images with fewer.
+        columns = seen.mask.to(torch.int8).argsort(dim=-1, stable=True)[:, :n_left]
+        is_measured = seen.mask.gather(-1, columns)
+        every = self._gains(images[:, : self.n_first], columns, seen)
+        gains = every.mean(dim=1).masked_fill(is_measured, -torch.inf)
+        if self.n_draws > self.n_first:
+            best = gains.topk(min(self.n_best, n_left), dim=-1).indices
+            more = self._gains(images[:, self.n_first :], columns.gather(-1, best), seen)
+            total = every.sum(dim=1).gather(-1, best) + more.sum(dim=1)
+            mean = (total / self.n_draws).masked_fill(is_measured.gather(-1, best), torch.inf)
+            # Other columns score no better than the last of these, despite noise of few samples.
+            lowest = mean.amin(dim=-1, keepdim=True)
+            gains = gains.clamp(max=lowest).scatter(-1, best, mean)
+        return scores.scatter(-1, columns, gains.masked_fill(is_measured, 0.0))
+
+    def _gains(
+        self,
+        images: Float[Tensor, "batch draw row col"],
+        columns: Int[Tensor, "batch candidate"],
+        seen: Observation,
+    ) -> Float[Tensor, "batch draw candidate"]:
+        """Return the gains of columns on posterior samples."""
+        assert self._context is not None
+        n_draws = images.shape[1]
+        mask, columns = (x.repeat_interleave(n_draws, dim=0) for x in (seen.mask, columns))
+        truth = self.as_slices(images.flatten(0, 1))
+        return self._context.gains(truth, mask, columns).unflatten(0, (-1, n_draws))
+
+
 @lru_cache(maxsize=8)
 def noises(n_rows: int, n_cols: int, device: torch.device) -> Float[Tensor, "noise row col"]:
     """Return the noise images of a size; shared between calls."""
@@ -206,4 +231,4 @@ def _chosen(
     return [(x * n).long() for x, n in zip(numbers.unbind(dim=-1), counts, strict=True)]
 
 
-__all__ = ["N_NOISES", "PosteriorPolicy", "moved_noises", "noises"]
+__all__ = ["N_NOISES", "PosteriorPolicy", "PosteriorSampler", "moved_noises", "noises"]

@@ -152,6 +152,7 @@ def _decisions(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield the gains of all columns, the policy's probabilities and its choice at each step."""
     state = simulator.start(plan.initial[0] if plan.initial else plan.n_initial)
+    policy = policy.bind(simulator.context)
     for step in range(plan.horizon):
         seen = simulator.observe(policy, state, n_left=plan.horizon - step)
         scores, blocked = policy(seen), simulator.blocked(state)

@@ -148,7 +148,8 @@ class InteractiveAcquisition:
     def _ready(self, entry: EvaluationEntry) -> Policy:
         device = self.simulator.batch.kspace.device
         policy = entry.policy.to(device).eval()
-        return in_precision(policy, self.simulator.reconstructor.precision)
+        policy = in_precision(policy, self.simulator.reconstructor.precision)
+        return policy.bind(self.simulator.context)
 
     def _chosen(
         self, entry: EvaluationEntry, policy: Policy, state: State, step: int

@@ -4,6 +4,7 @@ from abc import ABC
 from functools import cached_property
 from typing import ClassVar
 
+from kscout.acquisition.episode import SimulatedContext
 from kscout.config import PolicyConfig, PolicyTraining
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
@@ -61,8 +62,10 @@ class Estimator(Course[Policy, PolicyConfig], ABC):
     def view(self) -> View:
         """The policy in the arithmetic of its training."""
         training = self.config.training
+        protocol = self.reconstructor.protocol_for(training.protocol)
+        context = SimulatedContext(self.reconstructor, protocol, training.metric)
         return view_of(
-            self.trainee.module,
+            self.trainee.module.bind(context),
             device=self.device,
             precision=training.precision,
             compiles=training.compile,

@@ -172,14 +172,14 @@ class Ensemble(Estimator):
         self, index: Int[Tensor, " slice"], number: Int[Tensor, " slice"], sums: "Sums"
     ) -> Float[Tensor, ""]:
         """Acquire slices, try columns of each step, and return the sum of their final scores."""
-        policy, training, setting = self.policy, self.training, self.config.acquisition
+        training, setting = self.training, self.config.acquisition
         simulator = Simulator(
             self.slices.batch(index),
             self.reconstructor,
             protocol=training.protocol,
             metric=training.metric,
         )
-        state = simulator.start(setting.start)
+        policy, state = self.policy.bind(simulator.context), simulator.start(setting.start)
         slices = torch.arange(len(index), device=self.device)
         for step in range(setting.horizon):
             seen = simulator.observe(policy, state, n_left=setting.horizon - step)

@@ -32,7 +32,7 @@ from kscout.names import METRICS
 from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
-from kscout.policies.posterior import Network, PosteriorPolicy, moved_noises, noises
+from kscout.policies.posterior import Network, PosteriorSampler, moved_noises, noises
 from kscout.training.algorithms import PolicyTrainee
 from kscout.training.algorithms.gradient import Batch, Draws, GeneratorFor, Tensors, WarmedEstimator
 from kscout.training.augmentation import N_VARIED, is_flipped, varied
@@ -71,7 +71,7 @@ class Posterior(WarmedEstimator):
                 f"posterior samples are real images, and the store holds {slices.kind}; train "
                 "another policy, or import magnitude images"
             )
-        self.policy, self.training = _policy(trainee), _training(trainee.config)
+        self.sampler, self.training = _sampler(trainee), _training(trainee.config)
         self.gains = torch.zeros(1, slices.n_cols, device=self.device)
         """By the number of columns measured after the start, in deviations over columns."""
         self.followed: Int[Tensor, "slice step"] | None = None
@@ -85,7 +85,7 @@ class Posterior(WarmedEstimator):
         # Cached here, as CUDA graphs read it.
         self.noises = noises(*slices.shape[1:], self.device)
         is_half = self.device.type == "cuda" and self.training.precision != "fp32"
-        self.network: Network = self.policy.network
+        self.network: Network = self.sampler.network
         if self.training.compile and is_half:
             self.network = cast(Network, torch.compile(self.network, dynamic=False))
 
@@ -95,7 +95,7 @@ class Posterior(WarmedEstimator):
             self.gains, self.followed = state["gains"].to(self.device), state["followed"]
         else:
             self._begin()
-            self.policy.range_per_std.copy_(self._range_per_std())
+            self.sampler.range_per_std.copy_(self._range_per_std())
         if self.followed is not None:
             self.followed = self.followed.to(self.device)
 
@@ -178,11 +178,11 @@ class Posterior(WarmedEstimator):
         noise = moved_noises(n_rows, n_cols, draws["moved"])
         # The last batch of an epoch may be smaller, and compilation for it takes longer than it.
         is_whole = len(kspace) == self.training.batch_size
-        drawn = self.policy.draw(
+        drawn = self.sampler.draw(
             kspace,
             mask,
             noise,
-            network=self.network if is_whole else self.policy.network,
+            network=self.network if is_whole else self.sampler.network,
             is_half=self.training.precision != "fp32",
         )
         torch.autograd.backward(energy_score(drawn, truth, slices.target_std))
@@ -257,9 +257,9 @@ def _length(
     return (difference.real.square() + difference.imag.square() + _LEAST_SQUARE).sqrt()
 
 
-def _policy(trainee: PolicyTrainee) -> PosteriorPolicy:
+def _sampler(trainee: PolicyTrainee) -> PosteriorSampler:
     policy = trainee.module
-    if not isinstance(policy, PosteriorPolicy):
+    if not isinstance(policy, PosteriorSampler):
         raise ConfigError(
             f"posterior trains networks that sample images, and {type(policy).__name__} samples "
             "none; use policy.name = 'posterior', or another --method"

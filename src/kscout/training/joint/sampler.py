@@ -160,6 +160,7 @@ def _looking(
     uniforms: Float[Tensor, "slice step"],
 ) -> Int[Tensor, "slice step"]:
     state, columns = simulator.start(setting.start), []
+    policy = policy.bind(simulator.context)
     for step in range(setting.horizon):
         seen = simulator.observe(policy, state, n_left=setting.horizon - step)
         scores = policy(seen).float()
