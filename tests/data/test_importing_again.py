@@ -69,6 +69,10 @@ def test_a_finished_import_is_not_done_again(tmp_path: Path) -> None:
     write_volume(source / "singlecoil_val" / "more.h5")
     with pytest.raises(DataError, match=r"exists already \(made from other files, .*\); choose"):
         import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
+    (source / "singlecoil_val" / "more.h5").unlink()
+    (source / "singlecoil_train" / "file0.h5").unlink()
+    with pytest.raises(DataError, match=r"singlecoil_train/file0\.h5 was removed since\)"):
+        import_folder(source, tmp_path / "store", SETTINGS)
 
 
 def test_changed_pixels_in_files_of_equal_name_and_size_are_noticed(tmp_path: Path) -> None:
@@ -78,7 +82,8 @@ def test_changed_pixels_in_files_of_equal_name_and_size_are_noticed(tmp_path: Pa
     before = file.stat().st_size
     write_volume(file, IMAGES / 2)
     assert file.stat().st_size == before
-    with pytest.raises(DataError, match=r"exists already \(made from .* files that have changed"):
+    words = r"exists already \(made from .* changed: .*singlecoil_train/file1\.h5 changed since\)"
+    with pytest.raises(DataError, match=words):
         import_folder(source, out, SETTINGS)
     assert import_folder(source, tmp_path / "new", SETTINGS).fingerprint != made.fingerprint
 
@@ -101,7 +106,7 @@ def test_an_interrupted_import_never_mixes_old_and_new_files(tmp_path: Path) -> 
     source, out = write_layout(tmp_path / "knee", train=2, val=1, test=1), tmp_path / "store"
     interrupted(source, out, SETTINGS, 2)
     write_volume(source / "singlecoil_train" / "file1.h5", IMAGES / 2)
-    with pytest.raises(DataError, match=r"files that have changed\) and is unfinished; .*delete"):
+    with pytest.raises(DataError, match=r"file1\.h5 changed since\) and is unfinished; .*delete"):
         import_folder(source, out, SETTINGS)
 
     def change(done: int, total: int, name: str) -> None:

@@ -34,7 +34,7 @@ def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | No
         return done
     _check_room(out, settings)
     kind = IMAGES if settings.coils is None else TARGETS[settings.target]
-    with StoreWriter(out, recipe, kind=kind) as writer:
+    with StoreWriter(out, recipe, kind=kind, sources=settings.sources) as writer:
         heads = _load_split_heads(settings) if SOURCES[settings.kind].needs_sources else None
         for split in SPLITS:
             _make_split(split, settings, heads.pool(split) if heads else None, writer, on_volume)

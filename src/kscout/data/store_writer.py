@@ -11,7 +11,7 @@ import numpy as np
 
 from kscout.config import read
 from kscout.data.array_files import ArrayFiles, Columns, Part
-from kscout.data.formats import reading
+from kscout.data.formats import printable, reading
 from kscout.data.journal import JOURNAL, Journal, room_for
 from kscout.data.kinds import IMAGES, Kind
 from kscout.data.manifest import MANIFEST, Geometry, Manifest, VolumeRecord, write_manifest
@@ -22,6 +22,7 @@ from kscout.files import parse_json
 
 CONTENTS = "contents_sha256"
 """Key of a recipe: hash of the names and contents of the source files."""
+_OTHER_FILES = "made from other files, or from files that have changed"
 
 OnVolume = Callable[[int, int, str], None]
 """Called after each volume with the number of completed volumes, the total, and its name."""
@@ -36,7 +37,13 @@ class StoreWriter:
     """
 
     def __init__(
-        self, path: Path, recipe: dict[str, Any], *, name: str = "", kind: Kind = IMAGES
+        self,
+        path: Path,
+        recipe: dict[str, Any],
+        *,
+        name: str = "",
+        kind: Kind = IMAGES,
+        sources: Sequence[Path] = (),
     ) -> None:
         """Start a store, or resume the unfinished store of the same recipe.
 
@@ -45,8 +52,9 @@ class StoreWriter:
             recipe: JSON values from which the store can be made again.
             name: name of the dataset in tables; the folder's name if empty.
             kind: kind of the slices.
+            sources: files that it is made from, for messages.
         """
-        self.path, self.kind = path, kind
+        self.path, self.kind, self._sources = path, kind, sources
         self.name = name or path.name
         self.recipe: dict[str, Any] = json.loads(json.dumps(recipe))
         self._check_path()
@@ -216,7 +224,11 @@ class StoreWriter:
             return
         state = "exists already"
         if (self.path / MANIFEST).is_file():
-            state += f" ({_difference(Store.open(self.path).manifest.recipe, self.recipe)})"
+            manifest = Store.open(self.path).manifest
+            reason = _difference(manifest.recipe, self.recipe)
+            if reason == _OTHER_FILES:
+                reason += self._changed(self.path / MANIFEST, manifest.volumes)
+            state += f" ({reason})"
         raise DataError(f"{self.path} {state}; choose another --out, or delete it to make it again")
 
     def _take_lock(self) -> None:
@@ -244,10 +256,12 @@ class StoreWriter:
         with reading(self._journal.file, "the journal of a store", advice=restart):
             head, *entries = [parse_json(line) for line in lines]
             if not _is_alike(head["recipe"], self.recipe):
+                reason = _difference(head["recipe"], self.recipe)
+                if reason == _OTHER_FILES:
+                    reason += self._changed(self._journal.file)
                 raise DataError(
-                    f"{self.path} was begun with other settings "
-                    f"({_difference(head['recipe'], self.recipe)}) and is unfinished; run that "
-                    f"command again, or {restart}"
+                    f"{self.path} was begun with other settings ({reason}) and is unfinished; "
+                    f"run that command again, or {restart}"
                 )
             for entry in entries:
                 self._restore(entry, restart)
@@ -256,6 +270,18 @@ class StoreWriter:
                 f"{self.path} is unfinished and has left out {next(iter(self.left_out))}; resume "
                 f"with --skip-bad, or {restart}"
             )
+
+    def _changed(self, made: Path, volumes: Sequence[VolumeRecord] = ()) -> str:
+        """Name a source file that is newer than the file `made`, or one that was removed."""
+        files = [file for file in self._sources if file.is_file()]
+        newer = [file for file in files if file.stat().st_mtime > made.stat().st_mtime]
+        if newer:
+            more = f" and {len(newer) - 1} more" if len(newer) > 1 else ""
+            return f": {printable(str(newer[0]))}{more} changed since"
+        if not (source := Path(str(self.recipe.get("source")))).is_dir():
+            return ""
+        gone = [one.source for one in volumes if not (source / one.source).exists()]
+        return f": {source / gone[0]} was removed since" if gone else ""
 
     def _restore(self, entry: dict[str, Any], restart: str) -> None:
         if "volume" not in entry:
@@ -348,4 +374,4 @@ def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
             return f"{name} is {one.get(name)!r} there and {other.get(name)!r} here"
     if there == here:
         return "made with the same settings"
-    return "made from other files, or from files that have changed"
+    return _OTHER_FILES

@@ -51,9 +51,8 @@ def import_folder(
     of_0_2 = _recipe_of_0_2(recipe, assignment)
     if done := finished_store(out, recipe, of_0_2=of_0_2, files=assignment.files):
         return done
-    with StoreWriter(
-        out, recipe, kind=TARGETS[settings.target] if settings.raw else IMAGES
-    ) as writer:
+    kind = TARGETS[settings.target] if settings.raw else IMAGES
+    with StoreWriter(out, recipe, kind=kind, sources=assignment.files) as writer:
         for name, reason in assignment.left_out:
             writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
