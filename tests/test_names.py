@@ -178,6 +178,11 @@ def test_torch_is_loaded_only_where_it_is_needed() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_commands_load_numpy_only_when_they_run() -> None:
+    code = "import sys, kscout.cli; sys.exit(bool({'torch', 'numpy'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_what_is_for_coils_alone_is_left_out_of_comparisons_on_images() -> None:
     of_images = set(untrained_reconstructions(of_coils=False))
     assert of_images == {"zero-filled", "total-variation"}

@@ -207,9 +207,13 @@ def serve_in_child(
     """Serve until the parent ends this process; tell it where."""
     if over == "websocket":
         from kscout.serve.run import serve
+        from kscout.serve.service import ServeSettings
 
         tell = lambda line: to.send(json.loads(line))  # noqa: E731
-        serve(reconstructor, str(weights), device=device, limits=LIMITS, on_ready=tell)
+        settings = ServeSettings(
+            reconstructor=(reconstructor,), policy=(str(weights),), device=device
+        )
+        serve(settings, limits=LIMITS, on_ready=tell)
         return
     import socket
 

@@ -33,6 +33,7 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.mrd_messages import close_message
 from kscout.serve.page.backend import PageBackend, Shown
 from kscout.serve.run import fallback_maker, policy_maker, serve
+from kscout.serve.service import ServeSettings
 from kscout.serve.sessions import MOST_SPARE, Defaults, Limits, Sessions, advisor_maker
 
 
@@ -43,13 +44,18 @@ def sent(address: str, message: Any) -> Any:
         return json.load(reply)
 
 
+def settings_of(**given: Any) -> ServeSettings:
+    models = {"reconstructor": ("zero-filled",), "policy": ("center-out",)}
+    return ServeSettings(**{**models, "device": "cpu", **given})
+
+
 def begun(folder: Path, **given: Any) -> tuple[int, str]:
     """Start a service in a process of its own; return that, and where it says that it listens."""
     ready, tell = os.pipe()
 
     def work() -> int:
         on_ready = lambda line: os.write(tell, f"{line}\n".encode())  # noqa: E731
-        serve("zero-filled", "center-out", device="cpu", on_ready=on_ready, **given)
+        serve(settings_of(**given), on_ready=on_ready)
         return 0
 
     child = start(work, folder, folder / "log")
@@ -140,22 +146,25 @@ def test_a_named_policy_is_built_for_each_scan() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"policy": "oracle"}, "Oracle is an oracle: it uses the ground truth"),
-        ({"policy": "best=oracle"}, "Oracle is an oracle"),
-        ({"policy": ["spectral-oracle", "random"]}, "is an oracle"),
-        ({"policy": "NA-ORACLE.safetensors"}, "NaOracle is an oracle"),
-        ({"policy": "na-oracle"}, "is fitted on data"),
-        ({"policy": "mine=fixed"}, "is fitted on data"),
-        ({"policy": "column"}, "cannot be built from its name: it has weights to train"),
-        ({"policy": ["random", "os:system"]}, "os:system is no policy"),
-        ({"policy": ["random", "absent_module:Policy"]}, "cannot import the policy absent_module"),
+        ({"policy": ("oracle",)}, "Oracle is an oracle: it uses the ground truth"),
+        ({"policy": ("best=oracle",)}, "Oracle is an oracle"),
+        ({"policy": ("spectral-oracle", "random")}, "is an oracle"),
+        ({"policy": ("NA-ORACLE.safetensors",)}, "NaOracle is an oracle"),
+        ({"policy": ("na-oracle",)}, "is fitted on data"),
+        ({"policy": ("mine=fixed",)}, "is fitted on data"),
+        ({"policy": ("column",)}, "cannot be built from its name: it has weights to train"),
+        ({"policy": ("random", "os:system")}, "os:system is no policy"),
+        ({"policy": ("random", "absent_module:Policy")}, "cannot import the policy absent_module"),
         (
-            {"policy": "random", "reconstructor": ["zero-filled", "absent"]},
+            {"policy": ("random",), "reconstructor": ("zero-filled", "absent")},
             "absent is neither a file nor",
         ),
-        ({"policy": "knee-base-fixed", "data": "STORE"}, "128 columns, the slices of .* have 16"),
         (
-            {"policy": ["random", "knee-base-greedy"], "data": "STORE"},
+            {"policy": ("knee-base-fixed",), "data": "STORE"},
+            "128 columns, the slices of .* have 16",
+        ),
+        (
+            {"policy": ("random", "knee-base-greedy"), "data": "STORE"},
             "'knee-base-greedy' was made",
         ),
     ],
@@ -166,17 +175,16 @@ def test_what_no_session_or_page_can_use_is_told_at_the_start(
     save(tmp_path / "NA-ORACLE.safetensors", NaOracle(n_cols=16, order=[3]))
     if "data" in given:
         given = {**given, "data": write_store(tmp_path)}
-    elif str(given["policy"]).endswith(".safetensors"):
-        given = {"policy": str(tmp_path / given["policy"])}
-    given = {"reconstructor": "zero-filled", "device": "cpu", **given}
+    elif given["policy"][0].endswith(".safetensors"):
+        given = {"policy": (str(tmp_path / given["policy"][0]),)}
     with pytest.raises(KScoutError, match=told):
-        serve(**given, on_ready=lambda _: pytest.fail("it listens"))
+        serve(settings_of(**given), on_ready=lambda _: pytest.fail("it listens"))
 
 
 def test_places_that_are_taken_are_told_at_the_start(tmp_path: Path) -> None:
     def told(**given: Any) -> str:
         with pytest.raises(KScoutError) as refused:
-            serve("zero-filled", "center-out", device="cpu", **given)
+            serve(settings_of(**given))
         return str(refused.value)
 
     with socket.create_server(("127.0.0.1", 0)) as bound:

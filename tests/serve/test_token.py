@@ -24,6 +24,7 @@ from kscout.serve.app import make_app
 from kscout.serve.guard import LOOPBACK, Guard, token_for
 from kscout.serve.mrd_messages import Id, close_message, text_message
 from kscout.serve.run import serve
+from kscout.serve.service import ServeSettings
 
 TOKEN = "0123456789abcdef-._~+/=A"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -123,7 +124,8 @@ def test_a_token_is_generated_beyond_loopback(
 @pytest.mark.parametrize("host", ["", " "])
 def test_an_empty_host_is_rejected(host: str) -> None:
     with pytest.raises(ConfigError, match="--host is empty, which stands for all addresses"):
-        serve("zero-filled", "center-out", host=host, on_ready=lambda _: pytest.fail("it listens"))
+        settings = ServeSettings(reconstructor=("zero-filled",), policy=("center-out",), host=host)
+        serve(settings, on_ready=lambda _: pytest.fail("it listens"))
 
 
 @pytest.mark.parametrize("token", ["", "short", "0123456789 abcdef", "0123456789abcdef\r\nx: y"])

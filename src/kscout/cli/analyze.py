@@ -6,7 +6,6 @@ Each writes CSV, JSON and, for most analyses, figures to a folder.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,13 +13,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kscout.cli.console import Commands, answer_console, counted
-from kscout.cli.evaluate import RECONSTRUCTION_WORDS
-from kscout.cli.options import AsJson, Overwrite, Results, with_fields
+from kscout.cli.options import ResultOptions, from_fields, with_fields
 from kscout.cli.progress import evaluation_progress
 from kscout.config import to_table
+from kscout.config.options import with_options
 from kscout.figures.tables import decimals
 from kscout.files import finite
-from kscout.names import ANALYSES
+from kscout.names import ANALYSES, RECONSTRUCTION_WORDS
 from kscout.names.renamed import check_current
 
 _INPUTS = {
@@ -64,43 +63,35 @@ def _command(name: str) -> Any:  # noqa: ANN401 - a command of typer
     metavar, description = _INPUTS[kind.reads]
 
     def call(
+        results: ResultOptions,
+        /,
         given: Annotated[list[str], typer.Argument(metavar=metavar, help=description)],
-        out: Results,
-        overwrite: Overwrite = False,
-        as_json: AsJson = False,
-        **options: Any,  # noqa: ANN401 - values of its fields
+        **fields: Any,  # noqa: ANN401 - values of its fields
     ) -> None:
-        _run(kind, options, given, out=out, overwrite=overwrite, as_json=as_json)
+        _run(with_options(kind, fields), given, results)
 
     call.__doc__ = kind.__doc__
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name)(with_fields(kind, required=kind.required)(call))
+    single.command(name)(with_fields(kind, required=kind.required)(from_fields(call)))
     return typer.main.get_command(single)
 
 
-def _run(
-    kind: Any,  # noqa: ANN401 - a class of analyses
-    options: dict[str, Any],
-    inputs: list[str],
-    *,
-    out: Path,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
-    from kscout.evaluation.analyses import protocol_of_table, run_analysis, with_options
+def _run(analysis: Any, inputs: list[str], results: ResultOptions) -> None:  # noqa: ANN401
+    from kscout.evaluation.analyses import protocol_of_table, run_analysis
 
-    analysis = with_options(kind, options)
     with evaluation_progress() as on_step:
-        rows = run_analysis(analysis, inputs, out=out, overwrite=overwrite, on_step=on_step)
-    if as_json:
-        typer.echo(json.dumps(finite(kind.document(rows))))
+        rows = run_analysis(
+            *(analysis, inputs), out=results.out, overwrite=results.overwrite, on_step=on_step
+        )
+    if results.as_json:
+        typer.echo(json.dumps(finite(analysis.document(rows))))
         return
-    lines = [to_table(row, nulls=True) for row in kind.printed_rows(rows)]
+    lines = [to_table(row, nulls=True) for row in analysis.printed_rows(rows)]
     console = answer_console()
     if lines:
-        protocol = protocol_of_table(out, kind)
+        protocol = protocol_of_table(results.out, type(analysis))
         console.print(_table(lines, title=protocol and f"Protocol {protocol}"))
-    text = f"wrote {out}/{kind.file}.csv and .json, {counted(len(rows), 'row')}"
+    text = f"wrote {results.out}/{analysis.file}.csv and .json, {counted(len(rows), 'row')}"
     if 0 < len(lines) < len(rows):
         text += f", of which {len(lines)} {'is' if len(lines) == 1 else 'are'} shown"
     console.print(text, soft_wrap=True)

@@ -1,35 +1,40 @@
 """`kscout bench`."""
 
 import json
-from typing import Annotated
+from dataclasses import dataclass
 
 import typer
 
-from kscout.cli.options import AsJson, Device
+from kscout.cli.options import AsJson, Device, from_fields
 
 
-def bench(
-    device: Device = "auto",
-    size: Annotated[
-        list[int] | None, typer.Option(help="Image size; repeatable. [default: 64, 128]")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer slices and repetitions, for a rough impression.")
-    ] = False,
-    scaling: Annotated[
-        bool,
-        typer.Option("--scaling", help="Also time batches of growing size, about a minute more."),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _BenchOptions:
+    device: Device = "auto"
+    size: tuple[int, ...] = ()
+    """Image size; repeatable. [default: 64, 128]"""
+    quick: bool = False
+    """Fewer slices and repetitions, for a rough impression."""
+    scaling: bool = False
+    """Also time batches of growing size, about a minute more."""
+    as_json: AsJson = False
+
+
+@from_fields
+def bench(options: _BenchOptions) -> None:
     """Measure speed: batches against a plain implementation, and each part against its limit.
 
     Example: kscout bench --json
     """
     from kscout.bench import SIZES, print_tables, run_benchmarks
 
-    record = run_benchmarks(device=device, sizes=tuple(size or SIZES), quick=quick, scaling=scaling)
-    if as_json:
+    record = run_benchmarks(
+        device=options.device,
+        sizes=options.size or SIZES,
+        quick=options.quick,
+        scaling=options.scaling,
+    )
+    if options.as_json:
         typer.echo(json.dumps(record))
     else:
         print_tables(record)

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from kscout.cli.console import Commands, counted, printable
-from kscout.cli.options import AsJson, with_fields
+from kscout.cli.options import AsJson, from_fields, with_fields
 from kscout.cli.progress import drawn_bars
-from kscout.config.written import MATRIX
+from kscout.config.bounds import AtLeast
+from kscout.config.forms import MATRIX, Form
 from kscout.data.importing.settings import ImportSettings
 from kscout.data.making import MakeSettings, paper_settings
 from kscout.data.manifest import MANIFEST
@@ -24,26 +26,24 @@ from kscout.names import IMPORT_PRESETS, SOURCES
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a dataset.")]
-Out = Annotated[Path, typer.Option(help="Folder of the new dataset.")]
+StorePath = Annotated[Path, Form("STORE", is_argument=True, help="Folder of a dataset.")]
+NewStore = Annotated[Path, Form(help="Folder of the new dataset.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ImportOptions:
+    source: Annotated[Path, Form("SOURCE", is_argument=True)]
+    """Folder of volumes, or a file."""
+    out: NewStore
+    preset: Annotated[str | None, Form("|".join(IMPORT_PRESETS))] = None
+    """The paper's rules; other options override them."""
+    as_json: AsJson = False
 
 
 @app.command("import")
-@with_fields(
-    ImportSettings, flags={"center_volume": "--center-volume/--whole-volume"}, is_open=True
-)
-def import_(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Folder of volumes, or a file.")],
-    out: Out,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(IMPORT_PRESETS), help="The paper's rules; other options override them."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-    **options: Any,  # noqa: ANN401 - values of the fields
-) -> None:
+@with_fields(ImportSettings, is_open=True)
+@from_fields
+def import_(options: _ImportOptions, **fields: Any) -> None:  # noqa: ANN401 - values of the fields
     """Import images of HDF5, NIfTI, DICOM or NumPy, or k-space; an interrupted import resumes.
 
     Example: kscout data import fastmri/knee --out stores/fastmri --preset knee
@@ -51,36 +51,38 @@ def import_(
     from kscout.data.importing import import_folder
     from kscout.data.info import summarize
 
-    if {"splits", "held_out"} <= set(options):
+    if {"splits", "held_out"} <= set(fields):
         raise ConfigError("--splits names the volumes of every split; remove it or --held-out")
-    settings = ImportSettings(**{**_preset(preset), **options})
-    is_done = (out / MANIFEST).is_file()
+    settings = ImportSettings(**{**_preset(options.preset), **fields})
+    is_done = (options.out / MANIFEST).is_file()
     with _progress("importing") as on_volume:
-        store = import_folder(source, out, settings, on_volume)
-    _print_summary(summarize(store), as_json, state="already imported; " if is_done else "")
+        store = import_folder(options.source, options.out, settings, on_volume)
+    state = "already imported; " if is_done else ""
+    _print_summary(summarize(store), options.as_json, state=state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MakeOptions:
+    kind: Annotated[
+        str,
+        Form(
+            "KIND",
+            is_argument=True,
+            help="; ".join(f"{name}: {entry.summary}" for name, entry in SOURCES.items()),
+        ),
+    ]
+    out: NewStore
+    more: Annotated[tuple[Path, ...], Form("FILE", is_argument=True, is_hidden=True)] = ()
+    """Further files of --source."""
+    paper: bool = False
+    """The paper's numbers of slices and image size."""
+    as_json: AsJson = False
 
 
 @app.command()
-@with_fields(MakeSettings, without=("kind", "totals"), flags={"sources": "--source"}, is_open=True)
-def make(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="KIND",
-            help="; ".join(f"{name}: {entry.summary}" for name, entry in SOURCES.items()),
-        ),
-    ],
-    out: Out,
-    more: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", hidden=True, help="Further files of --source."),
-    ] = None,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="The paper's numbers of slices and image size.")
-    ] = False,
-    as_json: AsJson = False,
-    **options: Any,  # noqa: ANN401 - values of the fields
-) -> None:
+@with_fields(MakeSettings, without=("kind", "totals"), is_open=True)
+@from_fields
+def make(options: _MakeOptions, **fields: Any) -> None:  # noqa: ANN401 - values of the fields
     """Generate a dataset of images or k-space; an interrupted command resumes.
 
     Example: kscout data make knee --out stores/knee --volumes 40,10,10 --slices 16 --size 128
@@ -88,20 +90,26 @@ def make(
     from kscout.data.generate import make_store
     from kscout.data.info import summarize
 
-    options["sources"] = (*options.get("sources", ()), *(more or ()))
-    settings = paper_settings(kind, **options) if paper else MakeSettings(kind=kind, **options)
-    is_done = (out / MANIFEST).is_file()
+    fields["sources"] = (*fields.get("sources", ()), *options.more)
+    make_settings = paper_settings if options.paper else MakeSettings
+    is_done = (options.out / MANIFEST).is_file()
     with _progress("making") as on_volume:
-        store = make_store(out, settings, on_volume)
-    _print_summary(summarize(store), as_json, state="already made; " if is_done else "")
+        store = make_store(options.out, make_settings(kind=options.kind, **fields), on_volume)
+    state = "already made; " if is_done else ""
+    _print_summary(summarize(store), options.as_json, state=state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _InfoOptions:
+    store: StorePath
+    verify: bool = False
+    """Check every checksum."""
+    as_json: AsJson = False
 
 
 @app.command()
-def info(
-    store: StorePath,
-    as_json: AsJson = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Check every checksum.")] = False,
-) -> None:
+@from_fields
+def info(options: _InfoOptions) -> None:
     """Print counts, sizes, ranges, checksums and origin of a dataset.
 
     Example: kscout data info stores/knee --verify
@@ -109,29 +117,34 @@ def info(
     from kscout.data.info import describe
     from kscout.data.store import Store
 
-    opened = Store.open(store)
-    if verify:
+    opened = Store.open(options.store)
+    if options.verify:
         opened.verify()
-    facts = {**describe(opened), "verified": verify}
-    if as_json:
+    facts = {**describe(opened), "verified": options.verify}
+    if options.as_json:
         sys.stdout.write(json.dumps(facts) + "\n")
     else:
         _print_facts(facts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ShowOptions:
+    store: StorePath
+    out: Path = Path("montage.png")
+    """File of the picture."""
+    split: str = ""
+    """train, val or test. (default: the first)"""
+    images: Annotated[int, AtLeast(1)] = 24
+    """Number of slices."""
+    size: Annotated[int | tuple[int, int] | None, MATRIX] = None
+    """Matrix size, if there are several."""
+    coils: bool = False
+    """Per slice: image, k-space, coils and maps."""
+
+
 @app.command()
-def show(
-    store: StorePath,
-    out: Annotated[Path, typer.Option(help="File of the picture.")] = Path("montage.png"),
-    split: Annotated[str, typer.Option(help="train, val or test. (default: the first)")] = "",
-    images: Annotated[int, typer.Option(min=1, help="Number of slices.")] = 24,
-    size: Annotated[
-        str | None, typer.Option(metavar=MATRIX.metavar, help="Matrix size, if there are several.")
-    ] = None,
-    coils: Annotated[
-        bool, typer.Option("--coils", help="Per slice: image, k-space, coils and maps.")
-    ] = False,
-) -> None:
+@from_fields
+def show(options: _ShowOptions) -> None:
     """Write a montage of the slices of a dataset as PNG.
 
     Example: kscout data show stores/knee --split test --out knees.png
@@ -139,12 +152,17 @@ def show(
     from kscout.data.montage import save_montage
     from kscout.data.store import Store
 
-    opened = Store.open(store)
-    asked = None if size is None else MATRIX.read(size, "--size")
-    shown = save_montage(opened, out, split=split, n_images=images, size=asked, coils=coils)
+    shown = save_montage(
+        Store.open(options.store),
+        options.out,
+        split=options.split,
+        n_images=options.images,
+        size=options.size,
+        coils=options.coils,
+    )
     span = " to ".join(dict.fromkeys((str(shown[0]), str(shown[-1]))))
-    text = f"wrote {out}: {counted(len(shown), 'slice')}, {span}\n"
-    if coils:
+    text = f"wrote {options.out}: {counted(len(shown), 'slice')}, {span}\n"
+    if options.coils:
         text += (
             "of each: image, k-space, coils; below, for several coils: combination, phase, maps\n"
         )

@@ -2,13 +2,14 @@
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from kscout.cli.console import answer_console, console
 from kscout.cli.evaluate import summary_table
+from kscout.cli.options import from_fields
+from kscout.config.bounds import Between
 
 _OPENING = (
     "Policies of the package are evaluated on knees that were not used in training; then a small "
@@ -18,18 +19,18 @@ _OPENING = (
 _QUICK = "Every part of the demo at the smallest sizes: no number is a result."
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for datasets, runs and the page.")] = Path(
-        "runs/demo"
-    ),
-    seed: Annotated[
-        int,
-        typer.Option(min=0, max=2**31, help="Random seed of images, initial weights and samples."),
-    ] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Run every part at sizes without meaningful results.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _DemoOptions:
+    out: Path = Path("runs/demo")
+    """Folder for datasets, runs and the page."""
+    seed: Annotated[int, Between(0, 2**31)] = 0
+    """Random seed of images, initial weights and samples."""
+    quick: bool = False
+    """Run every part at sizes without meaningful results."""
+
+
+@from_fields
+def demo(options: _DemoOptions) -> None:
     """Run the paper in miniature on procedural knees, and write a page of results.
 
     After an interruption the same command resumes, and reuses finished runs.
@@ -40,11 +41,11 @@ def demo(
     # other programs then slow it down several times.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     begun, log = time.perf_counter(), console(stderr=True)
-    log.print(_QUICK if quick else _OPENING, soft_wrap=True)
+    log.print(_QUICK if options.quick else _OPENING, soft_wrap=True)
     from kscout.cli.campaign_display import events_shown
     from kscout.demo import run_demo
 
-    result = run_demo(out, seed=seed, is_quick=quick, progress=events_shown)
+    result = run_demo(options.out, seed=options.seed, is_quick=options.quick, progress=events_shown)
     answer = answer_console()
     for summary in result.summaries.values():
         answer.print(summary_table(summary))

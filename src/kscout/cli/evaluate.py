@@ -2,26 +2,22 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kscout.cli.console import answer_console
-from kscout.cli.options import AsJson, Overwrite, Results, with_fields
+from kscout.cli.options import ResultOptions, from_fields, with_fields
 from kscout.cli.progress import evaluation_progress
 from kscout.config.options import with_options
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.statistics import NO_INTERVALS
-from kscout.evaluation.summaries.summary import Comparison, PolicySummary, Summary
 from kscout.files import finite
-from kscout.names import POLICIES, untrained_reconstructions
+from kscout.names import POLICIES, RECONSTRUCTION_WORDS
 
-RECONSTRUCTION_WORDS = (
-    f"Run folder, weights file, zoo name, {', '.join(untrained_reconstructions())} or module:Class."
-)
-"""What may be given where a reconstruction is asked for."""
+if TYPE_CHECKING:
+    from kscout.evaluation.summaries.summary import Comparison, PolicySummary, Summary
 
 
 @final
@@ -36,19 +32,14 @@ class EvaluateOptions(EvaluationSetting):
 @with_fields(
     EvaluateOptions,
     required=("data", "reconstructor", "policies"),
-    flags={"policies": "--policy", "seeds": "--seed"},
     helps={
         "reconstructor": RECONSTRUCTION_WORDS,
         "policies": f"{POLICIES.words('a run folder', 'a weights file', 'a zoo name')}, or "
         "LABEL=any of these; any number of times.",
     },
 )
-def evaluate(
-    out: Results,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    **options: Any,  # noqa: ANN401 - values of the fields
-) -> None:
+@from_fields
+def evaluate(results: ResultOptions, **fields: Any) -> None:  # noqa: ANN401 - values of the fields
     """Run policies over one split with one reconstruction, and compare them.
 
     Example: kscout evaluate --data stores/knee --reconstructor runs/unet --n-initial 16 --steps 16
@@ -59,26 +50,29 @@ def evaluate(
     from kscout.evaluation.analyses.masks import Masks
     from kscout.evaluation.compare import evaluate as run_evaluation
 
-    asked = with_options(EvaluateOptions, options)
+    asked = with_options(EvaluateOptions, fields)
     with evaluation_progress() as on_step:
         found = run_evaluation(
             *(asked.policies, asked.data, asked.reconstructor, asked),
-            out=out,
-            overwrite=overwrite,
+            out=results.out,
+            overwrite=results.overwrite,
             on_step=on_step,
         )
     if asked.masks:
-        run_analysis(Masks(), [str(out)], out=out, overwrite=True)
-    if as_json:
+        run_analysis(Masks(), [str(results.out)], out=results.out, overwrite=True)
+    if results.as_json:
         typer.echo(json.dumps(finite(found.summary)))
     else:
         answer = answer_console()
         answer.print(summary_table(found.found))
-        answer.print(f"wrote {out}/results.csv and {out}/summary.json", soft_wrap=True)
+        files = f"{results.out}/results.csv and {results.out}/summary.json"
+        answer.print(f"wrote {files}", soft_wrap=True)
 
 
-def summary_table(summary: Summary) -> Table:
+def summary_table(summary: "Summary") -> Table:
     """Return the final scores, best first, oracles marked and apart."""
+    from kscout.evaluation.statistics import NO_INTERVALS
+
     title = (
         f"{summary.store} {summary.split}: {summary.scored_on}\n{summary.n_initial} + "
         f"{summary.steps} of {summary.n_cols} columns{_pace(summary)}, protocol {summary.protocol}"
@@ -118,7 +112,7 @@ def summary_table(summary: Summary) -> Table:
     return table
 
 
-def _pace(summary: Summary) -> str:
+def _pace(summary: "Summary") -> str:
     """Return how the acquisitions differ from one column at a time until the budget is spent."""
     words = [" (own start)"] if summary.initial else []
     words += [" at most"] if summary.is_uneven else []
@@ -128,7 +122,7 @@ def _pace(summary: Summary) -> str:
     return "".join([*words, *([] if stop is None else [f", stopped below {stop:g}"])])
 
 
-def _cells(entry: PolicySummary, compared: Comparison | None) -> list[str]:
+def _cells(entry: "PolicySummary", compared: "Comparison | None") -> list[str]:
     ssim = entry.final["ssim"]
     std = "" if ssim.std is None else f" ± {ssim.std:.4f}"
     name = f"{entry.policy} *" if entry.is_oracle else entry.policy

@@ -1,17 +1,19 @@
 """`kscout export`: files for other programs."""
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kscout.cli.console import Commands, answer_console, counted
-from kscout.cli.evaluate import RECONSTRUCTION_WORDS
-from kscout.cli.options import AsJson, with_fields
+from kscout.cli.options import AsJson, from_fields, with_fields
+from kscout.config.bounds import Between
+from kscout.config.forms import Form
 from kscout.errors import ConfigError
 from kscout.export.settings import GradientEcho, OrderSetting
+from kscout.names import RECONSTRUCTION_WORDS
 
 if TYPE_CHECKING:
     from kscout.export.order import ScanTable
@@ -24,45 +26,48 @@ def export() -> None:
     """Write files for other programs."""
 
 
-Given = Annotated[
-    str,
-    typer.Argument(
-        metavar="POLICY|EVALUATION|SESSION",
-        help="A fixed order (center-out, equispaced-one, a run folder, the .json of a fitted one), "
-        "the folder of an evaluation, or the .npz of a session.",
-    ),
-]
+@dataclass(frozen=True, kw_only=True)
+class _OrderFile:
+    given: Annotated[str, Form("POLICY|EVALUATION|SESSION", is_argument=True)]
+    """A fixed order (center-out, equispaced-one, a run folder, the .json of a fitted one), the
+    folder of an evaluation, or the .npz of a session."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableOptions(_OrderFile):
+    out: Path
+    """File of the table: .csv or .json."""
+    fov_mm: float | None = None
+    """Field of view along phase encoding, for k in 1/m."""
 
 
 @app.command()
 @with_fields(OrderSetting, is_open=True)
-def order(
-    given: Given,
-    out: Annotated[Path, typer.Option(help="File of the table: .csv or .json.")],
-    fov_mm: Annotated[
-        float | None, typer.Option(help="Field of view along phase encoding, for k in 1/m.")
-    ] = None,
-    **options: Any,  # noqa: ANN401 - values of the fields
-) -> None:
+@from_fields
+def order(options: _TableOptions, **settings: Any) -> None:  # noqa: ANN401 - values of the fields
     """Write a scan table: the order of columns, with their phase-encoding steps and k.
 
     Example: kscout export order center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
     --out order.csv
     """
-    table = _table(given, OrderSetting(**options), fov_mm)
-    table.write(out)
-    answer_console().print(f"wrote {out}: {len(table.rows())} columns", soft_wrap=True)
+    table = _table(options.given, OrderSetting(**settings), options.fov_mm)
+    table.write(options.out)
+    answer_console().print(f"wrote {options.out}: {len(table.rows())} columns", soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SequenceOptions(_OrderFile):
+    out: Path
+    """The .seq file; its MRD header is put next to it."""
+    fov_mm: float
+    """Field of view along phase encoding."""
 
 
 @app.command()
 @with_fields(GradientEcho, without=("max_grad_mt_per_m", "max_slew_t_per_m_per_s"), is_open=True)
 @with_fields(OrderSetting, is_open=True)
-def pulseq(
-    given: Given,
-    out: Annotated[Path, typer.Option(help="The .seq file; its MRD header is put next to it.")],
-    fov_mm: Annotated[float, typer.Option(help="Field of view along phase encoding.")],
-    **options: Any,  # noqa: ANN401 - values of the fields
-) -> None:
+@from_fields
+def pulseq(options: _SequenceOptions, **settings: Any) -> None:  # noqa: ANN401 - values of the fields
     """Write a Pulseq gradient echo that measures columns in a given order, and its MRD header.
 
     Example: kscout export pulseq center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
@@ -70,11 +75,11 @@ def pulseq(
     """
     from kscout.export.pulseq import write_pulseq
 
-    asked = {x.name: options.pop(x.name, None) for x in fields(OrderSetting)}
-    table = _table(given, OrderSetting(**asked), fov_mm)
-    echo = GradientEcho(**{"n_rows": table.n_cols, "readout_mm": fov_mm, **options})
-    header = write_pulseq(out, table, echo)
-    line = f"wrote {out}: {len(table.rows())} lines, timing checked; header {header}"
+    order = {x.name: settings.pop(x.name, None) for x in fields(OrderSetting)}
+    table = _table(options.given, OrderSetting(**order), options.fov_mm)
+    echo = GradientEcho(**{"n_rows": table.n_cols, "readout_mm": options.fov_mm, **settings})
+    header = write_pulseq(options.out, table, echo)
+    line = f"wrote {options.out}: {len(table.rows())} lines, timing checked; header {header}"
     answer_console().print(line, soft_wrap=True)
 
 
@@ -101,20 +106,25 @@ def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTabl
     return tables.order_of_policy(given, **sizes, field_of_view_mm=fov_mm)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _GraphOptions:
+    out: Path
+    """The .onnx file."""
+    n_rows: Annotated[int, Between(2, 4096)]
+    """Rows of the images."""
+    n_cols: Annotated[int, Between(2, 4096)]
+    """Columns of the images."""
+    reconstructor: Annotated[str | None, Form(help=RECONSTRUCTION_WORDS)] = None
+    policy: str | None = None
+    """A run folder, a weights file or a zoo name."""
+    checked: Annotated[int, Between(1, 10_000)] = 100
+    """Number of slices for the check."""
+    as_json: AsJson = False
+
+
 @app.command()
-def onnx(
-    out: Annotated[Path, typer.Option(help="The .onnx file.")],
-    n_rows: Annotated[int, typer.Option(min=2, max=4096, help="Rows of the images.")],
-    n_cols: Annotated[int, typer.Option(min=2, max=4096, help="Columns of the images.")],
-    reconstructor: Annotated[str | None, typer.Option(help=RECONSTRUCTION_WORDS)] = None,
-    policy: Annotated[
-        str | None, typer.Option(help="A run folder, a weights file or a zoo name.")
-    ] = None,
-    checked: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Number of slices for the check.")
-    ] = 100,
-    as_json: AsJson = False,
-) -> None:
+@from_fields
+def onnx(options: _GraphOptions) -> None:
     """Write reconstruction, policy or both as one ONNX graph, and compare onnxruntime with torch.
 
     Example: kscout export onnx --reconstructor knee-unet --policy knee-base-greedy --n-rows 128
@@ -123,19 +133,21 @@ def onnx(
     from kscout import policies, reconstruction
     from kscout.export.onnx import export_onnx
 
-    if reconstructor is None and policy is None:
+    if options.reconstructor is None and options.policy is None:
         raise ConfigError("there is nothing to export; give --reconstructor, --policy or both")
-    network = None if reconstructor is None else reconstruction.load(reconstructor)
+    name, policy = options.reconstructor, options.policy
     exported = export_onnx(
-        *(out, network, None if policy is None else policies.load(policy)),
-        n_rows=n_rows,
-        n_cols=n_cols,
-        n_checked=checked,
+        options.out,
+        None if name is None else reconstruction.load(name),
+        None if policy is None else policies.load(policy),
+        n_rows=options.n_rows,
+        n_cols=options.n_cols,
+        n_checked=options.checked,
     )
-    if as_json:
+    if options.as_json:
         typer.echo(json.dumps(asdict(exported)))
         return
     errors = {"images": exported.image_error, "scores": exported.score_error}
     agreement = ", ".join(f"{what} to {x:.0e}" for what, x in errors.items() if x is not None)
-    line = f"wrote {out}: agrees in {agreement} on {counted(exported.n_checked, 'slice')}"
+    line = f"wrote {options.out}: agrees in {agreement} on {counted(exported.n_checked, 'slice')}"
     answer_console().print(line, soft_wrap=True)

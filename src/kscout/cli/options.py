@@ -3,41 +3,58 @@
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, final, get_args, get_origin
 
 import typer
 
 from kscout.config import settings_class
+from kscout.config.bounds import AtLeast, Between
+from kscout.config.forms import Form
 from kscout.config.options import Option, options_of
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Results = Annotated[Path, typer.Option(help="Folder for tables and figures.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
-]
-
-RunFolder = Annotated[Path, typer.Option(help="Run folder; an interrupted run resumes.")]
-TrainingStore = Annotated[Path, typer.Option(help="Dataset with the splits train and val.")]
-SettingsFile = Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")]
+AsJson = Annotated[bool, Form(flags="--json", help="Print the result as JSON.")]
+Device = Annotated[str, Form(help="auto, cpu or cuda.")]
+RunFolder = Annotated[Path, Form(help="Run folder; an interrupted run resumes.")]
+TrainingStore = Annotated[Path, Form(help="Dataset with the splits train and val.")]
+SettingsFile = Annotated[Path | None, Form(help="TOML file; changes the preset.")]
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value; may be repeated.")
+    tuple[str, ...], Form(flags="--set", help="section.key=value; may be repeated.")
 ]
-Seeds = Annotated[
-    int, typer.Option(min=1, max=1000, help="Number of seeds to train, in OUT/seed-N.")
-]
+Seeds = Annotated[int, Between(1, 1000), Form(help="Number of seeds to train, in OUT/seed-N.")]
 Tensorboard = Annotated[
-    bool,
-    typer.Option(
-        "--tensorboard",
-        help="Write events: settings, the loss of updates, scores and pictures of epochs.",
-    ),
+    bool, Form(help="Write events: settings, the loss of updates, scores and pictures of epochs.")
 ]
 
 _Command = Callable[..., None]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Options of `kscout evaluate` and of the analyses besides their settings."""
+
+    out: Path
+    """Folder for tables and figures."""
+    overwrite: bool = False
+    """Replace results of other settings in --out."""
+    as_json: AsJson = False
+
+
+def from_fields(call: _Command) -> _Command:
+    """Return a command with options from the fields of its first parameter, a dataclass."""
+    first, *others = inspect.signature(call).parameters.values()
+    names = [option.name for option in options_of(first.annotation)]
+
+    @wraps(call)
+    def command(**values: Any) -> None:  # noqa: ANN401 - values of the fields
+        own = {name: value for name in names if (value := values.pop(name)) is not None}
+        call(first.annotation(**own), **values)
+
+    command.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
+    return with_fields(first.annotation, is_ranged=True)(command)
 
 
 def with_fields(
@@ -47,14 +64,14 @@ def with_fields(
     without: tuple[str, ...] = (),
     section: str = "",
     required: tuple[str, ...] = (),
-    flags: Mapping[str, str] | None = None,
     helps: Mapping[str, str] | None = None,
     is_open: bool = False,
+    is_ranged: bool = False,
     methods: Iterable[str] = (),
 ) -> Callable[[_Command], _Command]:
     """Return a decorator that adds options from the fields of a dataclass to a command.
 
-    They precede the command's `as_json`; the command receives their values as `**options`.
+    They precede `as_json`, which is last; the command receives their values as `**options`.
 
     Args:
         kind: a dataclass; the docstring under a field is the help of its option.
@@ -62,9 +79,9 @@ def with_fields(
         without: fields without options.
         section: section of a settings file. Values are then keyed by dotted name, for `merge`.
         required: options that must be given although the field has a default.
-        flags: flags that differ from the name of the field.
         helps: help texts that replace the docstring.
         is_open: whether options have no defaults, and only given ones are passed.
+        is_ranged: whether the command line checks the bounds of numbers, and help shows them.
         methods: training methods; the help lists the defaults of each that differ.
     """
     known = {option.name: option for option in options_of(kind)}
@@ -78,12 +95,17 @@ def with_fields(
         words = (helps or {}).get(name, option.help)
         if is_open and "(default" not in words:
             words += _default_words(_defaults(option, methods))
-        form = option.written.metavar if option.written else _choices(option) if section else None
-        type_: Any = str | None if form else _typed(option, is_required)
+        choices = _choices(option) if section else None
+        type_: Any = str | None if choices or option.form.read else _typed(option, is_required)
         default = None if is_open else MISSING if is_required else option.default
         default = (list(default) or None) if isinstance(default, tuple) else default
-        settings = typer.Option(
-            *_flags(name, option, (flags or {}).get(name), bool(section)), help=words, metavar=form
+        settings: Any = (typer.Argument if option.form.is_argument else typer.Option)(
+            *_flags(name, option, bool(section)),
+            help=words,
+            metavar=option.form.metavar or choices,
+            envvar=option.form.envvar,
+            hidden=option.form.is_hidden,
+            **(_range(option) if is_ranged else {}),
         )
         annotation: Any = Annotated[type_ | None if is_open else type_, settings]
         made.append(_parameter(name, annotation, default))
@@ -91,10 +113,11 @@ def with_fields(
     def read(values: dict[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in values.items() if name not in chosen}
         for name, field in chosen.items():
-            value, written = values[name], known[field].written
-            if value is not None and written:
-                value = written.read(value, f"--{name.replace('_', '-')}")
+            value, parse = values[name], known[field].form.read
+            if value is not None and parse:
+                value = parse(value, f"--{name.replace('_', '-')}")
             if value is not None or not is_open:
+                value = tuple(value) if isinstance(value, list) else value
                 given[f"{section}.{field}" if section else field] = value
         return given
 
@@ -104,11 +127,10 @@ def with_fields(
 def _extended(
     call: _Command, made: list[inspect.Parameter], read: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> _Command:
-    """Return a command with additional parameters, before the `as_json` of the command."""
-    parameters = list(inspect.signature(call).parameters.values())
+    """Return a command with additional parameters; `as_json` is the last one."""
+    parameters = [*inspect.signature(call).parameters.values(), *made]
     parameters = [x.replace(kind=x.KEYWORD_ONLY) for x in parameters if x.kind is not x.VAR_KEYWORD]
-    last = [one for one in parameters if one.name == "as_json"]
-    parameters = [*(one for one in parameters if one not in last), *made, *last]
+    parameters.sort(key=lambda one: one.name == "as_json")
 
     @wraps(call)
     def command(**values: Any) -> None:  # noqa: ANN401 - what typer parsed
@@ -126,12 +148,18 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:  
     )
 
 
-def _flags(name: str, option: Option, flag: str | None, is_both: bool) -> list[str]:
+def _flags(name: str, option: Option, is_both: bool) -> list[str]:
     """Return the flags of an option; a bool has flags without value."""
     positive = f"--{name.replace('_', '-')}"
-    if option.type is not bool:
-        return [flag] if flag else []
-    return [flag or (f"{positive}/--no-{positive[2:]}" if is_both else positive)]
+    if option.form.flags or option.type is not bool:
+        return option.form.flags.split()
+    return [f"{positive}/--no-{positive[2:]}" if is_both else positive]
+
+
+def _range(option: Option) -> dict[str, Any]:
+    """Return the bounds of a number, as typer names them."""
+    bounds = next((one for one in option.marks if isinstance(one, AtLeast | Between)), None)
+    return {} if bounds is None else dict(zip(("min", "max"), vars(bounds).values(), strict=False))
 
 
 def _defaults(option: Option, methods: Iterable[str]) -> dict[str, Any]:

@@ -68,19 +68,20 @@ def drawn_bars(place: Console, *, is_transient: bool = False) -> Iterator[ShowPr
 
 
 @contextmanager
-def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
+def training_progress(out: Path, has_events: bool) -> Iterator[OnStep]:
     """Yield an `on_step` callback that shows the progress of a training.
 
     Args:
-        tensorboard: folder for TensorBoard's event files; None for none.
+        out: run folder.
+        has_events: whether to write TensorBoard's event files below it.
     """
     if not is_first_process():
         yield lambda _: None
         return
     place = console(stderr=True)
     show = _bar if place.is_terminal else _lines
-    is_trained = False
-    with show(place) as draw, closing(Events(tensorboard)) as events:
+    folder, is_trained = out / "tensorboard" if has_events else None, False
+    with show(place) as draw, closing(Events(folder)) as events:
 
         def on_step(progress: Progress) -> None:
             nonlocal is_trained

@@ -1,11 +1,13 @@
 """`kscout train reconstructor`; `train policy` joins in `kscout.cli`."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kscout.cli import options
+from kscout.cli import options as common
 from kscout.cli.console import Commands
 from kscout.cli.progress import print_runs, training_progress
 from kscout.config import (
@@ -14,15 +16,11 @@ from kscout.config import (
     ReconstructorTraining,
     settle,
 )
+from kscout.config.forms import Form
 from kscout.errors import unknown_name
 from kscout.names import trainable_reconstructions
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
-
-_PRESETS = (
-    "unet: protocol blind, mirrored slices, a step size that falls to zero; paper-unet: the "
-    "paper's training, protocol paper."
-)
 
 
 @app.callback()
@@ -30,30 +28,33 @@ def train() -> None:
     """Train a reconstruction, a policy, or both."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ReconstructorOptions:
+    data: common.TrainingStore
+    out: common.RunFolder
+    preset: str = "unet"
+    """unet: protocol blind, mirrored slices, a step size that falls to zero; paper-unet: the
+    paper's training, protocol paper."""
+    config: common.SettingsFile = None
+    settings: common.Assignments = ()
+    model: Annotated[
+        str | None, Form(help=f"Network: {', '.join(trainable_reconstructions())} or module:Class.")
+    ] = None
+    channels: int | None = None
+    """Features of the first layer. (default: 16)"""
+    device: common.Device = "auto"
+    tensorboard: common.Tensorboard = False
+    as_json: common.AsJson = False
+
+
 @app.command("reconstructor")
-@options.with_fields(
+@common.with_fields(
     ReconstructorTraining,
     section="training",
     names="epochs=n_epochs batch_size seed protocol precision convolution",
 )
-def reconstructor(
-    data: options.TrainingStore,
-    out: options.RunFolder,
-    preset: Annotated[str, typer.Option(help=_PRESETS)] = "unet",
-    config: options.SettingsFile = None,
-    settings: options.Assignments = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help=f"Network: {', '.join(trainable_reconstructions())} or module:Class."),
-    ] = None,
-    channels: Annotated[
-        int | None, typer.Option(help="Features of the first layer. (default: 16)")
-    ] = None,
-    device: options.Device = "auto",
-    tensorboard: options.Tensorboard = False,
-    as_json: options.AsJson = False,
-    **flags: Any,  # noqa: ANN401 - settings by dotted name
-) -> None:
+@common.from_fields
+def reconstructor(options: _ReconstructorOptions, **flags: Any) -> None:  # noqa: ANN401 - settings
     """Train a reconstruction on fully sampled slices with random masks.
 
     An interrupted training resumes from its last update. Several processes:
@@ -64,16 +65,18 @@ def reconstructor(
     from kscout.data.store import Store
     from kscout.training.reconstructor import train_reconstructor
 
-    flags |= {"reconstructor.name": model, "reconstructor.n_channels": channels}
-    store = Store.open(data)
-    resolved = resolve_reconstructor(preset, config, settings or [], flags)
-    with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
-        run = train_reconstructor(resolved, store, out, device=device, on_step=on_step)
-    print_runs([run], as_json=as_json)
+    flags |= {"reconstructor.name": options.model, "reconstructor.n_channels": options.channels}
+    store = Store.open(options.data)
+    resolved = resolve_reconstructor(options.preset, options.config, options.settings, flags)
+    with training_progress(options.out, options.tensorboard) as on_step:
+        run = train_reconstructor(
+            resolved, store, options.out, device=options.device, on_step=on_step
+        )
+    print_runs([run], as_json=options.as_json)
 
 
 def resolve_reconstructor(
-    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+    preset: str, file: Path | None, settings: Sequence[str], flags: dict[str, Any]
 ) -> ReconstructorConfig:
     """Lay file, assignments and flags over a preset; `resolve_policy` names the arguments."""
     if preset not in RECONSTRUCTOR_TRAININGS:

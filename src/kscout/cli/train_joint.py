@@ -1,12 +1,11 @@
 """`kscout train joint`."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from kscout.cli import options
+from kscout.cli import options as common
 from kscout.cli.progress import print_runs, training_progress
 from kscout.cli.train_policy import OF_PRESET, PolicyNetwork, Preset, preset_acquisition
 from kscout.config import (
@@ -18,46 +17,43 @@ from kscout.config import (
     section,
     settle,
 )
+from kscout.config.forms import Form
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import ESTIMATORS, SAMPLERS, trainable_reconstructions
 
+_NEW = f"{', '.join(trainable_reconstructions())} or module:Class."
 
-@options.with_fields(
+
+@dataclass(frozen=True, kw_only=True)
+class _JointOptions:
+    data: common.TrainingStore
+    out: common.RunFolder
+    method: Annotated[str, Form(help=f"Sampler of the columns: {SAMPLERS.words()}.")]
+    reconstructor: str | None = None
+    """Trained reconstruction to continue from: run, file or zoo name."""
+    model: Annotated[str | None, Form(help=f"New reconstruction to train instead: {_NEW}")] = None
+    channels: int | None = None
+    """Features of its first layer. (default: 16)"""
+    policy: PolicyNetwork = None
+    preset: Preset = "knee-base"
+    config: common.SettingsFile = None
+    settings: common.Assignments = ()
+    seeds: common.Seeds = 1
+    device: common.Device = "auto"
+    tensorboard: common.Tensorboard = False
+    as_json: common.AsJson = False
+
+
+@common.with_fields(
     JointTraining,
     section="training",
     names="updates=n_updates checkpoints=n_checkpoints batch_size seed metric protocol precision",
 )
-@options.with_fields(
+@common.with_fields(
     AcquisitionSetting, section="acquisition", names="n_initial steps=horizon", helps=OF_PRESET
 )
-def train_joint(
-    data: options.TrainingStore,
-    out: options.RunFolder,
-    method: Annotated[str, typer.Option(help=f"Sampler of the columns: {SAMPLERS.words()}.")],
-    reconstructor: Annotated[
-        str | None,
-        typer.Option(help="Trained reconstruction to continue from: run, file or zoo name."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="New reconstruction to train instead: "
-            f"{', '.join(trainable_reconstructions())} or module:Class."
-        ),
-    ] = None,
-    channels: Annotated[
-        int | None, typer.Option(help="Features of its first layer. (default: 16)")
-    ] = None,
-    policy: PolicyNetwork = None,
-    preset: Preset = "knee-base",
-    config: options.SettingsFile = None,
-    settings: options.Assignments = None,
-    seeds: options.Seeds = 1,
-    device: options.Device = "auto",
-    tensorboard: options.Tensorboard = False,
-    as_json: options.AsJson = False,
-    **flags: Any,  # noqa: ANN401 - settings by dotted name
-) -> None:
+@common.from_fields
+def train_joint(options: _JointOptions, **flags: Any) -> None:  # noqa: ANN401 - settings
     """Train a reconstruction together with the sampler of its columns, into one folder.
 
     Samplers: fixed fits one order for all slices to the current network; dense trains a policy;
@@ -71,31 +67,33 @@ def train_joint(
     from kscout.data.store import Store
     from kscout.training.joint.train import train_joint as train
 
-    if model is not None and reconstructor is not None:
+    if options.model is not None and options.reconstructor is not None:
         raise ConfigError(
-            f"--reconstructor {reconstructor} is trained on, and --model {model} would be trained "
-            "from random weights; leave one of them out"
+            f"--reconstructor {options.reconstructor} is trained on, and --model {options.model} "
+            "would be trained from random weights; leave one of them out"
         )
-    flags |= {"reconstructor.name": model, "reconstructor.n_channels": channels}
-    flags |= {"policy.name": policy, "training.method": method}
-    store = Store.open(data)
-    base = resolve_joint(preset, config, settings or [], flags, store.array("train").shape[-1])
+    flags |= {"reconstructor.name": options.model, "reconstructor.n_channels": options.channels}
+    flags |= {"policy.name": options.policy, "training.method": options.method}
+    store, out = Store.open(options.data), options.out
+    n_cols = store.array("train").shape[-1]
+    base = resolve_joint(options.preset, options.config, options.settings, flags, n_cols)
     first = base.training.seed
     configs = [
         replace(base, training=replace(base.training, seed=one))
-        for one in range(first, first + seeds)
+        for one in range(first, first + options.seeds)
     ]
-    outs = [out] if seeds == 1 else [out / f"seed-{x.training.seed}" for x in configs]
-    with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
+    outs = [out] if options.seeds == 1 else [out / f"seed-{x.training.seed}" for x in configs]
+    start, device = options.reconstructor, options.device
+    with training_progress(out, options.tensorboard) as on_step:
         runs = [
-            train(each, store, folder, start=reconstructor, device=device, on_step=on_step)
+            train(each, store, folder, start=start, device=device, on_step=on_step)
             for each, folder in zip(configs, outs, strict=True)
         ]
-    print_runs(runs, as_json=as_json)
+    print_runs(runs, as_json=options.as_json)
 
 
 def resolve_joint(
-    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any], n_cols: int
+    preset: str, file: Path | None, settings: Sequence[str], flags: dict[str, Any], n_cols: int
 ) -> JointConfig:
     """Lay file, assignments and flags over the presets; `resolve_policy` names the arguments."""
     wanted = given(file, settings, flags)

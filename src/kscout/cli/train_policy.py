@@ -1,14 +1,11 @@
 """`kscout train policy`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from kscout.cli import options
-from kscout.cli.evaluate import RECONSTRUCTION_WORDS
+from kscout.cli import options as common
 from kscout.cli.progress import print_runs, training_progress
 from kscout.config import (
     ACQUISITIONS,
@@ -21,8 +18,9 @@ from kscout.config import (
     section,
     settle,
 )
+from kscout.config.forms import Form
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import ESTIMATORS, POLICIES
+from kscout.names import ESTIMATORS, POLICIES, RECONSTRUCTION_WORDS
 from kscout.names.renamed import check_current
 
 _NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
@@ -39,7 +37,7 @@ OF_PRESET = {
 """Help of options that a preset sets."""
 Preset = Annotated[
     str,
-    typer.Option(
+    Form(
         help="Start and steps of the paper, for any anatomy: "
         + ", ".join(
             f"{name} {one.n_initial} + {one.horizon} of {one.size}"
@@ -49,54 +47,45 @@ Preset = Annotated[
     ),
 ]
 PolicyNetwork = Annotated[
-    str | None,
-    typer.Option(help=f"Network to train: {_NETWORKS} or module:Class. (default: the method's)"),
+    str | None, Form(help=f"Network to train: {_NETWORKS} or module:Class. (default: the method's)")
 ]
 
 
-@options.with_fields(
+@dataclass(frozen=True, kw_only=True)
+class _PolicyOptions:
+    data: common.TrainingStore
+    reconstructor: Annotated[str, Form(help=RECONSTRUCTION_WORDS)]
+    out: common.RunFolder
+    method: Annotated[
+        str | None, Form(help=f"Training method: {ESTIMATORS.words()}. (default: greedy)")
+    ] = None
+    gamma: tuple[float, ...] = ()
+    """Discount of ngreedy; several: each into OUT/gamma-G. (default: 1)"""
+    preset: Preset = _PRESET
+    initial: str | None = None
+    """Columns to start from instead of central ones: 0,3,60-70, or a file as for evaluate."""
+    config: common.SettingsFile = None
+    settings: common.Assignments = ()
+    policy: PolicyNetwork = None
+    start: str | None = None
+    """Trained policy whose weights are the initial weights: run, file or zoo name."""
+    seeds: common.Seeds = 1
+    device: common.Device = "auto"
+    tensorboard: common.Tensorboard = False
+    as_json: common.AsJson = False
+
+
+@common.with_fields(
     NonGreedyTraining, section="training", names=_POLICY_OPTIONS, methods=ESTIMATORS
 )
-@options.with_fields(
+@common.with_fields(
     AcquisitionSetting,
     section="acquisition",
     names="n_initial steps=horizon columns_per_step",
     helps=OF_PRESET,
 )
-def train_policy(
-    data: options.TrainingStore,
-    reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
-    out: options.RunFolder,
-    method: Annotated[
-        str | None, typer.Option(help=f"Training method: {ESTIMATORS.words()}. (default: greedy)")
-    ] = None,
-    gamma: Annotated[
-        list[float] | None,
-        typer.Option(help="Discount of ngreedy; several: each into OUT/gamma-G. (default: 1)"),
-    ] = None,
-    preset: Preset = _PRESET,
-    initial: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns to start from instead of central ones: 0,3,60-70, or a file as for "
-            "evaluate."
-        ),
-    ] = None,
-    config: options.SettingsFile = None,
-    settings: options.Assignments = None,
-    policy: PolicyNetwork = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            help="Trained policy whose weights are the initial weights: run, file or zoo name."
-        ),
-    ] = None,
-    seeds: options.Seeds = 1,
-    device: options.Device = "auto",
-    tensorboard: options.Tensorboard = False,
-    as_json: options.AsJson = False,
-    **flags: Any,  # noqa: ANN401 - settings by dotted name
-) -> None:
+@common.from_fields
+def train_policy(options: _PolicyOptions, **flags: Any) -> None:  # noqa: ANN401 - settings
     """Train a policy for a frozen reconstruction.
 
     The policy (--policy) is the network that scores columns; the method (--method) is the way to
@@ -110,19 +99,24 @@ def train_policy(
     from kscout.data.store import Store
     from kscout.training.several import train_policies
 
-    flags |= {"policy.name": policy, "training.method": method}
-    flags |= {"training.gamma": gamma[0] if gamma else None}
-    if initial is not None:
-        flags |= _start(initial, flags.get("acquisition.n_initial"), data)
-    store = Store.open(data)
-    base = resolve_policy(preset, config, settings or [], flags, store.array("train").shape[-1])
+    flags |= {"policy.name": options.policy, "training.method": options.method}
+    flags |= {"training.gamma": options.gamma[0] if options.gamma else None}
+    if options.initial is not None:
+        flags |= _start(options.initial, flags.get("acquisition.n_initial"), options.data)
+    store = Store.open(options.data)
+    n_cols = store.array("train").shape[-1]
+    base = resolve_policy(options.preset, options.config, options.settings, flags, n_cols)
     first = base.training.seed
-    configs = vary(base, range(first, first + seeds), {"gamma": gamma})
-    outs = [out / name for name in folders_of(configs)]
-    with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
-        where = (store, reconstructor, outs)
-        runs = train_policies(configs, *where, start=start, device=device, on_step=on_step)
-    print_runs(runs, as_json=as_json)
+    configs = vary(base, range(first, first + options.seeds), {"gamma": options.gamma or None})
+    outs = [options.out / name for name in folders_of(configs)]
+    with training_progress(options.out, options.tensorboard) as on_step:
+        runs = train_policies(
+            *(configs, store, options.reconstructor, outs),
+            start=options.start,
+            device=options.device,
+            on_step=on_step,
+        )
+    print_runs(runs, as_json=options.as_json)
 
 
 def _start(initial: str, n_initial: int | None, data: Path) -> dict[str, Any]:
@@ -144,7 +138,7 @@ def _start(initial: str, n_initial: int | None, data: Path) -> dict[str, Any]:
 
 
 def resolve_policy(
-    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any], n_cols: int
+    preset: str, file: Path | None, settings: Sequence[str], flags: dict[str, Any], n_cols: int
 ) -> PolicyConfig:
     """Lay file, assignments and flags over the presets, the later ones winning.
 

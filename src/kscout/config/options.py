@@ -11,8 +11,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar, final, get_args, get_origin, get_type_hints
 
+from kscout.config.forms import Form
 from kscout.config.records import read
-from kscout.config.written import Written
 
 R = TypeVar("R")
 
@@ -26,9 +26,19 @@ class Option:
     type: Any
     default: Any
     """`dataclasses.MISSING` where it must be given."""
-    help: str
-    written: Written | None = None
-    """How the command line writes it, if not by its type."""
+    docstring: str = ""
+    marks: tuple[Any, ...] = ()
+    """Bounds and form."""
+
+    @property
+    def form(self) -> Form:
+        """How a command writes it."""
+        return next((mark for mark in self.marks if isinstance(mark, Form)), Form())
+
+    @property
+    def help(self) -> str:
+        """What the option means."""
+        return self.form.help or self.docstring
 
     @property
     def is_many(self) -> bool:
@@ -45,14 +55,10 @@ class Option:
 @cache
 def options_of(kind: Any) -> tuple[Option, ...]:  # noqa: ANN401 - a dataclass
     """Return the options of a dataclass in the order of its fields."""
-    types, helps = get_type_hints(kind), _docstrings(kind)
+    types, texts = get_type_hints(kind), _docstrings(kind)
     marked = get_type_hints(kind, include_extras=True)
-    forms = {
-        name: next((one for one in get_args(hint) if isinstance(one, Written)), None)
-        for name, hint in marked.items()
-    }
     return tuple(
-        Option(x.name, types[x.name], x.default, helps.get(x.name, ""), forms[x.name])
+        Option(x.name, types[x.name], x.default, texts.get(x.name, ""), get_args(marked[x.name]))
         for x in fields(kind)
     )
 

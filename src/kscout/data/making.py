@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
 
-from kscout.config.written import Written
+from kscout.config.forms import Form
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import COIL_MAPS, SOURCES, TARGETS, PhaseEncoding, check_target
 
@@ -36,7 +36,7 @@ class MakeSettings:
 
     kind: str
     """A name in `kscout.names.SOURCES`."""
-    volumes: Annotated[tuple[int, int, int], Written("TRAIN,VAL,TEST", parse_counts)] = (40, 10, 10)
+    volumes: Annotated[tuple[int, int, int], Form("TRAIN,VAL,TEST", parse_counts)] = (40, 10, 10)
     """Number of volumes per split."""
     slices: int = 16
     """Slices per volume."""
@@ -48,7 +48,7 @@ class MakeSettings:
     """Random seed of the images."""
     variant: str = "realistic"
     """realistic, or structured (designed to reward adaptivity)."""
-    sources: tuple[Path, ...] = ()
+    sources: Annotated[tuple[Path, ...], Form(flags="--source")] = ()
     """heads: NIfTI or .npy volumes, one per subject."""
     download: bool = False
     """heads: download real volumes with pip, and cache them."""
@@ -58,9 +58,9 @@ class MakeSettings:
     """k-space: simulate a smooth phase of the subject."""
     snr: float | None = None
     """k-space: signal-to-noise ratio. (default: random)"""
-    maps: Annotated[str, Written("|".join(COIL_MAPS))] = "loops"
+    maps: Annotated[str, Form("|".join(COIL_MAPS))] = "loops"
     """k-space: coil sensitivities, simulated loops or measured maps."""
-    target: Annotated[str, Written("|".join(TARGETS))] = "rss"
+    target: Annotated[str, Form("|".join(TARGETS))] = "rss"
     """k-space: rule for targets."""
     phase_encoding: PhaseEncoding = "columns"
     """Phase-encoding axis of the images; rows become the columns of the store."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from kscout.config.bounds import AtLeast, Between
+from kscout.config.forms import MATRIX, Form
 from kscout.config.records import check
-from kscout.config.written import MATRIX
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import Protocol
 
@@ -27,7 +27,7 @@ class EvaluationRequest:
     reconstructor: str = ""
     precision: str = "auto"
     """Precision of reconstructions: auto (16 bit on a GPU), fp32 or fp16."""
-    policies: tuple[str, ...] = ()
+    policies: Annotated[tuple[str, ...], Form(flags="--policy")] = ()
     n_initial: int | None = None
     """Central columns measured at the start. (default: the runs')"""
     initial: str | None = None
@@ -44,7 +44,7 @@ class EvaluationRequest:
     """End a slice when no column has this predicted gain in SSIM (policies that predict gains)."""
     trajectories: Annotated[int, AtLeast(1)] = 8
     """Acquisitions per slice of policies that sample columns, as in training (paper: 8)."""
-    seeds: tuple[int, ...] = (0,)
+    seeds: Annotated[tuple[int, ...], Form(flags="--seed")] = (0,)
     """Random seeds for sampling; with several, policies that are not trained run once per seed."""
     argmax: bool = False
     """Trained policies acquire the column with the highest score instead of sampling."""

@@ -5,8 +5,8 @@ from typing import Annotated, final
 
 from kscout.columns import MOST_COLUMNS
 from kscout.config.bounds import AtLeast, Between, MultipleOf
+from kscout.config.forms import Form
 from kscout.config.records import check
-from kscout.config.written import Written
 from kscout.errors import ConfigError
 from kscout.names import ImageFormat
 
@@ -24,7 +24,7 @@ class OrderSetting:
     """Columns measured afterwards, for a policy."""
     policy: str | None = None
     """Policy of the evaluation."""
-    slice: Annotated[str | None, Written("VOLUME:NUMBER")] = None
+    slice: Annotated[str | None, Form("VOLUME:NUMBER")] = None
     """Slice of the evaluation, VOLUME:NUMBER."""
 
     def __post_init__(self) -> None:

@@ -161,6 +161,12 @@ def trainable_reconstructions() -> list[str]:
     return [name for name, one in RECONSTRUCTORS.entries.items() if one.is_learnable]
 
 
+RECONSTRUCTION_WORDS = (
+    f"Run folder, weights file, zoo name, {', '.join(untrained_reconstructions())} or module:Class."
+)
+"""Help of options that name a reconstruction."""
+
+
 ESTIMATORS = Table(
     "estimator",
     group="kscout.estimators",

@@ -3,7 +3,7 @@
 import gc
 import json
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from kscout.names import POLICIES
 from kscout.policies import build
 from kscout.policies import load as load_policy
 from kscout.serve.guard import LOOPBACK, Guard, token_for
+from kscout.serve.service import ServeSettings
 from kscout.serve.sessions import Defaults, Limits, Sessions, advisor_maker
 
 GRACE_S = 5
@@ -73,42 +74,16 @@ def _unlabeled(name: str) -> str:
 
 
 def serve(
-    reconstructor: str | Sequence[str],
-    policy: str | Sequence[str],
+    settings: ServeSettings,
     *,
-    data: Path | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    mrd_port: int = 0,
-    device: str = "auto",
-    keep: Path | None = None,
     limits: Limits | None = None,
-    defaults: Defaults | None = None,
-    allowed_hosts: Collection[str] = (),
-    token: str | None = None,
-    behind_proxy: bool = False,
     on_ready: Callable[[str], None] = print,
 ) -> None:
     """Serve sessions until the process receives a signal to stop.
 
     Args:
-        reconstructor: arguments of `kscout.reconstruction.load`; the page offers all, sessions use
-            the first.
-        policy: a name, a run folder, a weights file, a zoo name, or one of these as `LABEL=PATH`;
-            the page offers all, sessions use the first.
-        data: dataset whose slices the page offers.
-        host: address to listen at.
-        port: port for HTTP; 0 selects a free one.
-        mrd_port: port for MRD streams; 0 selects a free one.
-        device: auto, cpu or cuda.
-        keep: folder of session files, which are resumed.
-        limits: resource limits.
-        defaults: settings of sessions that do not specify them.
-        allowed_hosts: host names that clients may use, in addition to the address and the loopback
-            names.
-        token: token that clients send; by default one is generated and printed if the service can
-            be reached from other machines.
-        behind_proxy: whether to trust the X-Forwarded headers of a proxy on this machine.
+        settings: what is served, and where.
+        limits: resource limits that replace those of the settings.
         on_ready: called with one line of JSON once the service accepts requests.
     """
     try:
@@ -122,23 +97,26 @@ def serve(
         raise ConfigError(
             f"the service needs packages that are not installed ({error}); install kscout[serve]"
         ) from error
-    required = token_for(host, token, behind_proxy=behind_proxy)
-    limits, on = limits or Limits(), resolve_device(device)
+    host, keep = settings.host, settings.keep
+    required = token_for(host, settings.token, behind_proxy=settings.behind_proxy)
+    limits = limits or Limits(n_sessions=settings.most_sessions, idle_s=settings.idle_s)
+    defaults = Defaults(
+        *(settings.sample, settings.argmax, settings.deadline_s), fallback_maker(settings.fallback)
+    )
+    on = resolve_device(settings.device)
     reserve_handles(limits)
-    reconstructors = (reconstructor,) if isinstance(reconstructor, str) else tuple(reconstructor)
-    policies = (policy,) if isinstance(policy, str) else tuple(policy)
-    argmax = defaults is not None and defaults.argmax
-    backend = PageBackend(Shown(reconstructors, policies, data, argmax), device=on)
+    shown = Shown(settings.reconstructor, settings.policy, settings.data, settings.argmax)
+    backend = PageBackend(shown, device=on)
     backend.session_note()
     network = backend.models.network(backend.models.reconstructions[0])
-    make = advisor_maker(network, policy_maker(_unlabeled(policies[0])), device=on)
+    make = advisor_maker(network, policy_maker(_unlabeled(settings.policy[0])), device=on)
     sessions = Sessions(make, limits=limits, defaults=defaults, folder=keep)
     with (
         nullcontext() if keep is None else _locked(keep),
-        _listening(host, port, "--port") as listening,
-        _listening(host, mrd_port, "--mrd-port") as streams,
+        _listening(host, settings.port, "--port") as listening,
+        _listening(host, settings.mrd_port, "--mrd-port") as streams,
     ):
-        generated = {} if required == token else {"token": required}
+        generated = {} if required == settings.token else {"token": required}
         ports = listening.getsockname()[1], streams.getsockname()[1]
         line = json.dumps({**_addresses(host, *ports), **generated})
 
@@ -155,7 +133,7 @@ def serve(
         app = make_app(
             sessions, backend, background=MrdServer(sessions, streams, required), on_ready=ready
         )
-        hosts = {*LOOPBACK, host, *allowed_hosts}
+        hosts = {*LOOPBACK, host, *settings.allow_host}
         guard = Guard(app, hosts=hosts, n_bytes=limits.n_bytes, token=required)
         config = uvicorn.Config(
             guard,
@@ -168,7 +146,7 @@ def serve(
             ws_max_size=limits.n_bytes,
             timeout_graceful_shutdown=GRACE_S,
             server_header=False,
-            proxy_headers=behind_proxy,
+            proxy_headers=settings.behind_proxy,
         )
         server = GracefulServer(config)
         server.run(sockets=[listening])

@@ -28,8 +28,6 @@ LARGEST_EXPANSION = 100
 """Largest ratio of an array to its file; images compress by far less, zeros by far more."""
 ALWAYS_UNPACKED = 64 * 2**20
 """Size in bytes that an array may always have."""
-LARGEST_SIDE = 4096
-"""Largest number of pixels on one side of an image."""
 BYTES_PER_PIXEL = 16
 """Memory for reading: a pixel as its library stores it, in 32 bit, and once more after cropping."""
 _NEGLIGIBLE = 2**20

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from jaxtyping import Bool, Complex64
 
-from kscout.data.formats import LARGEST_SIDE, check_expansion, check_memory
+from kscout.config.forms import LARGEST_SIDE
+from kscout.data.formats import check_expansion, check_memory
 from kscout.data.transforms import to_kspace
 from kscout.errors import DataError
 from kscout.names import Origin

@@ -6,13 +6,12 @@ from typing import final
 import numpy as np
 from jaxtyping import Float32, Shaped
 
+from kscout.config.forms import Size, sides
 from kscout.data.formats import Stack, check_memory
 from kscout.errors import DataError
 
 Images = Shaped[np.ndarray, "slice _ _"]
 Cut = Float32[np.ndarray, "kept kept_row kept_col"]
-Size = tuple[int, int]
-"""Rows and columns."""
 
 _NEGATIVE_SHARE = 0.01
 """Resampling leaves negative pixels of less than this fraction of the peak."""
@@ -26,11 +25,6 @@ class WrongSizeError(DataError):
 def middle_slices(n_slices: int) -> range:
     """Return the middle half of a volume, which shows the anatomy."""
     return range(n_slices // 4, 3 * n_slices // 4)
-
-
-def sides(size: int | Size) -> Size:
-    """Return rows and columns of a size, which may be one number for a square."""
-    return (size, size) if isinstance(size, int) else size
 
 
 def zero_pad(images: Images, size: int | Size) -> Images:

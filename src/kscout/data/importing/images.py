@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kscout.data.formats import LARGEST_SIDE, Scan, Stack, check_memory, reading
+from kscout.config.forms import LARGEST_SIDE, Size, sides
+from kscout.data.formats import Scan, Stack, check_memory, reading
 from kscout.data.formats.hdf5 import TARGET_KEYS
-from kscout.data.importing.cutting import Cut, Size, check_pixels, cut, middle_slices, sides
+from kscout.data.importing.cutting import Cut, check_pixels, cut, middle_slices
 from kscout.data.importing.resampling import Resampled, Spacing, resample, resampled_size
 from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.volumes import VolumeFile, read_volume

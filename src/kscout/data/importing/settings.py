@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, final
 
-from kscout.config.written import Written, parse_size
-from kscout.data.formats import LARGEST_SIDE
-from kscout.data.importing.cutting import Size, sides
+from kscout.config.forms import LARGEST_SIDE, Form, Size, parse_size, sides
 from kscout.errors import ConfigError
 from kscout.names import TARGETS, Origin, PhaseEncoding, Plane, check_target
 
-_SIZE = Written("PIXELS|ROWSxCOLS", parse_size)
+_SIZE = Form("PIXELS|ROWSxCOLS", parse_size)
 
 
 def parse_axes(text: str, option: str) -> tuple[str, ...]:
@@ -51,13 +49,13 @@ class ImportSettings:
     """Pixels to retain in the middle. (default: all)"""
     pad: Annotated[int | Size | None, _SIZE] = None
     """Zero-pad smaller images to this first; paper: 384 for brains."""
-    resample: Annotated[tuple[float, float] | None, Written("MM|ROWxCOL", parse_spacing)] = None
+    resample: Annotated[tuple[float, float] | None, Form("MM|ROWxCOL", parse_spacing)] = None
     """Resample pixels to this spacing (mm) first."""
     divide: float | None = None
     """Divide all pixels by this number, e.g. to scale them to 0..1."""
     absolute: bool = False
     """Use absolute values of pixels."""
-    center_volume: bool = False
+    center_volume: Annotated[bool, Form(flags="--center-volume/--whole-volume")] = False
     """Keep the middle half of the slices, or all."""
     sample_rate: float = 1.0
     """Fraction of each split's volumes to import."""
@@ -65,7 +63,7 @@ class ImportSettings:
     """Import only this acquisition, e.g. CORPD_FBK."""
     splits: Path | None = None
     """Folder of train.txt, val.txt, test.txt with volume names."""
-    group: Annotated[str | None, Written("REGEX")] = None
+    group: Annotated[str | None, Form("REGEX")] = None
     """Images: the part of a file's path that names its volume; its files are joined."""
     held_out: float = 0.2
     """Fraction of volumes for test, then for val, if no split is given."""
@@ -85,13 +83,13 @@ class ImportSettings:
     """k-space: pixels of its image to retain. (default: --size)"""
     resize: Annotated[int | Size | None, _SIZE] = None
     """k-space: rows, columns to crop or zero-pad to, around its center."""
-    axes: Annotated[tuple[str, ...] | None, Written("NAME,...", parse_axes)] = None
+    axes: Annotated[tuple[str, ...] | None, Form("NAME,...", parse_axes)] = None
     """Names of the axes of arrays, e.g. row,col,slice, or slice,coil,row,col for k-space."""
     origin: Origin = "center"
     """k-space: position of the center in the array."""
     header: Path | None = None
     """k-space: header for ISMRMRD files without one."""
-    target: Annotated[str, Written("|".join(TARGETS))] = "rss"
+    target: Annotated[str, Form("|".join(TARGETS))] = "rss"
     """k-space: rule for targets."""
     compress: int | None = None
     """k-space: number of virtual coils, e.g. 8. (default: all coils)"""

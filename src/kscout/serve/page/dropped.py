@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from kscout.data.formats import LARGEST_SIDE, Scan, printable, reading
+from kscout.config.forms import LARGEST_SIDE
+from kscout.data.formats import Scan, printable, reading
 from kscout.data.importing.images import prepare_images
 from kscout.data.importing.settings import ImportSettings
 from kscout.data.importing.volumes import VolumeFile, find_volumes, read_volume
