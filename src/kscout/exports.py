@@ -38,6 +38,8 @@ _LOCK = threading.RLock()
 def lazily() -> Iterator[None]:
     """Postpone the imports of a `with` block at the top of a module to their first use.
 
+    Commands list their options without loading torch, which takes two seconds. The block replaces
+    `builtins.__import__`, as `etils.epy.lazy_imports` does, for the imports of this module alone.
     The names stand for classes, functions and modules, also in annotations, `isinstance` and
     `issubclass`. Reading an attribute of a name imports it, so annotations use imported classes.
     """
