@@ -245,14 +245,14 @@ def test_a_training_that_is_terminated_says_so_and_goes_on(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    keep = loop.Trainee.keep
+    keep = loop.TrainingRun.keep
 
-    def stopped(trainee: loop.Trainee, *arguments: object) -> None:  # type: ignore[type-arg]
-        keep(trainee, *arguments)  # type: ignore[arg-type]
+    def stopped(training_run: loop.TrainingRun, *arguments: object) -> None:  # type: ignore[type-arg]
+        keep(training_run, *arguments)  # type: ignore[arg-type]
         signal.raise_signal(signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop.Trainee, "keep", stopped)
+        patched.setattr(loop.TrainingRun, "keep", stopped)
         assert run(*training(work, "out")) == TERMINATED == 143
     assert "terminated; repeat the same command to resume" in capsys.readouterr().err
     assert f"{work / 'out'}: saved after epoch 1 of " in caplog.text

@@ -31,8 +31,10 @@ from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.algorithm import Learner
 from kscout.training.algorithms.greedy import Greedy
-from kscout.training.trainee import Trainee
+from kscout.training.loop import TrainingLoop
+from kscout.training.training_run import TrainingRun
 
 pytestmark = pytest.mark.cuda
 SSIM_TOLERANCE = 1e-4
@@ -310,7 +312,8 @@ def test_graphed_training_equals_eager_training(
         torch.manual_seed(0)
         policy = POLICIES["conv"](n_cols=64).cuda()
         monkeypatch.setattr(Greedy, "is_pure", is_graphed)
-        Greedy(Trainee.resume(policy, config), slices, unet).train_epoch(1, lambda _: None)
+        learner = Learner.of(policy, config)
+        TrainingLoop(Greedy(learner, slices, unet), TrainingRun(learner)).take_steps(1)
         weights.append([p.detach().clone() for p in policy.parameters()])
     for a, b in zip(*weights, strict=True):
         torch.testing.assert_close(a, b, atol=5e-5, rtol=0)

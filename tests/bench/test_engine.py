@@ -11,6 +11,8 @@ from kscout.bench.engine import Engine, TrainingBatch, Workload, knee_images
 from kscout.bench.growth import Row, alone, growth_exponent, measure_scaling
 from kscout.bench.parts import replayed
 from kscout.core import Reconstructor
+from kscout.training.loop import TrainingLoop
+from kscout.training.training_run import TrainingRun
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def test_the_timed_gradients_are_those_of_a_training_pass(engine: Engine) -> Non
     scores = batch.gradients()
     timed = gradients_of(batch)
     with engine.ready_convolutions():
-        result = batch.estimator.train_epoch(1, lambda _: None)
+        result = TrainingLoop(batch.estimator, TrainingRun(batch.estimator.learner)).take_steps(1)
     assert result.scores["train_ssim"] == pytest.approx(float(scores), abs=1e-6)
     for a, b in zip(timed, gradients_of(batch), strict=True):
         torch.testing.assert_close(a, b, atol=1e-6 * float(b.abs().max()), rtol=1e-3)

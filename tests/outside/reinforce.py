@@ -15,8 +15,8 @@ class ReinforceTraining(GradientTraining):
 class Reinforce(GradientEstimator):
     settings = ReinforceTraining
 
-    def __init__(self, trainee, slices, reconstructor):
-        super().__init__(trainee, slices, reconstructor)
+    def __init__(self, learner, slices, reconstructor):
+        super().__init__(learner, slices, reconstructor)
         self.baseline = torch.zeros((), device=self.device)
 
     def draw(self, n_slices, n_batches, generator):

@@ -11,9 +11,9 @@ from kscout.data.store import Store
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.posterior import PosteriorPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.algorithm import Learner
 from kscout.training.algorithms.posterior import Posterior
 from kscout.training.policy import new_policy
-from kscout.training.trainee import Trainee
 
 SAMPLER = {"name": "posterior", "n_channels": 4, "n_pools": 1, "n_draws": 2, "n_first": 1}
 
@@ -34,8 +34,8 @@ def some_policy(**how: object) -> PosteriorPolicy:
 
 def estimator_of(config: PolicyConfig, store: Store) -> Posterior:
     slices = store.split("train")
-    trainee = Trainee.resume(new_policy(config, slices), config)
-    estimator = Posterior(trainee, slices, ZeroFilled())
+    learner = Learner.of(new_policy(config, slices), config)
+    estimator = Posterior(learner, slices, ZeroFilled())
     estimator.restore({})
     return estimator
 

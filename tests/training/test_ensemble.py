@@ -29,10 +29,12 @@ from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.algorithm import Learner
 from kscout.training.algorithms import ensemble
 from kscout.training.algorithms.ensemble import Ensemble, Sums
+from kscout.training.loop import TrainingLoop
 from kscout.training.policy import new_policy, train_policy
-from kscout.training.trainee import Trainee
+from kscout.training.training_run import TrainingRun
 from kscout.weights import fingerprint, read_weights, save_weights
 
 SHORT = {"method": "ensemble", "n_slices": 6, "n_best": 3, "n_validated": 2, "seed": 3}
@@ -200,7 +202,7 @@ def test_slices_follow_members_in_turn_whatever_is_acquired_together(
 ) -> None:
     orders = [4, 10, 12], [10, 11, 4], [3, 2, 1]
     config = config_of(saved_orders(tmp_path, orders), n_slices=9, n_best=1)
-    trainee = Trainee.resume(new_policy(config, store.split("train")), config)
+    learner = Learner.of(new_policy(config, store.split("train")), config)
     followed: list[list[int]] = []
     acquire = Simulator.acquire
 
@@ -213,7 +215,8 @@ def test_slices_follow_members_in_turn_whatever_is_acquired_together(
     for n_at_once in (4, 2):
         followed.clear()
         monkeypatch.setitem(ensemble._N_AT_ONCE, "cpu", n_at_once)
-        Ensemble(trainee, store.split("train"), ZeroFilled()).train_epoch(1, lambda _: None)
+        algorithm = Ensemble(learner, store.split("train"), ZeroFilled())
+        TrainingLoop(algorithm, TrainingRun(learner)).take_steps(1)
         firsts.append([column for batch in followed[::3] for column in batch])
     assert firsts == [[4, 10, 3] * 3] * 2
 

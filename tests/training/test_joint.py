@@ -27,7 +27,7 @@ from kscout.reconstruction.unet_fused import FusedUNet
 from kscout.runs import Progress, read_run
 from kscout.training import convolution
 from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.joint.course import Current
+from kscout.training.joint.algorithm import Current
 from kscout.training.joint.sampler import acquire
 from kscout.training.joint.train import train_joint
 from kscout.training.reconstructor import training_loss
@@ -167,8 +167,8 @@ def test_varied_slices_are_learned_with_the_masks_of_their_own_acquisition(
         learned.extend((_bytes(target), _bytes(mask)) for target, mask in pairs)
         return training_loss(model, batch, masks, *rest)
 
-    monkeypatch.setattr("kscout.training.joint.course.acquire", acquiring)
-    monkeypatch.setattr("kscout.training.joint.course.training_loss", learning)
+    monkeypatch.setattr("kscout.training.joint.algorithm.acquire", acquiring)
+    monkeypatch.setattr("kscout.training.joint.algorithm.training_loss", learning)
     train_joint(joint_config("random", **changes), store, tmp_path / "run", device="cpu")
     assert set(learned) <= set(acquired)
     slices = store.split("train")

@@ -13,7 +13,7 @@ from kscout.names import SAMPLERS
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
 from kscout.training.gradients import EagerGradients, GraphedGradients
-from kscout.training.joint.course import Current
+from kscout.training.joint.algorithm import Current
 from kscout.training.joint.sampler import Material, Sampler
 from kscout.training.joint.train import train_joint
 

@@ -23,11 +23,11 @@ from kscout.reconstruction import save
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run
+from kscout.training.algorithm import Learner
 from kscout.training.algorithms.gradient import EpochDraws
 from kscout.training.algorithms.greedy import Greedy
 from kscout.training.policy import train_policy
 from kscout.training.several import train_policies
-from kscout.training.trainee import Trainee
 from kscout.weights import read_weights
 
 TRAINING = {
@@ -267,7 +267,7 @@ def test_draws_of_a_slice_do_not_depend_on_batch_size(store: Store) -> None:
     def draws(size: int) -> EpochDraws:
         config = with_training(batch_size=size)
         policy = POLICIES["conv"](n_cols=16, n_blocks=2)
-        estimator = Greedy(Trainee.resume(policy, config), store.split("train"), ZeroFilled())
+        estimator = Greedy(Learner.of(policy, config), store.split("train"), ZeroFilled())
         return estimator.draws_of(2)
 
     small, large = draws(2), draws(5)

@@ -122,7 +122,7 @@ def test_a_signal_while_a_checkpoint_is_written_leaves_it_complete(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop, "SAVE_EVERY_S", -1.0)
-        patch.setattr("kscout.training.trainee.save_checkpoint", save)
+        patch.setattr("kscout.training.training_run.save_checkpoint", save)
         train(store, tmp_path)
     check_resumed(store, tmp_path, expected, epoch=1, step=1)
 
@@ -132,7 +132,7 @@ def test_a_stop_before_the_first_update_and_a_resumption_are_logged(
 ) -> None:
     caplog.set_level(logging.INFO)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("kscout.training.loop.Course.train_epoch", stop_validation)
+        patch.setattr("kscout.training.loop.TrainingLoop.take_steps", stop_validation)
         train(store, tmp_path)
     assert f"{tmp_path}: stopped before the first update" in caplog.text
     with pytest.raises(KeyboardInterrupt):

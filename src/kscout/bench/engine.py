@@ -22,10 +22,10 @@ from kscout.data.slices import SliceSet
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction import load
 from kscout.reconstruction.unet import UNet
+from kscout.training.algorithm import Learner
 from kscout.training.algorithms.greedy import Greedy, greedy_gradients
 from kscout.training.algorithms.recording import Estimate
 from kscout.training.convolution import choose_convolution, convolution, to_layout
-from kscout.training.trainee import Trainee
 
 LARGEST_SIZE = 320
 _SMALLEST_KNEE = 64
@@ -139,11 +139,11 @@ class TrainingBatch:
         self.engine, self.work = engine, work
         config = _config(engine, work)
         policy = make_policy(config.policy, seed=0, n_cols=engine.size, n_rows=engine.size)
-        trainee = Trainee.resume(policy.to(engine.device), config)
+        learner = Learner.of(policy.to(engine.device), config)
         assert isinstance(policy, ConvPolicy)
         self.policy = policy
         index = torch.arange(work.n_slices) % len(engine.slices)
-        self.estimator = Greedy(trainee, engine.slices.subset(index), engine.frozen)
+        self.estimator = Greedy(learner, engine.slices.subset(index), engine.frozen)
         self.drawn = self.estimator.draws_of(1)
 
     @property
@@ -161,7 +161,7 @@ class TrainingBatch:
         """Compute the gradients eagerly and return the estimate with all intermediate values."""
         index, uniforms, followed = self.inputs
         estimator = self.estimator
-        estimator.trainee.optimizer.zero_grad()
+        estimator.learner.optimizer.zero_grad()
         with self.engine.ready_convolutions():
             estimator.view.refresh()
             return greedy_gradients(

@@ -30,13 +30,14 @@ from kscout.policies import save
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.reconstruction import load
 from kscout.runs import RunRecord, read_run
-from kscout.training.algorithms import Estimator, PolicyTrainee
+from kscout.training.algorithm import Learner
+from kscout.training.algorithms import Estimator
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import refuse_processes
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.panel import final_picture
 from kscout.training.starting import begin_from, network_of
-from kscout.training.trainee import Trainee
+from kscout.training.training_run import TrainingRun
 from kscout.training.validation import zero_filled_note
 from kscout.weights import fingerprint
 
@@ -87,29 +88,31 @@ def train_policy(
     if begun is not None:
         begin_from(policy, begun)
     with opened_run(out, config, inputs, place, note=note) as run:
-        trainee = Trainee.resume(policy, config, run, partial(_save, config, inputs))
-        trainee.start = begun
-        if not trainee.is_finished:
-            _train(trainee, estimator, slices, held_out, frozen, on_step)
+        learner = Learner.of(policy, config)
+        learner.start = begun
+        training_run = TrainingRun.resume(learner, run, partial(_save, config, inputs))
+        if not training_run.is_finished:
+            _train(training_run, estimator, slices, held_out, frozen, on_step)
     return read_run(out)
 
 
 def _train(
-    trainee: PolicyTrainee,
+    training_run: TrainingRun[Policy, PolicyConfig],
     estimator: type[Estimator],
     slices: SliceSet,
     held_out: SliceSet,
     reconstructor: Reconstructor,
     on_step: OnStep,
 ) -> None:
-    training, device = trainee.config.training, slices.device
+    learner = training_run.learner
+    training, device = learner.config.training, slices.device
     _, n_rows, n_cols = slices.shape
     frozen = reconstructor.frozen(
         precision=training.precision, n_rows=n_rows, n_cols=n_cols, device=device
     )
-    backend = fixed_convolution(trainee.run, training.convolution, device, trains=False)
+    backend = fixed_convolution(training_run.folder, training.convolution, device, trains=False)
     learned = {"train": slices, "val": held_out}[training.learns_from]
-    acquisition = trainee.config.acquisition
+    acquisition = learner.config.acquisition
     use = (acquisition.start, acquisition.horizon, frozen.protocol_for(training.protocol))
     note = zero_filled_note(frozen, held_out, *use)
     if note is not None:
@@ -119,7 +122,8 @@ def _train(
         to_layout(frozen, backend)
     with convolution(backend):
         train_epochs(
-            estimator(trainee, learned, frozen),
+            estimator(learner, learned, frozen),
+            training_run,
             partial(_validation, held_out),
             picture=partial(_picture, held_out),
             device=device,

@@ -30,6 +30,7 @@ from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Run, RunRecord, read_run
+from kscout.training.algorithm import Algorithm, EpochResult, Learner
 from kscout.training.augmentation import check_sizes, coarser, mirrored
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
@@ -42,20 +43,13 @@ from kscout.training.distributed import (
     sum_over_processes,
 )
 from kscout.training.gradients import EagerGradients, GraphedGradients
-from kscout.training.loop import (
-    Course,
-    EpochResult,
-    OnStep,
-    fixed_convolution,
-    opened_run,
-    train_epochs,
-)
+from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.masks import MaskDistribution
 from kscout.training.panel import panel
-from kscout.training.trainee import Trainee
+from kscout.training.training_run import TrainingRun
 from kscout.training.validation import VALIDATION_BATCH, arithmetic, validation_ssim
 
-ReconstructorTrainee = Trainee[Reconstructor, ReconstructorConfig]
+ReconstructorLearner = Learner[Reconstructor, ReconstructorConfig]
 
 
 def train_reconstructor(
@@ -115,7 +109,8 @@ def _train(
     training = config.training
     backend = fixed_convolution(run, training.convolution, slices.device, trains=True)
     to_layout(model, backend)
-    trainee = Trainee.resume(model, config, run, partial(_save, run))
+    learner = Learner.of(model, config)
+    training_run = TrainingRun.resume(learner, run, partial(_save, run))
     sizes = training.sizes or (slices.n_cols,)
     masks = [masking_of(n, training).of_volumes(held_out.volumes) for n in sizes]
 
@@ -123,20 +118,26 @@ def _train(
         scores = [validation_ssim(model, held_out, mask, training) for mask in masks]
         return sum(scores) / len(scores)
 
-    def validate(course: Supervised) -> dict[str, float]:
-        return {"val_ssim": score(course.evaluated())}
+    def validate(algorithm: Supervised) -> dict[str, float]:
+        return {"val_ssim": score(algorithm.evaluated())}
 
     @torch.no_grad()
-    def picture(course: Supervised) -> Tensor:
-        model, mask = course.evaluated().eval(), masks[-1][:1].to(slices.device)
+    def picture(algorithm: Supervised) -> Tensor:
+        model, mask = algorithm.evaluated().eval(), masks[-1][:1].to(slices.device)
         batch = coarser(held_out.batch(torch.tensor([0])), mask.shape[1])
         image = batch.unnormalized(model(batch.kspace, mask & batch.selectable), training.protocol)
         return panel(batch.target[0], image[0], mask[0])
 
-    trainee.note(val_ssim_zero_filled=score(ZeroFilled()))
+    training_run.note(val_ssim_zero_filled=score(ZeroFilled()))
     with convolution(backend):
-        course = Supervised(trainee, slices)
-        train_epochs(course, validate, picture=picture, device=slices.device, on_step=on_step)
+        train_epochs(
+            Supervised(learner, slices),
+            training_run,
+            validate,
+            picture=picture,
+            device=slices.device,
+            on_step=on_step,
+        )
 
 
 def masking_of(n_cols: int, training: ReconstructorTraining) -> MaskDistribution:
@@ -145,12 +146,12 @@ def masking_of(n_cols: int, training: ReconstructorTraining) -> MaskDistribution
 
 
 @final
-class Supervised(Course[Reconstructor, ReconstructorConfig]):
+class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
     """Trains a model on batches of slices; no step waits for the device."""
 
-    def __init__(self, trainee: ReconstructorTrainee, slices: SliceSet) -> None:
-        super().__init__(trainee, len(slices))
-        self.slices, self.training = slices, trainee.config.training
+    def __init__(self, learner: ReconstructorLearner, slices: SliceSet) -> None:
+        super().__init__(learner, len(slices))
+        self.slices, self.training = slices, learner.config.training
         self.sizes = self.training.sizes or (slices.n_cols,)
         # One graph runs at a time, so that those of all sizes share their memory.
         pool = Pool(slices.device) if slices.device.type == "cuda" else None
@@ -158,7 +159,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
 
     def _gradients(self, n_cols: int, pool: Pool | None) -> EagerGradients | GraphedGradients:
         """Return the function for gradients of batches of one image size."""
-        model, slices = self.trainee.module, self.slices
+        model, slices = self.learner.module, self.slices
         if slices.device.type != "cuda" or model.waits_for_device:
             return EagerGradients(self._backward, model.parameters())
         first = share(torch.zeros(self.training.batch_size, dtype=torch.int64))
@@ -176,7 +177,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         self.order = torch.randperm(n_slices, generator=drawn).split(training.batch_size)
         drawn = keyed_generator(training.seed, "mirrored", epoch)
         self.is_mirrored = (torch.rand(n_slices, generator=drawn) < 0.5) & training.flips
-        self.trainee.begin(epoch)
+        self.learner.begin(epoch)
 
     def end_epoch(self, epoch: int) -> EpochResult:
         """Read the loss from the device, which no step waits for."""
@@ -190,7 +191,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
 
     def _rate(self, epoch: int, step: int) -> float:
         """Return the learning rate of an optimizer step, counted from 0 in its epoch."""
-        training, largest = self.training, self.trainee.rate(epoch)
+        training, largest = self.training, self.learner.rate(epoch)
         if training.n_warm is None:
             return largest
         n_done, n_steps = (epoch - 1) * self.n_steps + step, training.n_epochs * self.n_steps
@@ -212,17 +213,17 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
             mask = masks[mine].to(device, non_blocking=True) & batch.selectable
             summed = self.gradients[batch.n_cols]([mask, *batch.tensors()]) * len(mine)
         else:
-            self.trainee.optimizer.zero_grad()
-        average_gradients(self.trainee.module.parameters(), len(mine) / len(index))
-        for group in self.trainee.optimizer.param_groups:
+            self.learner.optimizer.zero_grad()
+        average_gradients(self.learner.module.parameters(), len(mine) / len(index))
+        for group in self.learner.optimizer.param_groups:
             group["lr"] = self._rate(epoch, step)
-        self.trainee.optimizer.step()
+        self.learner.optimizer.step()
         self.add(loss=summed)
         self.means = {"loss": summed / max(1, len(mine))}
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         mask, *tensors = inputs
-        loss = training_loss(self.trainee.module, SliceBatch(*tensors), mask, self.training)
+        loss = training_loss(self.learner.module, SliceBatch(*tensors), mask, self.training)
         torch.autograd.backward(loss)
         return loss
 

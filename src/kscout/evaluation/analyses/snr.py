@@ -52,8 +52,8 @@ with lazily():
     from kscout.figures.curves import draw_snr
     from kscout.policies.views import Recomputed
     from kscout.randomness import keyed_generator
+    from kscout.training.algorithm import Learner
     from kscout.training.algorithms.gradient import Batch, GradientEstimator
-    from kscout.training.trainee import Trainee
     from kscout.weights import fingerprint
 
 FORMULAS = ("paper", "reference")
@@ -167,8 +167,8 @@ class EstimatorGradients:
         protocol = reconstructor.protocol_for(setting.protocol)
         training = replace(training, n_trajectories=setting.n_trajectories, protocol=protocol)
         self.setting, self.config = setting, replace(settings, training=training)
-        trainee = Trainee.resume(policy, self.config)
-        self.estimator: GradientEstimator = kind(trainee, slices, reconstructor)
+        learner = Learner.of(policy, self.config)
+        self.estimator: GradientEstimator = kind(learner, slices, reconstructor)
         # In 32 bit, and without cached features.
         self.estimator.view = Recomputed(policy)
         self.parameters = last_layer(policy)

@@ -10,10 +10,9 @@ from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.policies.views import View, view_of
-from kscout.training.loop import Course, EpochResult
-from kscout.training.trainee import Trainee
+from kscout.training.algorithm import Algorithm, EpochResult, Learner
 
-PolicyTrainee = Trainee[Policy, PolicyConfig]
+PolicyLearner = Learner[Policy, PolicyConfig]
 
 _RETIRED = {
     "gradients": "update",
@@ -25,14 +24,14 @@ _RETIRED = {
 """Methods of estimators under their names of 0.2."""
 
 
-class Estimator(Course[Policy, PolicyConfig], ABC):
+class Estimator(Algorithm[Policy, PolicyConfig], ABC):
     """Trains one policy on a frozen reconstruction.
 
     A subclass implements `take_step` and `end_epoch`. If a step is one optimizer step on a batch
     of slices, derive from `kscout.training.GradientEstimator` instead.
 
     Args:
-        trainee: the policy in training.
+        learner: the policy in training.
         slices: the training slices.
         reconstructor: frozen, on the device of the policy.
     """
@@ -43,11 +42,11 @@ class Estimator(Course[Policy, PolicyConfig], ABC):
     """Whether a step may measure several columns (`acquisition.columns_per_step`)."""
 
     def __init__(
-        self, trainee: PolicyTrainee, slices: SliceSet, reconstructor: Reconstructor
+        self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
-        super().__init__(trainee, len(slices))
+        super().__init__(learner, len(slices))
         self.slices, self.reconstructor = slices, reconstructor
-        self.device = next(trainee.module.parameters()).device
+        self.device = next(learner.module.parameters()).device
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -65,7 +64,7 @@ class Estimator(Course[Policy, PolicyConfig], ABC):
         protocol = self.reconstructor.protocol_for(training.protocol)
         context = SimulatedContext(self.reconstructor, protocol, training.metric)
         return view_of(
-            self.trainee.module.bind(context),
+            self.learner.module.bind(context),
             device=self.device,
             precision=training.precision,
             compiles=training.compile,
@@ -80,4 +79,4 @@ class Estimator(Course[Policy, PolicyConfig], ABC):
         return self.evaluated()
 
 
-__all__ = ["EpochResult", "Estimator", "PolicyTrainee"]
+__all__ = ["EpochResult", "Estimator", "PolicyLearner"]

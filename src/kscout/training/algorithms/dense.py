@@ -36,7 +36,7 @@ from kscout.errors import ConfigError, RunError
 from kscout.physics.sampling import Initial, center_mask, start_mask
 from kscout.policies.mean_gains import row_of
 from kscout.policies.views import View
-from kscout.training.algorithms import PolicyTrainee
+from kscout.training.algorithms import PolicyLearner
 from kscout.training.algorithms.gradient import (
     Batch,
     Draws,
@@ -81,18 +81,18 @@ class Dense(WarmedEstimator):
     is_pure = True
 
     def __init__(
-        self, trainee: PolicyTrainee, slices: SliceSet, reconstructor: Reconstructor
+        self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
-        super().__init__(trainee, slices, reconstructor)
-        trainee.module.is_stochastic = False
-        self.training = _dense(trainee.config)
+        super().__init__(learner, slices, reconstructor)
+        learner.module.is_stochastic = False
+        self.training = _dense(learner.config)
         average = get_ema_multi_avg_fn(self.training.average)
-        self.average = AveragedModel(trainee.module, multi_avg_fn=average)
-        self.augmentation = Augmentation(trainee.config, slices.n_cols)
-        self.augmentation.check(trainee.module, slices)
-        self.n_first, n_rows = trainee.config.spanned
+        self.average = AveragedModel(learner.module, multi_avg_fn=average)
+        self.augmentation = Augmentation(learner.config, slices.n_cols)
+        self.augmentation.check(learner.module, slices)
+        self.n_first, n_rows = learner.config.spanned
         self.units = torch.ones(n_rows, device=self.device)
-        self.baseline = BaselineGains(trainee.config, slices, reconstructor, self.device)
+        self.baseline = BaselineGains(learner.config, slices, reconstructor, self.device)
         self.sizes = self.training.sizes or (slices.n_cols,)
         self.buffers = {n: Memory(self.training.buffer_size) for n in self.sizes}
         """Replay buffers by the columns of the slices."""
@@ -102,7 +102,7 @@ class Dense(WarmedEstimator):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore a checkpoint, or begin with the mean gains along a fixed order."""
-        policy = self.trainee.module
+        policy = self.learner.module
         if state:
             self._restore(state)
         else:
@@ -128,7 +128,7 @@ class Dense(WarmedEstimator):
         }
 
     def is_validated_first(self) -> bool:
-        return isinstance(self.trainee.module, StartsFromGains) or super().is_validated_first()
+        return isinstance(self.learner.module, StartsFromGains) or super().is_validated_first()
 
     def evaluated(self) -> Policy:
         return cast(Policy, self.average.module)
@@ -183,7 +183,7 @@ class Dense(WarmedEstimator):
 
     def after_step(self, drawn: EpochDraws, step: int) -> None:
         """Move the average, and take steps on states from the replay buffer."""
-        self.average.update_parameters(self.trainee.module)
+        self.average.update_parameters(self.learner.module)
         if not self.training.n_repeats:
             return
         n_cols, buffer = self._n_cols(step), self.buffers[self._n_cols(step)]
@@ -195,8 +195,8 @@ class Dense(WarmedEstimator):
             slices = self.resized(self.slices.batch(index), step)
             self.run_update("repeat", self._again, Batch(slices, states))
             self.limit_gradients()
-            self.trainee.optimizer.step()
-            self.average.update_parameters(self.trainee.module)
+            self.learner.optimizer.step()
+            self.average.update_parameters(self.learner.module)
 
     def _again(self, batch: Batch) -> Float[Tensor, ""]:
         """Regress scores of stored states on their gains; return the mean score of the states."""
@@ -261,15 +261,15 @@ class Dense(WarmedEstimator):
 
     def _takes_baseline(self) -> bool:
         """Return whether the policy begins with baseline gains, as it has none for this metric."""
-        start = self.trainee.start
-        is_begun = start is not None and not is_resized(self.trainee.module, start)
+        start = self.learner.start
+        is_begun = start is not None and not is_resized(self.learner.module, start)
         return not (is_begun and _trained_for(start) in ("", self.training.metric))
 
     def _set_units(self) -> None:
         """Set the units of gains: those of a trained policy, else along a fixed order."""
-        start = self.trainee.start
+        start = self.learner.start
         known: Sequence[float] = ()
-        if start is not None and not is_resized(self.trainee.module, start):
+        if start is not None and not is_resized(self.learner.module, start):
             known = start.gain_units if self.training.metric == GAINS else ()
         n_rows = len(self.units)
         # A file has units from its start on, not from earlier ones that were sampled in addition.

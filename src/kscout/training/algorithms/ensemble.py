@@ -28,7 +28,7 @@ from kscout.errors import ConfigError
 from kscout.names import metric_word
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.randomness import keyed_generator
-from kscout.training.algorithms import EpochResult, Estimator, PolicyTrainee
+from kscout.training.algorithms import EpochResult, Estimator, PolicyLearner
 from kscout.training.fixed_order import fit_fixed_order
 
 _N_AT_ONCE = {"cpu": 4, "cuda": 48}
@@ -49,10 +49,10 @@ class Ensemble(Estimator):
     settings = EnsembleTraining
 
     def __init__(
-        self, trainee: PolicyTrainee, slices: SliceSet, reconstructor: Reconstructor
+        self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
-        super().__init__(trainee, slices, reconstructor)
-        self.policy, self.training = _policy(trainee), _training(trainee.config)
+        super().__init__(learner, slices, reconstructor)
+        self.policy, self.training = _policy(learner), _training(learner.config)
         self.n_slices = min(self.training.n_slices, len(slices))
         self.n_ordered = sorted(set(self.training.ordered)) or [0]
         """Candidate numbers of first steps that follow the fixed order."""
@@ -273,8 +273,8 @@ def non_negative(
     return weights
 
 
-def _policy(trainee: PolicyTrainee) -> EnsemblePolicy:
-    policy = trainee.module
+def _policy(learner: PolicyLearner) -> EnsemblePolicy:
+    policy = learner.module
     if not isinstance(policy, EnsemblePolicy):
         raise ConfigError(
             f"ensemble fits the weights of several policies, and {type(policy).__name__} is one; "

@@ -139,7 +139,7 @@ class GradientEstimator(Estimator, ABC):
     @final
     def chooser(self) -> Policy:
         """Return the policy that chose columns in training, with its present weights."""
-        if self.evaluated() is not self.trainee.module:
+        if self.evaluated() is not self.learner.module:
             return self.evaluated()
         self.view.refresh()
         return self.view.chooser
@@ -156,15 +156,15 @@ class GradientEstimator(Estimator, ABC):
     def begin_epoch(self, epoch: int) -> None:
         """Draw the random numbers of the epoch."""
         self.drawn = self.draws_of(epoch)
-        self.trainee.begin(epoch)
+        self.learner.begin(epoch)
 
     @final
     def take_step(self, epoch: int, step: int) -> None:
         """Take one optimizer step, on one batch of slices."""
         score = self.batch_gradients(self.drawn, step)
-        for group in self.trainee.optimizer.param_groups:
+        for group in self.learner.optimizer.param_groups:
             group["lr"] = self.step_size(epoch, step)
-        self.trainee.optimizer.step()
+        self.learner.optimizer.step()
         self.add(score=score * len(self.batch_order(self.drawn, step)))
         self.means = {metric_word(self.config.training.metric): score}
         self.after_step(self.drawn, step)
@@ -237,7 +237,7 @@ class GradientEstimator(Estimator, ABC):
             update: adds the gradients and returns a mean score.
             batch: its input.
         """
-        parameters, config = list(self.trainee.module.parameters()), self.config
+        parameters, config = list(self.learner.module.parameters()), self.config
 
         def backward(tensors: Sequence[Tensor]) -> Float[Tensor, ""]:
             self.view.refresh()
@@ -280,7 +280,7 @@ class WarmedEstimator(GradientEstimator, ABC):
         """Clip the norm of the gradients."""
         training = self.config.training
         assert isinstance(training, DenseTraining | PosteriorTraining)
-        torch.nn.utils.clip_grad_norm_(self.trainee.module.parameters(), training.clip)
+        torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), training.clip)
 
 
 def n_draws(config: PolicyConfig) -> int:

@@ -33,7 +33,7 @@ from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
 from kscout.policies.posterior import Network, PosteriorSampler, moved_noises, noises
-from kscout.training.algorithms import PolicyTrainee
+from kscout.training.algorithms import PolicyLearner
 from kscout.training.algorithms.gradient import Batch, Draws, GeneratorFor, Tensors, WarmedEstimator
 from kscout.training.augmentation import N_VARIED, is_flipped, varied
 from kscout.training.fixed_order import filled_gains, fit_fixed_order
@@ -63,19 +63,19 @@ class Posterior(WarmedEstimator):
     is_pure = True
 
     def __init__(
-        self, trainee: PolicyTrainee, slices: SliceSet, reconstructor: Reconstructor
+        self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
-        super().__init__(trainee, slices, reconstructor)
+        super().__init__(learner, slices, reconstructor)
         if slices.kind != IMAGES.name:
             raise ConfigError(
                 f"posterior samples are real images, and the store holds {slices.kind}; train "
                 "another policy, or import magnitude images"
             )
-        self.sampler, self.training = _sampler(trainee), _training(trainee.config)
+        self.sampler, self.training = _sampler(learner), _training(learner.config)
         self.gains = torch.zeros(1, slices.n_cols, device=self.device)
         """By the number of columns measured after the start, in deviations over columns."""
         self.followed: Int[Tensor, "slice step"] | None = None
-        setting = trainee.config.acquisition
+        setting = learner.config.acquisition
         budget = setting.n_initial + setting.horizon
         if max(self.training.starts, default=0) >= budget:
             raise ConfigError(
@@ -257,8 +257,8 @@ def _length(
     return (difference.real.square() + difference.imag.square() + _LEAST_SQUARE).sqrt()
 
 
-def _sampler(trainee: PolicyTrainee) -> PosteriorSampler:
-    policy = trainee.module
+def _sampler(learner: PolicyLearner) -> PosteriorSampler:
+    policy = learner.module
     if not isinstance(policy, PosteriorSampler):
         raise ConfigError(
             f"posterior trains networks that sample images, and {type(policy).__name__} samples "

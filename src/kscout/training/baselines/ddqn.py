@@ -24,7 +24,7 @@ from kscout.data.slices import SliceSet
 from kscout.names import metric_word
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
-from kscout.training.algorithms import PolicyTrainee
+from kscout.training.algorithms import PolicyLearner
 from kscout.training.baselines.episodic import Episodic
 from kscout.training.baselines.settings import DdqnTraining
 from kscout.training.replay import Rows
@@ -39,11 +39,11 @@ class Ddqn(Episodic):
     n_images = 2
 
     def __init__(
-        self, trainee: PolicyTrainee, slices: SliceSet, reconstructor: Reconstructor
+        self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
-        super().__init__(trainee, slices, reconstructor)
-        trainee.module.is_stochastic = False
-        self.target = copy.deepcopy(trainee.module).requires_grad_(False)
+        super().__init__(learner, slices, reconstructor)
+        learner.module.is_stochastic = False
+        self.target = copy.deepcopy(learner.module).requires_grad_(False)
 
     def state(self) -> dict[str, Any]:
         return {"memory": super().state(), "target": self.target.state_dict()}
@@ -81,7 +81,7 @@ class Ddqn(Episodic):
     def update(self, n_before: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
         """Renew the copy of the network if it is due, then take an optimizer step."""
         if n_before % _training(self.config).n_target == 0:
-            self.target.load_state_dict(self.trainee.module.state_dict())
+            self.target.load_state_dict(self.learner.module.state_dict())
         return super().update(n_before, rows)
 
     def loss(self, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:

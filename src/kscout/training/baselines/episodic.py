@@ -14,7 +14,7 @@ from kscout.core import Observation, Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator, slices_of_round
-from kscout.training.algorithms import EpochResult, Estimator, PolicyTrainee
+from kscout.training.algorithms import EpochResult, Estimator, PolicyLearner
 from kscout.training.baselines.settings import EpisodicTraining
 from kscout.training.replay import Memory, Rows
 
@@ -48,10 +48,10 @@ class Episodic(Estimator):
     """Reconstructions for each row in an optimizer step."""
 
     def __init__(
-        self, trainee: PolicyTrainee, slices: SliceSet, reconstructor: Reconstructor
+        self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
-        super().__init__(trainee, slices, reconstructor)
-        training, horizon = trainee.config.training, trainee.config.acquisition.horizon
+        super().__init__(learner, slices, reconstructor)
+        training, horizon = learner.config.training, learner.config.acquisition.horizon
         assert isinstance(training, EpisodicTraining)
         self.n_episodes, self.n_updates, buffer_size = training.round_of(len(slices), horizon)
         self.memory = Memory(buffer_size)
@@ -88,7 +88,7 @@ class Episodic(Estimator):
         """Return the mean loss of the policy on rows of the replay buffer."""
 
     def begin_epoch(self, epoch: int) -> None:
-        self.trainee.begin(epoch)
+        self.learner.begin(epoch)
 
     def take_step(self, epoch: int, step: int) -> None:
         """Acquire some slices of the round, or take one of its optimizer steps."""
@@ -128,11 +128,11 @@ class Episodic(Estimator):
             n_before: optimizer steps before this one.
             rows: numbers of the rows.
         """
-        self.trainee.optimizer.zero_grad()
+        self.learner.optimizer.zero_grad()
         self.view.refresh()
         loss = self.loss(rows)
         loss.backward()
-        self.trainee.optimizer.step()
+        self.learner.optimizer.step()
         return loss.detach()
 
     def simulator(self, index: Int[Tensor, " slice"]) -> Simulator:

@@ -3,7 +3,7 @@
 | file | what |
 |---|---|
 | `train` | `train_joint`: opens the run, checks, trains |
-| `course` | updates of the reconstruction on pooled masks, and of the sampler for it |
+| `algorithm` | updates of the reconstruction on pooled masks, and of the sampler for it |
 | `pool` | the masks of the newest acquisitions |
 | `sampler` | what a sampler is, and how it acquires |
 | `blind`, `dense` | samplers, found by name in `kscout.names.SAMPLERS` |

@@ -14,11 +14,11 @@ from torch import Tensor
 from kscout.config import DenseSampling, DenseTraining, JointConfig, PolicyConfig, warmed_rate
 from kscout.core import Policy
 from kscout.data.slices import SliceSet
+from kscout.training.algorithm import Learner
 from kscout.training.algorithms.dense import Dense
 from kscout.training.algorithms.gradient import EpochDraws
 from kscout.training.gradients import take_step
 from kscout.training.joint.sampler import Material, Sampler
-from kscout.training.trainee import Trainee
 
 
 @final
@@ -30,8 +30,8 @@ class DenseGains(Sampler):
     def __init__(self, policy: Policy, material: Material) -> None:
         super().__init__(policy, material)
         self.config = policy_config(material.config)
-        trainee = Trainee(policy, self.config, material.optimizer)
-        self.estimator = Dense(trainee, material.slices, material.view)
+        learner = Learner(policy, self.config, material.optimizer)
+        self.estimator = Dense(learner, material.slices, material.view)
         self.drawn: tuple[int, EpochDraws] | None = None
 
     @classmethod

@@ -17,16 +17,17 @@ from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
 from kscout.names import RECONSTRUCTORS, SAMPLERS, is_outside
 from kscout.runs import Run, RunRecord, read_run
+from kscout.training.algorithm import Learner
 from kscout.training.augmentation import check_varied
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import refuse_processes
-from kscout.training.joint.course import Joint
+from kscout.training.joint.algorithm import Joint
 from kscout.training.joint.sampler import Pair, Sampler
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.panel import final_picture
 from kscout.training.policy import check_setting, final_scores
 from kscout.training.reconstructor import check_trainable, new_model
-from kscout.training.trainee import Trainee
+from kscout.training.training_run import TrainingRun
 from kscout.weights import constructor_arguments, fingerprint, policy_beside
 from kscout.zoo import zoo_names, zoo_path
 
@@ -90,19 +91,26 @@ def _train(
     training, device = config.training, slices.device
     backend = fixed_convolution(run, training.convolution, device, trains=True)
     to_layout(pair.reconstructor, backend)
-    trainee = Trainee.resume(pair, config, run, partial(_save, config, run.provenance.inputs))
+    learner = Learner.of(pair, config)
+    save = partial(_save, config, run.provenance.inputs)
+    training_run = TrainingRun.resume(learner, run, save)
 
-    def validate(course: Joint) -> dict[str, float]:
-        course.current.refresh()
-        policy = course.evaluated().policy.eval()
-        return final_scores(policy, course.current.view, held_out, config)
+    def validate(algorithm: Joint) -> dict[str, float]:
+        algorithm.current.refresh()
+        policy = algorithm.evaluated().policy.eval()
+        return final_scores(policy, algorithm.current.view, held_out, config)
 
-    def picture(course: Joint) -> Tensor:
-        return final_picture(course.evaluated().policy, course.current.view, held_out, config)
+    def picture(algorithm: Joint) -> Tensor:
+        return final_picture(algorithm.evaluated().policy, algorithm.current.view, held_out, config)
 
     with convolution(backend):
         train_epochs(
-            Joint(trainee, slices, kind), validate, picture=picture, device=device, on_step=on_step
+            Joint(learner, slices, kind),
+            training_run,
+            validate,
+            picture=picture,
+            device=device,
+            on_step=on_step,
         )
 
 

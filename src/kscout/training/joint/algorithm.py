@@ -18,27 +18,26 @@ from kscout.errors import ConfigError
 from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator, slices_of_round
+from kscout.training.algorithm import Algorithm, EpochResult, Learner
 from kscout.training.augmentation import varied
 from kscout.training.gradients import EagerGradients, GraphedGradients, take_step
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
-from kscout.training.loop import Course, EpochResult
 from kscout.training.reconstructor import training_loss
-from kscout.training.trainee import Trainee
 
-JointTrainee = Trainee[Pair, JointConfig]
+JointLearner = Learner[Pair, JointConfig]
 
 _N_ACQUIRED_AT_ONCE = {"cpu": 16, "cuda": 256}
 
 
 @final
-class Joint(Course[Pair, JointConfig]):
+class Joint(Algorithm[Pair, JointConfig]):
     """Trains a pair; steps are updates of the reconstruction."""
 
-    def __init__(self, trainee: JointTrainee, slices: SliceSet, kind: type[Sampler]) -> None:
-        super().__init__(trainee, len(slices))
+    def __init__(self, learner: JointLearner, slices: SliceSet, kind: type[Sampler]) -> None:
+        super().__init__(learner, len(slices))
         self.slices = slices
-        self.training, self.model = trainee.config.training, trainee.module.reconstructor
+        self.training, self.model = learner.config.training, learner.module.reconstructor
         self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
         # Random columns, which come first, take no time.
         self.typical_epoch = 1 + math.ceil(
@@ -48,14 +47,14 @@ class Joint(Course[Pair, JointConfig]):
         self.pool = MaskPool(slices, self.training.n_pooled(len(slices)))
         self.current = Current(self.model, self.training.sampler_precision, slices)
         material = Material(
-            self.config, slices, self.current.view, self.current.snapshot, trainee.optimizer
+            self.config, slices, self.current.view, self.current.snapshot, learner.optimizer
         )
-        self.sampler = kind(trainee.module.policy, material)
+        self.sampler = kind(learner.module.policy, material)
         self.watch = Stopwatch(slices.device)
         self.n_taught, self.is_asked = 0, False
         self.gradients = self._gradients()
         # Making a graph leaves gradients behind, which no step may take.
-        trainee.optimizer.zero_grad()
+        learner.optimizer.zero_grad()
 
     def _gradients(self) -> EagerGradients | GraphedGradients:
         parameters = list(self.model.parameters())
@@ -180,7 +179,7 @@ class Joint(Course[Pair, JointConfig]):
         self.model.train()
         # Slices are read outside of any graph: they may lie in a file.
         loss = self.gradients([mask, *self._batch(index, numbers).tensors()]).clone()
-        take_step(self.trainee.optimizer, self._rate(number))
+        take_step(self.learner.optimizer, self._rate(number))
         return loss
 
     def _teach(self) -> Float[Tensor, ""]:

@@ -1,4 +1,4 @@
-"""The state of a training: module, optimizer, run folder, best epoch and checkpoint."""
+"""What a training writes: records, weights of the best epochs, and checkpoints."""
 
 import logging
 import math
@@ -6,22 +6,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, final
 
-import torch
-from torch import nn
-
-from kscout.config import (
-    JointConfig,
-    JointTraining,
-    PolicyConfig,
-    ReconstructorConfig,
-    ReconstructorTraining,
-    learning_rate_at,
-)
+from kscout.config import ReconstructorTraining
 from kscout.files import written_whole
 from kscout.names import metric_word
 from kscout.runs import Record, Run
+from kscout.training.algorithm import ConfigT, Learner, ModuleT
 from kscout.training.checkpointing import (
     best_of,
     checkpoint_of,
@@ -31,22 +22,17 @@ from kscout.training.checkpointing import (
 )
 from kscout.training.distributed import from_main
 
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
-ConfigT = TypeVar("ConfigT", bound=PolicyConfig | ReconstructorConfig | JointConfig)
-
 Save = Callable[[Path, ModuleT, int], None]
 """Writes the weights of an epoch to a file."""
 
 
 @final
 @dataclass
-class Trainee(Generic[ModuleT, ConfigT]):
-    """A module in training; only the main process has its run."""
+class TrainingRun(Generic[ModuleT, ConfigT]):
+    """The best epoch, checkpoint and folder of a training; the main process alone has a folder."""
 
-    module: ModuleT
-    config: ConfigT
-    optimizer: torch.optim.Optimizer
-    run: Run | None = None
+    learner: Learner[ModuleT, ConfigT]
+    folder: Run | None = None
     save: Save[ModuleT] | None = None
     n_done: int = 0
     """Number of completed epochs."""
@@ -60,46 +46,42 @@ class Trainee(Generic[ModuleT, ConfigT]):
     """Content of the checkpoint besides module and optimizer: numbers, strings, tensors."""
     part: dict[str, Any] = field(default_factory=dict)
     """Steps and sums of an incomplete epoch; empty after a complete one."""
-    start: ModuleT | None = None
-    """The trained module with the initial weights; None for random initial weights."""
 
     @classmethod
     def resume(
-        cls,
-        module: ModuleT,
-        config: ConfigT,
-        run: Run | None = None,
-        save: Save[ModuleT] | None = None,
-    ) -> "Trainee[ModuleT, ConfigT]":
-        """Start a module's training, or restore it from its checkpoint.
+        cls, learner: Learner[ModuleT, ConfigT], folder: Run | None, save: Save[ModuleT]
+    ) -> "TrainingRun[ModuleT, ConfigT]":
+        """Start a training, or restore module and optimizer from its checkpoint.
 
         Args:
-            module: with its initial weights, on its device.
-            config: the settings of its run.
-            run: the folder to write to; None in all processes but the main one.
-            save: how weights are written; needed where there is a run.
+            learner: the module with its initial weights, on its device.
+            folder: the folder to write to; None in all processes but the main one.
+            save: how weights are written.
         """
-        parameters = list(module.parameters())
-        optimizer = torch.optim.Adam(parameters, fused=parameters[0].device.type == "cuda")
-        found = cls(module, config, optimizer, run, save)
-        found.is_finished = from_main(run is not None and run.is_finished)
-        checkpoint = from_main(load_checkpoint(run.checkpoint_path) if run else None)
+        found = cls(learner, folder, save)
+        found.is_finished = from_main(folder is not None and folder.is_finished)
+        checkpoint = from_main(load_checkpoint(folder.checkpoint_path) if folder else None)
         if checkpoint is not None:
-            restore(checkpoint, module, optimizer)
+            restore(checkpoint, learner.module, learner.optimizer)
             found.n_done, facts = checkpoint["epoch"], checkpoint["facts"]
             found.best_epoch, found.best_ssim = best_of(checkpoint)
             found.best_score = facts.get("best_score", found.best_ssim)
             found.carried, found.part = facts.get("carried", {}), facts.get("part", {})
-        if run is not None and not found.is_finished:
-            run.rewind(found.n_done)
+        if folder is not None and not found.is_finished:
+            folder.rewind(found.n_done)
             if checkpoint is not None:
-                logging.getLogger(__name__).info(f"{run.path}: resumed {found.position}")
+                logging.getLogger(__name__).info(f"{folder.path}: resumed {found.position}")
         return found
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no step was taken before."""
+        return not self.n_done and not self.part
 
     @property
     def position(self) -> str:
         """The epochs and steps in the latest checkpoint, as text."""
-        n_epochs = self.config.training.n_epochs
+        n_epochs = self.learner.config.training.n_epochs
         if not self.part:
             return f"after epoch {self.n_done} of {n_epochs}"
         step, n_steps = self.part["step"], self.part["n_steps"]
@@ -108,34 +90,22 @@ class Trainee(Generic[ModuleT, ConfigT]):
     @property
     def is_over(self) -> bool:
         """Whether no epoch is left, or validation has not improved for `patience` epochs."""
-        training = self.config.training
+        training = self.learner.config.training
         patience, n_worse = training.patience, self.n_done - self.best_epoch
         is_flat = patience is not None and n_worse >= patience
         return self.n_done >= training.n_epochs or is_flat
 
-    def rate(self, epoch: int) -> float:
-        """Return the learning rate of an epoch, if it is constant within epochs."""
-        training = self.config.training
-        assert not isinstance(training, JointTraining)
-        return learning_rate_at(training, epoch)
-
     def log_position(self) -> None:
         """Log what is saved of a training that stops."""
-        if self.run is not None:
+        if self.folder is not None:
             is_saved = self.n_done > 0 or self.part
             where = f"saved {self.position}" if is_saved else "stopped before the first update"
-            logging.getLogger(__name__).info(f"{self.run.path}: {where}")
+            logging.getLogger(__name__).info(f"{self.folder.path}: {where}")
 
     def note(self, **facts: float) -> None:
         """Add facts to the provenance of the run, in the main process."""
-        if self.run is not None:
-            self.run.note(**facts)
-
-    def begin(self, epoch: int) -> None:
-        """Set the learning rate of an epoch and the training mode of the module."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(epoch)
-        self.module.train()
+        if self.folder is not None:
+            self.folder.note(**facts)
 
     def keep(
         self, record: Record, score: float, evaluated: ModuleT, carried: dict[str, Any]
@@ -146,27 +116,27 @@ class Trainee(Generic[ModuleT, ConfigT]):
             record: has `epoch` and `val_ssim`.
             score: what the best epoch has most of.
             evaluated: the module with the weights that were validated.
-            carried: what the course needs to go on from here.
+            carried: what the algorithm needs to continue from here.
         """
         self.n_done, self.carried, self.part = record["epoch"], carried, {}
         if score > self.best_score:
             self.best_epoch, self.best_score = self.n_done, score
             self.best_ssim = record["val_ssim"]
-        if self.run is None or self.save is None:
+        if self.folder is None or self.save is None:
             return
-        self.run.log(record)
-        training = self.config.training
+        self.folder.log(record)
+        training = self.learner.config.training
         takes_best = self.is_over and training.patience is not None
         for path, is_due in (
-            (self.run.epoch_path(self.n_done), self.n_done in training.keep_epochs),
-            (self.run.best_path, self.n_done == self.best_epoch),
-            (self.run.weights_path, self.is_over and not takes_best),
+            (self.folder.epoch_path(self.n_done), self.n_done in training.keep_epochs),
+            (self.folder.best_path, self.n_done == self.best_epoch),
+            (self.folder.weights_path, self.is_over and not takes_best),
         ):
             if is_due:
                 self.save(path, evaluated, self.n_done)
         if takes_best:
-            with written_whole(self.run.weights_path) as aside:
-                shutil.copyfile(self.run.best_path, aside)
+            with written_whole(self.folder.weights_path) as aside:
+                shutil.copyfile(self.folder.best_path, aside)
         # The checkpoint comes last: what a kill leaves ahead of it is made again, alike.
         self._save_checkpoint()
 
@@ -178,23 +148,23 @@ class Trainee(Generic[ModuleT, ConfigT]):
             carried: as for `keep`.
         """
         self.carried, self.part = carried, part
-        if self.run is not None:
+        if self.folder is not None:
             self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:
-        assert self.run is not None
+        assert self.folder is not None
         names = ("best_epoch", "best_ssim", "best_score", "carried", "part")
         facts = {name: getattr(self, name) for name in names if getattr(self, name) != {}}
-        state = checkpoint_of(self.n_done, self.module, self.optimizer, facts)
-        save_checkpoint(self.run.checkpoint_path, state)
+        state = checkpoint_of(self.n_done, self.learner.module, self.learner.optimizer, facts)
+        save_checkpoint(self.folder.checkpoint_path, state)
 
     def finish(self) -> None:
         """Close the run."""
-        if self.run is None or self.save is None:
+        if self.folder is None or self.save is None:
             return
-        training = self.config.training
+        training = self.learner.config.training
         metric = "ssim" if isinstance(training, ReconstructorTraining) else training.metric
-        self.run.finish(
+        self.folder.finish(
             {
                 "best_epoch": self.best_epoch,
                 "metric": metric,
