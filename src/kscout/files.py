@@ -258,7 +258,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _shallow(value: Any) -> Any:  # noqa: ANN401 - any value of JSON or TOML
-    """Return a value; raise an error for one with so many levels that recursion would fail."""
+    """Return a value; raise an error for one that is nested too deeply for recursion."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(_DEEPEST):
         values = (one.values() if isinstance(one, dict) else one for one in level)

@@ -44,7 +44,7 @@ WEIGHTS_NAME = "weights.safetensors"
 """Name of the weights file in a run folder."""
 
 
-def policy_beside(path: Path) -> Path:
+def joint_policy_path(path: Path) -> Path:
     """Return the path of the policy that was trained jointly with the reconstruction of a file."""
     return path.with_stem(f"{path.stem}-policy")
 
@@ -52,7 +52,7 @@ def policy_beside(path: Path) -> Path:
 def policy_file(path: Path) -> Path:
     """Return the weights file of a policy in a run folder or next to a jointly trained network."""
     weights = path / WEIGHTS_NAME if path.is_dir() else path
-    return policy_beside(weights) if policy_beside(weights).is_file() else weights
+    return joint_policy_path(weights) if joint_policy_path(weights).is_file() else weights
 
 
 def network_file(path: Path) -> Path:
@@ -153,7 +153,7 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
     A class of another package is built only if a user named its module before.
     """
     if weights.kind != kind:
-        policy = policy_beside(path)
+        policy = joint_policy_path(path)
         is_pair = kind == "policy" and policy.is_file()
         raise WeightsError(
             f"{path} holds a {weights.kind} ({weights.component}), not a {kind}; "

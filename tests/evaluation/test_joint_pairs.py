@@ -17,7 +17,7 @@ from kscout.names import ANALYSES
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.weights import WEIGHTS_NAME, fingerprint, policy_beside
+from kscout.weights import WEIGHTS_NAME, fingerprint, joint_policy_path
 
 TOLD = {"method": "dense", "seed": 0, "protocol": "blind", "n_initial": 3, "horizon": 2}
 SMALL: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ def save_pair(folder: Path, **told: Any) -> Path:
     folder.mkdir()
     reconstruction.save(folder / WEIGHTS_NAME, model, extra={**extra, "joint": True})
     extra["reconstructor"] = fingerprint(model)
-    policies.save(policy_beside(folder / WEIGHTS_NAME), policy, extra=extra)
+    policies.save(joint_policy_path(folder / WEIGHTS_NAME), policy, extra=extra)
     return folder
 
 

@@ -13,7 +13,7 @@ from kscout.config.joint import (
     LearnedSampling,
     RandomSampling,
 )
-from kscout.config.layers import differences, given, merge, read_file, section, told
+from kscout.config.layers import differences, given, listed, merge, read_file, section
 from kscout.config.methods import settings_class
 from kscout.config.policy import (
     DenseTraining,

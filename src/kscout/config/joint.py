@@ -102,7 +102,7 @@ class JointTraining(VariedSlices):
         return round(self.random_share * self.n_updates)
 
     def n_pooled(self, n_slices: int) -> int:
-        """Return the acquisitions that the pool holds for a store of so many slices."""
+        """Return the acquisitions that the pool holds for a number of training slices."""
         n_refills = -(-self.n_pool // self.n_refill)
         return min(self.n_pool, n_refills * min(self.n_refill, n_slices))
 

@@ -119,7 +119,7 @@ def _is_same(there: Any, here: Any) -> bool:  # noqa: ANN401 - plain values
     return there == here and isinstance(there, bool) is isinstance(here, bool)
 
 
-def told(found: Sequence[str], most: int = 5) -> str:
+def listed(found: Sequence[str], most: int = 5) -> str:
     """Return the first few of many differences in one sentence; a wall of them is not read."""
     n_more = len(found) - most
     return "; ".join([*found[:most], f"{n_more} more"] if n_more > 0 else found)

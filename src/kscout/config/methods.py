@@ -35,7 +35,7 @@ def picked_settings(methods: Methods, default: str) -> Callable[[Table], type[An
 
     def picked(table: Table) -> type[Any]:
         method = table.get("method", default)
-        # A method that does not exist is told as such when the table is read.
+        # Reading the table reports a method that does not exist.
         return settings_class(method if method in methods else default, methods)
 
     return picked

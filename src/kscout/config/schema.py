@@ -32,7 +32,7 @@ class Component:
         Mapping[str, Annotated[Argument, Told("a number, a string, true or false, or a list")]],
         REST,
     ] = field(default_factory=dict)
-    """Keyword arguments; in TOML they stand beside the name."""
+    """Keyword arguments; in TOML they stand next to the name."""
 
     def __post_init__(self) -> None:
         check(self)

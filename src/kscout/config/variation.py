@@ -8,7 +8,7 @@ from kscout.config.bounds import Between
 
 @dataclass(frozen=True)
 class VariedSlices:
-    """Settings of trainings that vary their slices; when they are drawn anew is the training's."""
+    """Settings of trainings that vary their slices; the training says how often they are drawn."""
 
     flips: bool = True
     """Whether half of the slices are mirrored left to right."""

@@ -20,7 +20,7 @@ from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c, ifft2c
 
 MOST_CENTRAL = 24
-"""Rows, and at most so many columns of a measurement, that sensitivities are estimated from."""
+"""Rows, and the largest number of measured columns, from which sensitivities are estimated."""
 KERNEL = 6
 """Width of ESPIRiT's kernels, where the central columns are at least twice as many."""
 CUTOFF = 0.02

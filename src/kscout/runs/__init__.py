@@ -30,12 +30,12 @@ from kscout.config import (
     Config,
     ReconstructorTraining,
     differences,
+    listed,
     load,
     read_file,
     save,
     supported,
     to_toml,
-    told,
 )
 from kscout.errors import ConfigError, RunError
 from kscout.files import LOCK, now, parse_json, read_bytes, take_lock, write_json, write_text
@@ -333,7 +333,7 @@ def _check_same_config(path: Path, config: Config) -> None:
         saved["training"]["n_epochs"] = here["training"]["n_epochs"]
     if changes := differences(saved, here):
         raise RunError(
-            f"{path} belongs to a run with other settings: {told(changes)}; "
+            f"{path} belongs to a run with other settings: {listed(changes)}; "
             "name another --out, or use its settings"
         )
 

@@ -61,7 +61,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     try:
         with written_whole(path) as aside:
             torch.save(dict(checkpoint), aside)
-    except (OSError, RuntimeError) as error:  # torch tells of a full disk by the latter
+    except (OSError, RuntimeError) as error:  # torch raises the latter for a full disk
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(
             f"cannot write {path} ({reason}); free some disk space and run the same command "

@@ -34,7 +34,7 @@ FAULTS = ".faults"
 def process_group(device: str = "auto", *, faults: Path | None = None) -> Iterator[torch.device]:
     """Join the processes that `torchrun` started, if any, and yield this one's device.
 
-    No process goes on before all have joined, and none leaves while another still works: gloo
+    No process continues before all have joined, and none leaves while another still works: gloo
     fails in the others where one is gone too early (it was so in 10 of 300 joins whose first
     process left at once, and in none after this), and may abort them (pytorch/gloo issue 514).
 

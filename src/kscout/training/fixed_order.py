@@ -61,8 +61,8 @@ def fit_fixed_order(
         n_initial: central columns measured at the start, columns, or a mask per slice.
         horizon: columns to choose.
         batch_size: slices held at once; changes nothing but speed and memory.
-        n_slices_per_step: slices drawn anew for each step; None for all.
-        n_candidates: columns drawn anew for each step; None for all that are left.
+        n_slices_per_step: slices, drawn again for each step; None for all.
+        n_candidates: columns tried, drawn again for each step; None for all that are left.
         seed: decides both draws.
         protocol: how images are un-normalized before they are scored; None for the one of the
             reconstructor.

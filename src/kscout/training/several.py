@@ -45,7 +45,7 @@ def train_policies(
         on_step: called as by `train_policy`; for processes, once per epoch of the first training
             that is not finished.
         n_at_once: number of processes. Not given: 1 on a CPU, which trains in this process; on
-            CUDA as many as the free memory of the device holds.
+            CUDA the number that fits into the free memory of the device.
     """
     if n_at_once is None:
         n_at_once = _n_at_once(device, len(configs))

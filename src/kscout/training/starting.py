@@ -86,7 +86,7 @@ def network_of(
     arguments = constructor_arguments(start)
     for key, value in sizes.items():
         known = arguments.get(key, value)
-        # A network that was not told its size knows none that could be another.
+        # A network without a recorded size has none that could differ.
         if known != value and (known is None or key not in start.changeable):
             raise ConfigError(
                 f"{path} was trained with {key} = {arguments[key]}, and this training has {value}; "

@@ -1,4 +1,4 @@
-"""Trained weights that come with the package, found by name; each has a card beside it.
+"""Trained weights that come with the package, found by name, each with a card.
 
 The files are read by `kscout.policies.load` and `kscout.reconstruction.load`: this table only says
 where they lie, so that both may use it.

@@ -13,7 +13,7 @@ from kscout.policies.fixed import FixedOrder
 from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.weights import WEIGHTS_NAME, policy_beside
+from kscout.weights import WEIGHTS_NAME, joint_policy_path
 
 EXCHANGED = "--reconstructor .* is a policy, and .* is a reconstruction; exchange the two"
 NO_NETWORK = "^--reconstructor .* is a policy; give it as one, and a reconstruction"
@@ -31,7 +31,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         reconstruction.save(tmp_path / name / WEIGHTS_NAME, UNet(n_channels=2, n_pools=1))
     order = FixedOrder(n_cols=9, order=[3, 1])
     policies.save(tmp_path / "policy" / WEIGHTS_NAME, order)
-    policies.save(policy_beside(tmp_path / "both" / WEIGHTS_NAME), order)
+    policies.save(joint_policy_path(tmp_path / "both" / WEIGHTS_NAME), order)
     return tmp_path
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kscout.config import differences, told
+from kscout.config import differences, listed
 from kscout.errors import RunError
 
 Table = dict[str, Any]
@@ -16,7 +16,7 @@ def check_same(out: Path, product: str, there: Table | None, here: Table) -> Non
         return
     found = "whose settings are not recorded"
     if there is not None:
-        found = f"of other settings ({told(differences(there, here), 3)})"
+        found = f"of other settings ({listed(differences(there, here), 3)})"
     raise RunError(
         f"{out} holds {product} {found}; name another --out, or replace them with --overwrite "
         "(in Python: overwrite=True)"

@@ -48,7 +48,7 @@
     const data = JSON.parse(player.querySelector("script.data").textContent);
     const slider = player.querySelector("input[type=range]");
     const button = player.querySelector(".play");
-    const told = player.querySelector(".controls output");
+    const shown = player.querySelector(".controls output");
     const speed = player.querySelector(".speed");
     const cursor = player.querySelector(".cursor");
     const cards = [...player.querySelectorAll(".card:not(.target)")];
@@ -83,8 +83,8 @@
       if (slider) {
         const now = data.steps[place];
         slider.value = place;
-        told.textContent = `step ${now} of ${end}`;
-        slider.setAttribute("aria-valuetext", told.textContent);
+        shown.textContent = `step ${now} of ${end}`;
+        slider.setAttribute("aria-valuetext", shown.textContent);
         const x = 6 + (588 * now) / Math.max(end, 1);
         cursor.setAttribute("x1", x);
         cursor.setAttribute("x2", x);

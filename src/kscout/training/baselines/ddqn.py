@@ -132,7 +132,7 @@ def double_target(
     Args:
         gain: of the column that was taken.
         scores: of the next columns by the network, which says which is best.
-        copied: of the next columns by its copy, which says what it is worth.
+        copied: of the next columns by its copy, which evaluates it.
         blocked: next columns that may not be chosen.
         discount: 0 where no column follows.
     """

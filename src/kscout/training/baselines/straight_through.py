@@ -35,7 +35,7 @@ from kscout.training.gradients import EagerGradients, GraphedGradients, take_ste
 from kscout.training.joint.sampler import Material, Sampler
 
 _N_NUMBERS = 19
-"""Numbers drawn for each slice, more than vary it: as many as in version 0.2, so that a seed means
+"""Numbers drawn for each slice, more than vary it: the number of version 0.2, so that a seed means
 the same."""
 
 

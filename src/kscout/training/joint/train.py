@@ -28,7 +28,7 @@ from kscout.training.panel import final_picture
 from kscout.training.policy import check_setting, final_scores
 from kscout.training.reconstructor import check_trainable, new_model
 from kscout.training.training_run import TrainingRun
-from kscout.weights import constructor_arguments, fingerprint, policy_beside
+from kscout.weights import constructor_arguments, fingerprint, joint_policy_path
 from kscout.zoo import zoo_names, zoo_path
 
 
@@ -121,8 +121,8 @@ def _save(config: JointConfig, inputs: dict[str, str], path: Path, pair: Pair, e
     common |= {"n_initial": setting.n_initial, "horizon": setting.horizon}
     common |= {} if setting.initial is None else {"initial": setting.initial}
     reconstruction.save(path, pair.reconstructor, extra={**common, "joint": True})
-    told = {**common, "reconstructor": fingerprint(pair.reconstructor)}
-    policies.save(policy_beside(path), pair.policy, extra=told)
+    extra = {**common, "reconstructor": fingerprint(pair.reconstructor)}
+    policies.save(joint_policy_path(path), pair.policy, extra=extra)
 
 
 def _reconstructor(
@@ -173,9 +173,9 @@ def _check_asked(
     others = {key: value for key, value in wanted.arguments.items() if arguments.get(key) != value}
     if wanted.name == name and not others:
         return
-    told = [f" with {one}" if others else "" for one in (arguments, dict(wanted.arguments))]
+    shown = [f" with {one}" if others else "" for one in (arguments, dict(wanted.arguments))]
     raise ConfigError(
-        f"{start} is a {name}{told[0]}, and a {wanted.name}{told[1]} was requested; leave "
+        f"{start} is a {name}{shown[0]}, and a {wanted.name}{shown[1]} was requested; leave "
         "[reconstructor] and --model out, or start from nothing"
     )
 
