@@ -22,7 +22,7 @@ from kscout.names import (
     SOURCES,
     TARGETS,
     Entry,
-    Table,
+    Registry,
     import_target,
     is_outside,
     untrained_reconstructions,
@@ -55,7 +55,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("table", [POLICIES, RECONSTRUCTORS], ids=lambda table: table.kind)
-def test_every_name_stands_for_a_class_that_is_found_again(table: Table) -> None:
+def test_every_name_stands_for_a_class_that_is_found_again(table: Registry) -> None:
     for name in table:
         assert table.name_of(table.resolve(name)) == name
 

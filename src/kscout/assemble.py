@@ -13,7 +13,7 @@ from kscout.config import Component, check_arguments, check_bounded, supported
 from kscout.core import Policy, Reconstructor
 from kscout.device import check_memory
 from kscout.errors import ConfigError, KScoutError
-from kscout.names import POLICIES, RECONSTRUCTORS, Table
+from kscout.names import POLICIES, RECONSTRUCTORS, Registry
 from kscout.randomness import keyed_generator
 from kscout.weights import few_tensors
 
@@ -48,7 +48,7 @@ def seeded_globals(*key: int | str) -> Iterator[None]:
 
 
 def _make(
-    kind: str, table: Table[Any], component: Component, seed: int, implied: Mapping[str, object]
+    kind: str, table: Registry[Any], component: Component, seed: int, implied: Mapping[str, object]
 ) -> Any:  # noqa: ANN401 - of the table's kind
     constructor = table.resolve(component.name)
     accepted = list(inspect.signature(constructor).parameters)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, final
 from kscout.columns import columns_text, parse_columns, share_of
 from kscout.core import Policy, Protocol, Reconstructor
 from kscout.errors import ConfigError
-from kscout.names import POLICIES, RECONSTRUCTORS, Table
+from kscout.names import POLICIES, RECONSTRUCTORS, Registry
 from kscout.names.renamed import current
 from kscout.weights import build_component, described, fingerprint, read_weights
 from kscout.zoo import SHAPES, ZOO, as_shipped, zoo_file, zoo_names
@@ -311,7 +311,7 @@ def entry_facts(name: str) -> dict[str, str]:
     sides = [f"{n_rows}x{n_cols}" for _, n_rows, n_cols in shapes]
     n_coils, _, n_cols = shapes[-1]
     columns = f"{_columns(*trained[:3])} of {n_cols}" if trained else "any"
-    names: Table[Any] = POLICIES if kind == "policy" else RECONSTRUCTORS
+    names: Registry[Any] = POLICIES if kind == "policy" else RECONSTRUCTORS
     is_joint = found.extra.get("joint")
     return {
         "kind": kind,

@@ -30,7 +30,7 @@ from kscout.config import check_bounded, read, supported
 from kscout.config.retired import defaults_of
 from kscout.errors import ConfigError, WeightsError
 from kscout.files import parse_json, read_text, written_whole
-from kscout.names import POLICIES, RECONSTRUCTORS, Table
+from kscout.names import POLICIES, RECONSTRUCTORS, Registry
 from kscout.names.renamed import CLASSES, current, current_keys, keys_in_0_2
 
 _LONGEST_HEADER = 10**8
@@ -71,7 +71,7 @@ def check_one_run(path: Path) -> None:
 
 Kind = Literal["reconstructor", "policy"]
 
-_TABLES: dict[str, Table[Any]] = {"reconstructor": RECONSTRUCTORS, "policy": POLICIES}
+_TABLES: dict[str, Registry[Any]] = {"reconstructor": RECONSTRUCTORS, "policy": POLICIES}
 _LOADERS = {"reconstructor": "kscout.reconstruction.load", "policy": "kscout.policies.load"}
 
 

@@ -8,7 +8,7 @@ import torch
 
 from kscout.bench import growth
 from kscout.bench.engine import Engine, TrainingBatch, Workload, knee_images
-from kscout.bench.growth import Row, alone, growth_exponent, measure_scaling
+from kscout.bench.growth import BatchCost, alone, growth_exponent, measure_scaling
 from kscout.bench.parts import replayed
 from kscout.core import Reconstructor
 from kscout.training.loop import TrainingLoop
@@ -66,9 +66,9 @@ def test_a_power_law_is_found_again() -> None:
 def test_growth_is_by_pixels_and_a_batch_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def pretend(_: torch.device, __: object, size: int, work: Workload, ___: str) -> Row:
+    def pretend(_: torch.device, __: object, size: int, work: Workload, ___: str) -> BatchCost:
         asked.append((size, work))
-        return Row(1e-6 * size**2 * work.q**0.5, 1, "fp32", "ConvPolicy")
+        return BatchCost(1e-6 * size**2 * work.q**0.5, 1, "fp32", "ConvPolicy")
 
     monkeypatch.setattr(growth, "alone", pretend)
     steps = {"q": (2, 4, 8), "size": (32, 48, 64)}

@@ -12,7 +12,7 @@ from coil_data import coil_images, coil_kspace, coil_store
 from kscout.config import ReconstructorTraining
 from kscout.core import SliceBatch
 from kscout.data import contents as contents_module
-from kscout.data.array_files import Part
+from kscout.data.array_files import VolumePart
 from kscout.data.info import describe
 from kscout.data.kinds import KSPACE, TARGETS
 from kscout.data.slices import SliceSet
@@ -183,13 +183,13 @@ def test_a_volume_written_in_parts_is_the_volume(
     whole = coil_store(tmp_path / "whole", n_coils=3, size=(9, 11))
     kspace = np.load(whole.path / "train_9x11.npy")
     with StoreWriter(tmp_path / "parts", RECIPE, kind=KSPACE) as writer:
-        bad = [Part(kspace[:1], (0,)), Part(kspace[:1] * np.nan, (1,))]
+        bad = [VolumePart(kspace[:1], (0,)), VolumePart(kspace[:1] * np.nan, (1,))]
         with pytest.raises(DataError, match="must be finite"):
             writer.append("val", "bad", iter(bad))
         with pytest.raises(DataError, match="no slice to store"):
             writer.append("train", "none", iter([]))
         for volume, place in (("train-0", 0), ("train-1", 3)):
-            parts = (Part(kspace[i : i + 1], (i - place,)) for i in range(place, place + 3))
+            parts = (VolumePart(kspace[i : i + 1], (i - place,)) for i in range(place, place + 3))
             writer.append("train", volume, parts)
         for split in ("val", "test"):
             writer.append(split, f"{split}-0", np.load(whole.path / f"{split}_9x11.npy"))

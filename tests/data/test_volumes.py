@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dicom_files import write_dicom
-from kscout.data.formats import Scan
+from kscout.data.formats import ImageScan
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing.volumes import VolumeFile, find_volumes, read_volume
 from kscout.errors import DataError
@@ -98,7 +98,7 @@ def test_bad_dicom_folders_are_named(tmp_path: Path) -> None:
         read_volume(find_volumes(tmp_path)[0])
 
 
-def read_numpy(path: Path, key: str | None = None) -> Scan:
+def read_numpy(path: Path, key: str | None = None) -> ImageScan:
     return read_volume(VolumeFile(path.name, path, "numpy"), key=key)
 
 

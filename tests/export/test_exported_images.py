@@ -23,7 +23,7 @@ from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError, RunError
-from kscout.export.image_files import Volume
+from kscout.export.image_files import ExportedVolume
 from kscout.export.volumes import ExportSetting, _name, export_store
 from kscout.policies import save
 from kscout.policies.fixed import CenterOut, FixedOrder
@@ -149,7 +149,7 @@ def test_slices_without_a_constant_distance_have_none(tmp_path: Path) -> None:
     for slices, expected_mm in (((0, 1, 3), None), ((1, 3, 5), 9.0), ((7,), 4.5)):
         geometry = Geometry(SIZE, slice_mm=4.5)
         changed = replace(record, slices=slices, geometry=geometry)
-        assert Volume(images, masks, changed, {}).slice_mm == expected_mm
+        assert ExportedVolume(images, masks, changed, {}).slice_mm == expected_mm
 
 
 def test_the_same_export_makes_the_same_bytes(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kscout.export.pairs import Pairs, real_arithmetic
+from kscout.export.pairs import ComplexPairs, real_arithmetic
 from kscout.physics.fourier import fft2c, ifft2c
 
 FUNCTIONS: dict[str, Callable[[Any, Tensor], Any]] = {
@@ -28,7 +28,7 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor], Any]] = {
 
 
 def complex_of(value: Any) -> Tensor:
-    return torch.complex(value.real, value.imag) if isinstance(value, Pairs) else value
+    return torch.complex(value.real, value.imag) if isinstance(value, ComplexPairs) else value
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -38,7 +38,7 @@ def test_pairs_compute_what_complex_tensors_do(
     parts = torch.randn(3, 2, 3, 5, 6, generator=generator)
     expected = FUNCTIONS[name](torch.complex(parts[0], parts[1]), parts[2])
     with real_arithmetic():
-        found = FUNCTIONS[name](Pairs(parts[0], parts[1]), parts[2])
+        found = FUNCTIONS[name](ComplexPairs(parts[0], parts[1]), parts[2])
     torch.testing.assert_close(complex_of(found), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -49,7 +49,7 @@ def test_transforms_of_real_tensors_become_pairs(
     with real_arithmetic():
         found = fft2c(image)
         std, mean = torch.std_mean(image, dim=(-2, -1), correction=1)
-    assert isinstance(found, Pairs)
+    assert isinstance(found, ComplexPairs)
     torch.testing.assert_close(complex_of(found), fft2c(image), atol=1e-5, rtol=1e-5)
     for ours, theirs in zip((std, mean), torch.std_mean(image, dim=(-2, -1)), strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -58,4 +58,4 @@ def test_transforms_of_real_tensors_become_pairs(
 
 def test_what_pairs_cannot_do_is_an_error() -> None:
     with pytest.raises(TypeError, match="angle"):
-        torch.angle(Pairs(torch.ones(2), torch.ones(2)))  # type: ignore[call-overload]
+        torch.angle(ComplexPairs(torch.ones(2), torch.ones(2)))  # type: ignore[call-overload]

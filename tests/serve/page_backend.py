@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from kscout.data.store_writer import StoreWriter
-from kscout.serve.page.backend import PageBackend, Shown
+from kscout.serve.page.backend import OfferedNames, PageBackend
 
 N_ROWS, N_COLS = 18, 16
 
@@ -32,7 +32,7 @@ def write_store(folder: Path, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> Pat
 
 
 def make_backend(data: Path | None) -> PageBackend:
-    shown = Shown(("zero-filled", "zero-filled-weighted"), ("center-out", "random"), data)
+    shown = OfferedNames(("zero-filled", "zero-filled-weighted"), ("center-out", "random"), data)
     return PageBackend(shown, device=torch.device("cpu"))
 
 

@@ -12,7 +12,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.running.entries import EvaluationEntry, Sizes, resolve
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.page.backend import PageBackend, Shown
+from kscout.serve.page.backend import OfferedNames, PageBackend
 from kscout.serve.page.interactive import InteractiveAcquisition, drawn_kspace
 
 N_ROWS, N_COLS, N_INITIAL, HORIZON = 18, 13, 3, 4
@@ -54,7 +54,7 @@ def test_a_service_with_argmax_shows_the_columns_of_its_sessions(
     one, given = replace(entry("conv"), is_learned=True), {"n_initial": N_INITIAL}
     best = rollout(one.policy, acquisition.simulator, **given, horizon=HORIZON, is_argmax=True)
     backend = PageBackend(
-        Shown(("zero-filled",), ("center-out",), argmax=True), device=torch.device("cpu")
+        OfferedNames(("zero-filled",), ("center-out",), argmax=True), device=torch.device("cpu")
     )
     how = {"horizon": HORIZON, "is_argmax": backend.is_argmax}
     found = InteractiveAcquisition(acquisition.simulator, **given, **how).run(one)

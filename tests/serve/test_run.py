@@ -31,7 +31,7 @@ from kscout.policies import save
 from kscout.policies.fixed import CenterOut, FixedOrder, NaOracle
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.mrd_messages import close_message
-from kscout.serve.page.backend import PageBackend, Shown
+from kscout.serve.page.backend import OfferedNames, PageBackend
 from kscout.serve.run import fallback_maker, policy_maker, serve
 from kscout.serve.service import ServeSettings
 from kscout.serve.sessions import MOST_SPARE, Defaults, Limits, Sessions, advisor_maker
@@ -219,7 +219,9 @@ def test_a_store_of_several_sizes_may_hold_one_that_fits(tmp_path: Path) -> None
         writer.append("test", "b", blobs(1, 18, 12))
         writer.finish()
     save(tmp_path / "order.safetensors", FixedOrder(n_cols=12, order=[3]))
-    shown = Shown(("zero-filled",), (str(tmp_path / "order.safetensors"),), tmp_path / "store")
+    shown = OfferedNames(
+        ("zero-filled",), (str(tmp_path / "order.safetensors"),), tmp_path / "store"
+    )
     sources = PageBackend(shown, device=torch.device("cpu")).choices()["sources"]
     assert sorted(source["n_cols"] for source in sources) == [12, 16]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kscout.acquisition.graphs import Capture, Pool
+from kscout.acquisition.graphs import Capture, GraphPool
 from kscout.training.gradients import Backward, EagerGradients, GraphedGradients
 
 
@@ -61,7 +61,7 @@ def test_a_graph_gives_the_gradients_of_eager_passes() -> None:
 def test_graphs_that_share_memory_keep_their_gradients() -> None:
     network, backward = network_and_backward("cuda")
     eager = EagerGradients(backward, network.parameters())
-    pool = Pool(torch.device("cuda"))
+    pool = GraphPool(torch.device("cuda"))
     graphed = {
         n: GraphedGradients(backward, network.parameters(), example(n, "cuda"), pool)
         for n in (6, 2, 4)
@@ -78,7 +78,7 @@ def test_graphs_that_share_memory_keep_their_gradients() -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_a_smaller_graph_takes_no_memory_beside_what_a_larger_one_has(is_shared: bool) -> None:
-    n_mib, pool, graphs, taken = 2**18, Pool(torch.device("cuda")), [], []
+    n_mib, pool, graphs, taken = 2**18, GraphPool(torch.device("cuda")), [], []
 
     def work(x: Tensor) -> tuple[Tensor, ...]:
         # Twice the memory of what is given, which lies outside of the pool.

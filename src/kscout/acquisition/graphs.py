@@ -42,7 +42,7 @@ class Graphs:
     def __init__(self, function: Function) -> None:
         self._function = function
         self._kept: dict[tuple[torch.Size, ...], Capture | None] = {}
-        self._pool: Pool | None = None
+        self._pool: GraphPool | None = None
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
         shapes = tuple(x.shape for x in given)
@@ -58,7 +58,7 @@ class Graphs:
     def _captured(self, given: tuple[Tensor, ...]) -> "Capture | None":
         reason = ""
         for _ in range(_N_TRIES):
-            self._pool = self._pool or Pool(given[0].device)
+            self._pool = self._pool or GraphPool(given[0].device)
             try:
                 return Capture(self._function, given, self._pool)
             except RuntimeError as error:
@@ -68,7 +68,7 @@ class Graphs:
 
 
 @final
-class Pool:
+class GraphPool:
     """Memory shared by several captures; only one of them is captured or runs at a time.
 
     Free memory is only reused on the stream of its allocation, so the captures share a stream.
@@ -90,12 +90,12 @@ class Capture:
     """
 
     def __init__(
-        self, function: Function, given: Sequence[Tensor], pool: Pool | None = None
+        self, function: Function, given: Sequence[Tensor], pool: GraphPool | None = None
     ) -> None:
         self.given = [x.clone() for x in given]
         self._graph = torch.cuda.CUDAGraph()
         device = given[0].device if given else torch.device("cuda", torch.cuda.current_device())
-        pool = pool or Pool(device)
+        pool = pool or GraphPool(device)
         with _CAPTURING, torch.cuda.device(device):
             here, side = torch.cuda.current_stream(), pool.stream
             side.wait_stream(here)

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 @final
 @dataclass(frozen=True)
-class Row:
+class BatchCost:
     """Time and memory of one batch."""
 
     seconds: float
@@ -54,7 +54,7 @@ def measure_scaling(
         steps: values of the varied quantities.
     """
     size, work = base or BASE[device.type]
-    known: dict[tuple[int, Workload], Row] = {}
+    known: dict[tuple[int, Workload], BatchCost] = {}
     records, growth = [], {}
     for varied, values in (steps or STEPS[device.type]).items():
         rows = []
@@ -97,7 +97,7 @@ def alone(device: torch.device, function: Callable[..., Result], *arguments: obj
         return pool.submit(function, *arguments).result()
 
 
-def measure_row(size: int, work: Workload, device: str) -> Row:
+def measure_row(size: int, work: Workload, device: str) -> BatchCost:
     """Run one batch: its peak memory above the baseline at the first call, then its best time."""
     place = torch.device(device)
     # A fixed backend, because processes might select different ones.
@@ -115,4 +115,4 @@ def measure_row(size: int, work: Workload, device: str) -> Row:
     # On a CPU other work interferes, so the best time needs more repetitions.
     at_least_s = 0.2 if place.type == "cuda" else 1.0
     seconds = best_time(batch.gradients, place, at_least_s=at_least_s)
-    return Row(seconds, peak, engine.arithmetic, type(batch.estimator.view).__name__)
+    return BatchCost(seconds, peak, engine.arithmetic, type(batch.estimator.view).__name__)

@@ -31,7 +31,7 @@ _ONCE_WITHOUT_PROTOCOL = ("entropy",)
 
 @final
 @dataclass(frozen=True)
-class Chosen:
+class Selection:
     """Keys by which a file selects the analyzed results; empty: all."""
 
     methods: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Chosen:
     policies: tuple[str, ...] = ()
 
 
-_CHOOSING = tuple(item.name for item in fields(Chosen))
+_CHOOSING = tuple(item.name for item in fields(Selection))
 
 
 def check_analysis(name: str, options: Mapping[str, Any], has_evaluation: bool) -> None:
@@ -55,7 +55,7 @@ def check_analysis(name: str, options: Mapping[str, Any], has_evaluation: bool) 
             raise unknown_key(key, allowed, where)
     if _reads_evaluation(kind) and not has_evaluation:
         raise ConfigError(f"analysis {name!r} reads an evaluation; add [evaluation]")
-    read(Chosen, {key: value for key, value in options.items() if key in _CHOOSING}, where)
+    read(Selection, {key: value for key, value in options.items() if key in _CHOOSING}, where)
     given = {
         key: list(own[key].several(value)) if own[key].is_many else value
         for key, value in options.items()

@@ -140,7 +140,7 @@ def _reject_both(store: MadeStore | ImportedStore, key: str, *others: str) -> No
 
 @final
 @dataclass(frozen=True)
-class Reconstruction:
+class ReconstructionSection:
     """A reconstruction: a path, or settings of its training."""
 
     path: str | None = None
@@ -224,7 +224,7 @@ class File:
     """Of trainings, evaluations and analyses; not given: `paper`, or `blind` for k-space."""
     grid: Crossed = Crossed()
     stores: dict[str, Annotated[Store, Chosen(_store_class)]] = field(default_factory=dict)
-    reconstructions: dict[str, Reconstruction] = field(default_factory=dict)
+    reconstructions: dict[str, ReconstructionSection] = field(default_factory=dict)
     horizons: dict[str, Horizon] = field(default_factory=dict)
     policy: dict[str, Any] = field(default_factory=dict)
     """The policy to train, with its arguments."""

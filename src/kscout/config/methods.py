@@ -7,7 +7,7 @@ from kscout.config.layers import Table
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, import_target
 from kscout.names.entries import EstimatorEntry
-from kscout.names.table import Table as Names
+from kscout.names.table import Registry as Names
 
 Methods = Names[EstimatorEntry]
 

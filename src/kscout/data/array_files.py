@@ -25,7 +25,7 @@ Columns = tuple[tuple[int, ...], ...]
 """Those that were measured, slice by slice."""
 
 
-class Part(NamedTuple):
+class VolumePart(NamedTuple):
     """Some slices of one volume that the store will contain."""
 
     stored: np.ndarray
@@ -52,7 +52,7 @@ class Written(NamedTuple):
     crc32: int = 0
     columns: Columns = ()
 
-    def grown(self, stored: np.ndarray, part: Part, peaks: list[float]) -> "Written":
+    def grown(self, stored: np.ndarray, part: VolumePart, peaks: list[float]) -> "Written":
         """Return the record extended by one more part."""
         if self.shape[1:] != stored.shape[1:]:
             raise DataError(
@@ -89,7 +89,7 @@ class ArrayFiles:
             raise DataError(f"split {split!r} cannot be the name of a file; rename it")
         return self._folder / name
 
-    def write(self, split: str, volume: str, parts: Iterable[Part]) -> Written:
+    def write(self, split: str, volume: str, parts: Iterable[VolumePart]) -> Written:
         """Append the slices of a volume; they count only after a call of `keep`."""
         written: Written | None = None
         for part in parts:

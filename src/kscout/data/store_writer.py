@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from kscout.config import read
-from kscout.data.array_files import ArrayFiles, Columns, Part
+from kscout.data.array_files import ArrayFiles, Columns, VolumePart
 from kscout.data.formats import printable, reading
 from kscout.data.journal import JOURNAL, Journal, room_for
 from kscout.data.kinds import IMAGES, Kind
@@ -117,7 +117,7 @@ class StoreWriter:
         self,
         split: str,
         volume: str,
-        stored: np.ndarray | Iterable[Part],
+        stored: np.ndarray | Iterable[VolumePart],
         *,
         slices: Sequence[int] | None = None,
         source: str = "",
@@ -148,7 +148,7 @@ class StoreWriter:
             )
         if isinstance(stored, np.ndarray):
             numbers = range(len(stored)) if slices is None else slices
-            stored = [Part(stored, tuple(numbers), n_blank)]
+            stored = [VolumePart(stored, tuple(numbers), n_blank)]
         written = self._arrays.write(split, volume, stored)
         check_peak(volume, written.peak)
         n_rows, n_cols = written.shape[-2:]

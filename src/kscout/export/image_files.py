@@ -23,7 +23,7 @@ _LEVELS = 65535
 
 @final
 @dataclass(frozen=True)
-class Volume:
+class ExportedVolume:
     """The content of the files of one volume."""
 
     images: Float32[np.ndarray, "slice row col"]
@@ -53,7 +53,7 @@ class Volume:
         return f"kscout: {self.about['reconstruction']}, {self.about['policy']}; research only"
 
 
-def write_fastmri(path: Path, volume: Volume) -> None:
+def write_fastmri(path: Path, volume: ExportedVolume) -> None:
     """Write `reconstruction`, slice x row x column, in the format of fastMRI's evaluation."""
     with written_whole(path) as aside, h5py.File(aside, "w") as file:
         file.create_dataset("reconstruction", data=volume.images)
@@ -65,7 +65,7 @@ def write_fastmri(path: Path, volume: Volume) -> None:
         file.attrs["kscout"] = json.dumps(dict(volume.about))
 
 
-def write_nifti(path: Path, volume: Volume) -> None:
+def write_nifti(path: Path, volume: ExportedVolume) -> None:
     """Write an axial stack in radiological view, as `kscout data import` reads it."""
     nibabel = _package("nibabel", path)
     rows_mm, cols_mm = volume.spacing_mm or (1.0, 1.0)
@@ -79,7 +79,7 @@ def write_nifti(path: Path, volume: Volume) -> None:
         aside.write_bytes(gzip.compress(image.to_bytes(), mtime=0))
 
 
-def write_dicom(folder: Path, volume: Volume) -> None:
+def write_dicom(folder: Path, volume: ExportedVolume) -> None:
     """Write a series of secondary captures, one file per slice, in 16 bit with a common scale."""
     pydicom = _package("pydicom", folder)
     low = min(0.0, float(volume.images.min()))
@@ -106,7 +106,7 @@ def write_dicom(folder: Path, volume: Volume) -> None:
             data.save_as(aside, enforce_file_format=True)
 
 
-def _capture(pydicom: Any, volume: Volume, shape: tuple[int, ...]) -> Any:  # noqa: ANN401
+def _capture(pydicom: Any, volume: ExportedVolume, shape: tuple[int, ...]) -> Any:  # noqa: ANN401
     data = pydicom.Dataset()
     data.file_meta = pydicom.dataset.FileMetaDataset()
     data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
@@ -139,7 +139,7 @@ def _short(text: str) -> str:
     return plain[:64]
 
 
-def _uid(pydicom: Any, volume: Volume, word: str) -> str:  # noqa: ANN401 - a module
+def _uid(pydicom: Any, volume: ExportedVolume, word: str) -> str:  # noqa: ANN401 - a module
     """Return an identifier that depends on slices, network and policy."""
     facts = [volume.record.split, volume.record.volume, *volume.about.values(), word]
     return str(pydicom.uid.generate_uid(entropy_srcs=[str(fact) for fact in facts]))
@@ -152,7 +152,7 @@ def _package(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
         raise ConfigError(f"writing {path} needs {name}; pip install 'kscout[formats]'") from error
 
 
-WRITERS: Mapping[ImageFormat, Callable[[Path, Volume], None]] = {
+WRITERS: Mapping[ImageFormat, Callable[[Path, ExportedVolume], None]] = {
     "fastmri": write_fastmri,
     "nifti": write_nifti,
     "dicom": write_dicom,

@@ -1,7 +1,7 @@
 """Complex tensors as pairs of real ones, for exporters without complex numbers.
 
-Under `real_arithmetic` code for complex tensors runs unchanged: a `Pairs` replaces each of them,
-and Fourier transforms are products with matrices.
+Under `real_arithmetic` code for complex tensors runs unchanged: a `ComplexPairs` replaces each of
+them, and Fourier transforms are products with matrices.
 """
 
 import math
@@ -20,20 +20,20 @@ Handler = Callable[..., Any]
 
 @final
 class MissingOperatorError(AttributeError, TypeError):
-    """An operator of complex tensors that `Pairs` do not have."""
+    """An operator of complex tensors that `ComplexPairs` do not have."""
 
 
 @final
-class Pairs:
+class ComplexPairs:
     """A complex tensor as real and imaginary parts of one shape."""
 
     def __init__(self, real: Tensor, imag: Tensor) -> None:
         self.real, self.imag = real, imag
 
     @classmethod
-    def of(cls, value: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor of either kind
+    def of(cls, value: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor of either kind
         """Return a value as pairs; that of a real tensor has no imaginary part."""
-        if isinstance(value, Pairs):
+        if isinstance(value, ComplexPairs):
             return value
         real = value if isinstance(value, Tensor) else torch.tensor(float(value))
         return cls(real, torch.zeros_like(real))
@@ -59,9 +59,9 @@ class Pairs:
     def device(self) -> torch.device:
         return self.real.device
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Pairs":
+    def each(self, change: Callable[[Tensor], Tensor]) -> "ComplexPairs":
         """Return what a function that moves values makes of both parts."""
-        return Pairs(change(self.real), change(self.imag))
+        return ComplexPairs(change(self.real), change(self.imag))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - never returns
         raise MissingOperatorError(name)
@@ -69,53 +69,53 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.real)
 
-    def __getitem__(self, place: Any) -> "Pairs":  # noqa: ANN401 - any index
+    def __getitem__(self, place: Any) -> "ComplexPairs":  # noqa: ANN401 - any index
         return self.each(lambda x: x[place])
 
     def __setitem__(self, place: Any, value: float) -> None:  # noqa: ANN401 - any index
         self.real[place], self.imag[place] = value, 0.0
 
-    def flatten(self, *axes: int) -> "Pairs":
+    def flatten(self, *axes: int) -> "ComplexPairs":
         return self.each(lambda x: x.flatten(*axes))
 
-    def unflatten(self, axis: int, sizes: Sequence[int]) -> "Pairs":
+    def unflatten(self, axis: int, sizes: Sequence[int]) -> "ComplexPairs":
         return self.each(lambda x: x.unflatten(axis, tuple(sizes)))
 
-    def unsqueeze(self, axis: int) -> "Pairs":
+    def unsqueeze(self, axis: int) -> "ComplexPairs":
         return self.each(lambda x: x.unsqueeze(axis))
 
-    def sum(self, dim: int | tuple[int, ...], keepdim: bool = False) -> "Pairs":
+    def sum(self, dim: int | tuple[int, ...], keepdim: bool = False) -> "ComplexPairs":
         return self.each(lambda x: x.sum(dim=dim, keepdim=keepdim))
 
-    def conj(self) -> "Pairs":
-        return Pairs(self.real, -self.imag)
+    def conj(self) -> "ComplexPairs":
+        return ComplexPairs(self.real, -self.imag)
 
     def abs(self) -> Tensor:
         return (self.real.square() + self.imag.square()).sqrt()
 
-    def __neg__(self) -> "Pairs":
+    def __neg__(self) -> "ComplexPairs":
         return self.each(lambda x: -x)
 
-    def __add__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor
-        if isinstance(other, Pairs):
-            return Pairs(self.real + other.real, self.imag + other.imag)
-        return Pairs(self.real + other, self.imag + torch.zeros_like(self.real + other))
+    def __add__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor
+        if isinstance(other, ComplexPairs):
+            return ComplexPairs(self.real + other.real, self.imag + other.imag)
+        return ComplexPairs(self.real + other, self.imag + torch.zeros_like(self.real + other))
 
-    def __sub__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor
+    def __sub__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor
         return self + (-other)
 
-    def __rsub__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor
+    def __rsub__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor
         return -self + other
 
-    def __mul__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor
-        if not isinstance(other, Pairs):
+    def __mul__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor
+        if not isinstance(other, ComplexPairs):
             return self.each(lambda x: x * other)
-        return Pairs(
+        return ComplexPairs(
             self.real * other.real - self.imag * other.imag,
             self.real * other.imag + self.imag * other.real,
         )
 
-    def __truediv__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a real number or tensor
+    def __truediv__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a real number or tensor
         return self.each(lambda x: x / other)
 
     __radd__, __rmul__ = __add__, __mul__
@@ -123,7 +123,7 @@ class Pairs:
 
 def from_pairs(values: Float[Tensor, "*axes 2"]) -> Tensor:
     """Return a substitute for a complex tensor, with the same operations."""
-    return cast(Tensor, Pairs(*values.unbind(dim=-1)))
+    return cast(Tensor, ComplexPairs(*values.unbind(dim=-1)))
 
 
 # Cached, so that exporters see constants instead of their computation.
@@ -142,14 +142,14 @@ def _shifted_places(n: int, shift: Callable[[Tensor], Tensor], device: torch.dev
     return shift(torch.arange(n)).to(device)
 
 
-def _transformed(values: Pairs, axis: int, *, sign: float, scale: float) -> Pairs:
+def _transformed(values: ComplexPairs, axis: int, *, sign: float, scale: float) -> ComplexPairs:
     cosine, sine = _waves(values.shape[axis], sign, scale, values.device)
 
     def product(part: Tensor, waves: Tensor) -> Tensor:
         return part @ waves if axis == -1 else waves @ part
 
     real, imag = values.real, values.imag
-    return Pairs(
+    return ComplexPairs(
         product(real, cosine) - product(imag, sine), product(imag, cosine) + product(real, sine)
     )
 
@@ -157,8 +157,8 @@ def _transformed(values: Pairs, axis: int, *, sign: float, scale: float) -> Pair
 def _fourier(*, is_inverse: bool, n_axes: int) -> Handler:
     plain = {"backward": is_inverse, "forward": not is_inverse}
 
-    def transform(values: Any, norm: str | None = None) -> Pairs:  # noqa: ANN401
-        pairs = Pairs.of(values)
+    def transform(values: Any, norm: str | None = None) -> ComplexPairs:  # noqa: ANN401
+        pairs = ComplexPairs.of(values)
         for axis in range(-n_axes, 0):
             n = pairs.shape[axis]
             scale = n**-0.5 if norm == "ortho" else 1 / n if plain[norm or "backward"] else 1.0
@@ -168,7 +168,9 @@ def _fourier(*, is_inverse: bool, n_axes: int) -> Handler:
     return transform
 
 
-def _shifted(values: Pairs, axes: tuple[int, ...], shift: Callable[[Tensor], Tensor]) -> Pairs:
+def _shifted(
+    values: ComplexPairs, axes: tuple[int, ...], shift: Callable[[Tensor], Tensor]
+) -> ComplexPairs:
     """Index the values, which exporters write more compactly than a roll."""
     for axis in axes:
         place = _shifted_places(values.shape[axis], shift, values.device)
@@ -176,15 +178,15 @@ def _shifted(values: Pairs, axes: tuple[int, ...], shift: Callable[[Tensor], Ten
     return values
 
 
-def _where(condition: Tensor, first: Any, second: Any) -> Pairs:  # noqa: ANN401
-    first, second = Pairs.of(first), Pairs.of(second)
-    return Pairs(
+def _where(condition: Tensor, first: Any, second: Any) -> ComplexPairs:  # noqa: ANN401
+    first, second = ComplexPairs.of(first), ComplexPairs.of(second)
+    return ComplexPairs(
         torch.where(condition, first.real, second.real),
         torch.where(condition, first.imag, second.imag),
     )
 
 
-def _norm(values: Pairs, dim: int, keepdim: bool = False) -> Tensor:
+def _norm(values: ComplexPairs, dim: int, keepdim: bool = False) -> Tensor:
     squares = values.real.square() + values.imag.square()
     return squares.sum(dim=dim, keepdim=keepdim).sqrt()
 
@@ -218,7 +220,7 @@ _HANDLERS: dict[Any, Handler] = {
     torch.addcmul: lambda x, one, other, value=1: x + (one * other) * value,
     torch.linalg.vector_norm: _norm,
     torch.zeros_like: lambda x: x.each(torch.zeros_like),
-    torch.abs: Pairs.abs,
+    torch.abs: ComplexPairs.abs,
     torch.view_as_real: lambda x: torch.stack((x.real, x.imag), dim=-1),
     # A real tensor comes first, and a pair second.
     Tensor.mul: lambda x, y: y * x,
@@ -230,7 +232,7 @@ _HANDLERS: dict[Any, Handler] = {
 }
 _OF_REAL: dict[Any, Handler] = {
     **_FOURIER,
-    torch.complex: Pairs,
+    torch.complex: ComplexPairs,
     torch.view_as_complex: from_pairs,
     torch.std_mean: _std_mean,
 }
@@ -251,6 +253,6 @@ class _Real(TorchFunctionMode):
 
 @contextmanager
 def real_arithmetic() -> Iterator[None]:
-    """Represent all complex tensors as `Pairs`."""
+    """Represent all complex tensors as `ComplexPairs`."""
     with _Real():
         yield

@@ -26,7 +26,7 @@ from kscout.evaluation.running.trajectories import (
     check_start,
     trajectories,
 )
-from kscout.export.image_files import SUFFIXES, WRITERS, Volume
+from kscout.export.image_files import SUFFIXES, WRITERS, ExportedVolume
 from kscout.export.order import central_budget, policy_of
 from kscout.export.settings import ExportSetting
 from kscout.files import check_free_of
@@ -68,7 +68,7 @@ def export_store(
     _check(opened, network, policy, choose, setting)
     for record, slices in _volumes(opened, setting, is_scored=policy is not None):
         images, masks = _reconstructed(slices, network, choose, setting)
-        volume = Volume(images, masks, record, about)
+        volume = ExportedVolume(images, masks, record, about)
         name = _name(record.volume, SUFFIXES[setting.format], {path.name for path in written})
         WRITERS[setting.format](out / name, volume)
         written.append(out / name)

@@ -40,7 +40,7 @@ from kscout.names.entries import (
     SourceEntry,
 )
 from kscout.names.renamed import current
-from kscout.names.table import Table, import_target, is_outside, use, used
+from kscout.names.table import Registry, import_target, is_outside, use, used
 
 Protocol = Literal["paper", "blind"]
 """Units of scored images: `paper` denormalizes with statistics of the target, which no scanner
@@ -55,7 +55,7 @@ def check_protocol(protocol: str) -> None:
         raise unknown_name("protocol", protocol, list(PROTOCOLS))
 
 
-POLICIES = Table(
+POLICIES = Registry(
     "policy",
     group="kscout.policies",
     base="kscout.core:Policy",
@@ -106,7 +106,7 @@ def check_label(label: str, name: str) -> None:
         )
 
 
-RECONSTRUCTORS = Table(
+RECONSTRUCTORS = Registry(
     "reconstruction",
     group="kscout.reconstructors",
     base="kscout.core:Reconstructor",
@@ -167,7 +167,7 @@ RECONSTRUCTION_WORDS = (
 """Help of options that name a reconstruction."""
 
 
-ESTIMATORS = Table(
+ESTIMATORS = Registry(
     "estimator",
     group="kscout.estimators",
     base="kscout.training.algorithms:Estimator",
@@ -232,7 +232,7 @@ ESTIMATORS = Table(
 )
 
 
-SAMPLERS = Table(
+SAMPLERS = Registry(
     "sampler",
     group="kscout.samplers",
     base="kscout.training.joint.sampler:Sampler",
@@ -305,7 +305,7 @@ def _metric(images: object, targets: object, *, data_range: object) -> object:
     """Template for the signature of metrics."""
 
 
-METRICS = Table(
+METRICS = Registry(
     "metric",
     group="kscout.metrics",
     base="",
@@ -327,7 +327,7 @@ def metric_word(metric: str) -> str:
     return entry.target.rpartition(":")[2] if entry else "score"
 
 
-ANALYSES = Table(
+ANALYSES = Registry(
     "analysis",
     group="kscout.analyses",
     base="kscout.evaluation.analyses:Analysis",
@@ -377,8 +377,8 @@ __all__ = [
     "PolicyEntry",
     "Protocol",
     "ReconstructorEntry",
+    "Registry",
     "SourceEntry",
-    "Table",
     "check_label",
     "check_protocol",
     "check_target",

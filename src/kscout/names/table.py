@@ -23,7 +23,7 @@ E = TypeVar("E", bound=Entry)
 
 
 @final
-class Table(Mapping[str, E], Generic[E]):
+class Registry(Mapping[str, E], Generic[E]):
     """Components of one kind by name, from kscout, other packages and the user.
 
     Args:

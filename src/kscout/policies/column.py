@@ -22,7 +22,7 @@ from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.physics.fourier import at_opposite, frequencies, opposite
 from kscout.physics.normalization import magnitude
-from kscout.policies.mean_gains import Table, read_nearest, row_of, tables_of
+from kscout.policies.mean_gains import GainTable, read_nearest, row_of, tables_of
 
 _N_SIGNALS = 9
 _N_WAVES = 7
@@ -105,7 +105,7 @@ class ColumnPolicy(Policy):
         for one in self.tables:
             self.register_buffer(one.name, torch.zeros(one.n_rows, one.n_cols))
 
-    def start_from(self, gains: Float[Tensor, "step col"], table: Table | None = None) -> None:
+    def start_from(self, gains: Float[Tensor, "step col"], table: GainTable | None = None) -> None:
         """Set baseline gains, in the units of the scores, which are the prediction before training.
 
         They belong to one of `tables`; by default to that of its own matrix and earliest start.

@@ -23,7 +23,7 @@ _N_FEATURES = 256
 
 
 @final
-class ConvolutionBlock(nn.Module):
+class _ConvolutionBlock(nn.Module):
     """3x3 convolution, instance norm without parameters, ReLU and optional 2x2 max pooling."""
 
     def __init__(self, n_in: int, n_out: int, *, pools: bool) -> None:
@@ -72,9 +72,9 @@ class ConvPolicy(Policy):
         self.n_hidden = n_hidden
         widths = [self.n_channels * 2**level for level in range(self.n_blocks + 1)]
         # Paper: a 1x1 convolution. The reference has 3x3, which gives the paper's parameter count.
-        self.channel_layer = ConvolutionBlock(1, widths[0], pools=False)
+        self.channel_layer = _ConvolutionBlock(1, widths[0], pools=False)
         self.down_sample_layers = nn.ModuleList(
-            ConvolutionBlock(n_in, n_out, pools=True) for n_in, n_out in itertools.pairwise(widths)
+            _ConvolutionBlock(n_in, n_out, pools=True) for n_in, n_out in itertools.pairwise(widths)
         )
         n_pixels = (self.n_rows >> self.n_blocks) * (self.n_cols >> self.n_blocks)
         self.fc_out = nn.Sequential(

@@ -15,7 +15,7 @@ from kscout.physics.fourier import frequencies
 _MOST_TABLES = 1000
 
 
-class Table(NamedTuple):
+class GainTable(NamedTuple):
     """Baseline gains along a fixed order, before each of its columns."""
 
     name: str
@@ -34,7 +34,7 @@ def tables_of(
     horizon: int,
     known_cols: Sequence[int] = (),
     known_starts: Sequence[int] = (),
-) -> list[Table]:
+) -> list[GainTable]:
     """Return the tables of a policy; the first is that of its own matrix and earliest start.
 
     Args:
@@ -63,12 +63,12 @@ def tables_of(
                 span = span_of(*span, size, n_cols)
             of_size = "" if size == n_cols else f"_{size}"
             of_start = "" if start == n_initial else f"_from_{start}"
-            results.append(Table(f"prior{of_size}{of_start}", size, start, *span))
+            results.append(GainTable(f"prior{of_size}{of_start}", size, start, *span))
     return results
 
 
 def read_nearest(
-    tables: Sequence[Table],
+    tables: Sequence[GainTable],
     gains: Callable[[str], Float[Tensor, "step known_col"]],
     measured: Int[Tensor, " n"],
     step: Int[Tensor, " n"],
@@ -93,7 +93,7 @@ def read_nearest(
 
 
 def steps_since(
-    tables: Sequence[Table], measured: Int[Tensor, " n"], step: Int[Tensor, " n"], n_cols: int
+    tables: Sequence[GainTable], measured: Int[Tensor, " n"], step: Int[Tensor, " n"], n_cols: int
 ) -> Int[Tensor, " n"]:
     """Return the number of columns measured after the nearest available start.
 
@@ -109,13 +109,13 @@ def steps_since(
     return since.gather(0, nearest[None])[0].clamp(min=0)
 
 
-def _of_nearest_size(tables: Sequence[Table], n_cols: int) -> tuple[list[Table], float]:
+def _of_nearest_size(tables: Sequence[GainTable], n_cols: int) -> tuple[list[GainTable], float]:
     """Return the tables of the nearest matrix, and its columns per column of `n_cols`."""
     size = nearest_size(n_cols, [one.n_cols for one in tables])
     return [one for one in tables if one.n_cols == size], size / n_cols
 
 
-def _nearest_start(tables: Sequence[Table], start: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+def _nearest_start(tables: Sequence[GainTable], start: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Return the index of the table with the nearest start.
 
     Without tensors made from Python numbers, which would synchronize with a GPU.

@@ -17,7 +17,7 @@ from kscout.names import ANALYSES
 from kscout.player import Acquisition, acquisition_player
 from kscout.report.commands import how_to_see
 from kscout.report.evaluations import result_parts
-from kscout.report.folders import Contents, search
+from kscout.report.folders import FolderContents, search
 from kscout.report.page import Front, save_figures, tables_of, write_page
 from kscout.report.words import describe_comparison, describe_comparisons, describe_overall
 
@@ -68,7 +68,7 @@ def looks_of(*summaries: Summary) -> dict[str, LineStyle]:
     return styles_of(sorted(curves, key=lambda curve: curve.name not in first))
 
 
-def analysis_sections(contents: Contents, styles: dict[str, LineStyle]) -> list[Section]:
+def analysis_sections(contents: FolderContents, styles: dict[str, LineStyle]) -> list[Section]:
     """Return the analyses, from their tables or else from runs and results."""
     page = Page(styles, settings=_paper_settings(contents.evaluations))
     names = [table.name for _, table in contents.tables]
@@ -102,7 +102,7 @@ def _paper_settings(evaluations: Sequence[EvaluationFolder]) -> dict[tuple[int, 
     return settings
 
 
-def _evaluation_sections(contents: Contents, styles: dict[str, LineStyle]) -> list[Section]:
+def _evaluation_sections(contents: FolderContents, styles: dict[str, LineStyle]) -> list[Section]:
     """Return the sections of evaluations: pictures first, then differences, then all numbers."""
     evaluations, widgets = contents.evaluations, _players(contents, styles)
     folders = [one.path for one in evaluations]
@@ -124,13 +124,13 @@ def _evaluation_sections(contents: Contents, styles: dict[str, LineStyle]) -> li
     return [*sections, Section(PLAYER_TITLE, tuple(loose))]
 
 
-def _next_section(contents: Contents) -> Section:
+def _next_section(contents: FolderContents) -> Section:
     """Return commands that produce pictures, if there are only trained runs."""
     has_more = contents.evaluations or contents.acquisitions or contents.tables
     return Section("To see more", () if has_more else how_to_see(contents.runs))
 
 
-def _players(contents: Contents, styles: dict[str, LineStyle]) -> dict[Path, list[Widget]]:
+def _players(contents: FolderContents, styles: dict[str, LineStyle]) -> dict[Path, list[Widget]]:
     """Return the players of the slices recorded in each folder, within a common size limit."""
     colors = policy_colors(styles)
     n_frames = sum(len(acquisition.steps) for _, acquisition in contents.acquisitions)
@@ -163,7 +163,7 @@ def player_widget(
     return Widget(html, f"{acquisition.title}. {_PLAYED if acquisition.steps[1:] else _STILL}")
 
 
-def _front(contents: Contents, title: str | None) -> Front:
+def _front(contents: FolderContents, title: str | None) -> Front:
     evaluations = contents.evaluations
     if len(evaluations) == 1:
         headline = describe_comparison(evaluations[0].summary)

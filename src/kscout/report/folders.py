@@ -37,7 +37,7 @@ Facts = dict[str, str]
 
 @final
 @dataclass(frozen=True)
-class Contents:
+class FolderContents:
     """The content of the folders of a report."""
 
     evaluations: tuple[EvaluationFolder, ...]
@@ -49,7 +49,7 @@ class Contents:
     provenance: dict[str, Facts]
 
 
-def search(names: Sequence[str | Path]) -> Contents:
+def search(names: Sequence[str | Path]) -> FolderContents:
     """Search folders and their subfolders for evaluations, runs and analyses."""
     paths = [Path(name) for name in names]
     for path in paths:
@@ -62,7 +62,7 @@ def search(names: Sequence[str | Path]) -> Contents:
         if _is_evaluation(folder)
     ]
     runs = [(label, read_run(folder)) for folder, label in folders.items() if _is_run(folder)]
-    contents = Contents(
+    contents = FolderContents(
         evaluations=tuple(evaluations),
         runs=tuple(run for _, run in runs),
         acquisitions=tuple(

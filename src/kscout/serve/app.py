@@ -58,7 +58,7 @@ class NewSession(_Strict):
         return Scan(**settings, initial=self.n_initial, fallback=tuple(self.fallback))
 
 
-class Column(_Strict):
+class MeasuredColumn(_Strict):
     """One column of k-space, in the convention of `fft2c`."""
 
     column: int
@@ -72,7 +72,7 @@ class Fault(BaseModel):
     error: str
 
 
-Columns = Column | list[Column]
+Columns = MeasuredColumn | list[MeasuredColumn]
 _COLUMNS: TypeAdapter[Columns] = TypeAdapter(Columns)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float32
 from PIL import Image
 
 from kscout.data.formats import reading
-from kscout.data.formats.mrd import COUNTERS, Recording, find_measurement
+from kscout.data.formats.mrd import COUNTERS, MrdRecording, find_measurement
 from kscout.errors import ConfigError, DataError, RunError
 from kscout.files import parse_json, written_whole
 from kscout.serve.mrd_messages import (
@@ -86,7 +86,7 @@ def replay(
             group = find_measurement(file)
         if group is None:
             raise DataError(f"{path} holds no MRD measurement; name another file")
-        recording = Recording.open(path, group, header)
+        recording = MrdRecording.open(path, group, header)
         begin = text_message(Id.CONFIG_TEXT, json.dumps(dict(config)))
         begin += text_message(Id.HEADER, recording.xml.decode())
     try:
@@ -113,7 +113,7 @@ def replay(
 
 
 async def _play(
-    recording: Recording, begin: bytes, address: tuple[str, int], order: Order
+    recording: MrdRecording, begin: bytes, address: tuple[str, int], order: Order
 ) -> list[ReplayedSlice]:
     reader, writer = await asyncio.open_connection(*address)
     try:
@@ -134,7 +134,7 @@ class _Player:
     """Sends lines and records the responses."""
 
     def __init__(
-        self, recording: Recording, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, recording: MrdRecording, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._recording, self._reader, self._writer = recording, reader, writer
         readouts = recording.readouts()

@@ -92,7 +92,7 @@ def serve(
         from kscout.serve.app import make_app
         from kscout.serve.connections import BoundedProtocol, GracefulServer, reserve_handles
         from kscout.serve.mrd import MrdServer
-        from kscout.serve.page.backend import PageBackend, Shown
+        from kscout.serve.page.backend import OfferedNames, PageBackend
     except ImportError as error:
         raise ConfigError(
             f"the service needs packages that are not installed ({error}); install kscout[serve]"
@@ -105,7 +105,7 @@ def serve(
     )
     on = resolve_device(settings.device)
     reserve_handles(limits)
-    shown = Shown(settings.reconstructor, settings.policy, settings.data, settings.argmax)
+    shown = OfferedNames(settings.reconstructor, settings.policy, settings.data, settings.argmax)
     backend = PageBackend(shown, device=on)
     backend.session_note()
     network = backend.models.network(backend.models.reconstructions[0])

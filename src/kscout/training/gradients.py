@@ -10,7 +10,7 @@ from typing import final
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from kscout.acquisition.graphs import Capture, Pool
+from kscout.acquisition.graphs import Capture, GraphPool
 
 Backward = Callable[[Sequence[Tensor]], Tensor]
 """From the tensors that describe a batch to its losses, whose gradients it leaves in the
@@ -47,7 +47,7 @@ class GraphedGradients:
         backward: Backward,
         parameters: Iterable[nn.Parameter],
         example: Sequence[Tensor],
-        pool: Pool | None = None,
+        pool: GraphPool | None = None,
     ) -> None:
         self.eager = EagerGradients(backward, parameters)
         self.graph = Capture(lambda *batch: (self.eager(batch),), example, pool)

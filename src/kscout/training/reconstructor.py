@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kscout.acquisition.graphs import Pool
+from kscout.acquisition.graphs import GraphPool
 from kscout.assemble import make_reconstructor
 from kscout.config import (
     Component,
@@ -154,10 +154,10 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
         self.slices, self.training = slices, learner.config.training
         self.sizes = self.training.sizes or (slices.n_cols,)
         # One graph runs at a time, so that those of all sizes share their memory.
-        pool = Pool(slices.device) if slices.device.type == "cuda" else None
+        pool = GraphPool(slices.device) if slices.device.type == "cuda" else None
         self.gradients = {n: self._gradients(n, pool) for n in self.sizes}
 
-    def _gradients(self, n_cols: int, pool: Pool | None) -> EagerGradients | GraphedGradients:
+    def _gradients(self, n_cols: int, pool: GraphPool | None) -> EagerGradients | GraphedGradients:
         """Return the function for gradients of batches of one image size."""
         model, slices = self.learner.module, self.slices
         if slices.device.type != "cuda" or model.waits_for_device:

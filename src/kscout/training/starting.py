@@ -16,7 +16,7 @@ from kscout.config import Component, PolicyConfig
 from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.names import POLICIES
-from kscout.policies.mean_gains import Table
+from kscout.policies.mean_gains import GainTable
 from kscout.weights import constructor_arguments
 
 _SIZES = ("n_rows", "n_cols", "n_initial", "horizon")
@@ -43,10 +43,10 @@ class StartsFromGains(Protocol):
 class StartsFromManyGains(Protocol):
     """The same for several matrices and starts."""
 
-    tables: Sequence[Table]
+    tables: Sequence[GainTable]
     """One table for each matrix and start."""
 
-    def start_from(self, gains: Float[Tensor, "step col"], table: Table | None = None) -> None:
+    def start_from(self, gains: Float[Tensor, "step col"], table: GainTable | None = None) -> None:
         """Set the mean gains of one table, by default of the first."""
 
 

@@ -1,7 +1,8 @@
 """Readers of file formats, one file each; `kscout.names.FORMATS` is their table.
 
-A reader takes a path, and the options that its entry names, and returns a `Scan`. It checks the
-declared shape first (`check_size`); `reading` converts exceptions of its library to `DataError`.
+A reader takes a path, and the options that its entry names, and returns an `ImageScan`. It checks
+the declared shape first (`check_size`); `reading` converts exceptions of its library to
+`DataError`.
 """
 
 import importlib
@@ -44,7 +45,7 @@ COMPLEX_ADVICE = (
 """Advice for complex arrays that are imported as images."""
 
 
-class Scan(NamedTuple):
+class ImageScan(NamedTuple):
     """Content of a file: the images of one volume."""
 
     images: Stack

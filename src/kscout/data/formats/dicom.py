@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kscout.data.formats import (
-    Scan,
+    ImageScan,
     Stack,
     check_deflated,
     check_memory,
@@ -48,7 +48,7 @@ def dicom_files(place: Path) -> list[Path]:
     return sorted(path for path in place.iterdir() if path.name[0] != "." and is_dicom(path))
 
 
-def read_dicom_series(folder: Path) -> Scan:
+def read_dicom_series(folder: Path) -> ImageScan:
     """Return the slices of a series, with the series description as acquisition."""
     files = dicom_files(folder)
     check_memory(folder, sum(path.stat().st_size for path in files))
@@ -72,7 +72,7 @@ def read_dicom_series(folder: Path) -> Scan:
             "one size into a separate folder"
         )
     spacings = {_spacing(data) for data in slices}
-    return Scan(
+    return ImageScan(
         np.concatenate(frames),
         str(getattr(slices[0], "SeriesDescription", "")),
         spacings.pop() if len(spacings) == 1 else None,

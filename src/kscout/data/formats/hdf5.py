@@ -14,7 +14,7 @@ from kscout.data import formats
 from kscout.data.formats import (
     COMPLEX_ADVICE,
     LARGEST_DEFLATION,
-    Scan,
+    ImageScan,
     check_size,
     listed,
     ordered,
@@ -31,7 +31,7 @@ TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
 """Datasets of single-coil (knee) and multi-coil (brain) targets."""
 
 
-def read_hdf5(path: Path, key: str | None = None, axes: tuple[str, ...] | None = None) -> Scan:
+def read_hdf5(path: Path, key: str | None = None, axes: tuple[str, ...] | None = None) -> ImageScan:
     """Return the target images and the acquisition of a volume; other datasets are optional.
 
     Args:
@@ -60,7 +60,7 @@ def read_hdf5(path: Path, key: str | None = None, axes: tuple[str, ...] | None =
         encoding = encoding_of(file, path) if name in TARGET_KEYS else None
     space = encoding and encoding.reconstructed
     images = ordered(images, axes, path) if axes else images
-    return Scan(images, acquisition, space and space.spacing_mm)
+    return ImageScan(images, acquisition, space and space.spacing_mm)
 
 
 def is_real(path: Path, key: str | None) -> bool:

@@ -44,7 +44,7 @@ def find_measurement(file: h5py.File, key: str | None = None) -> str | None:
     return None
 
 
-class Recording(NamedTuple):
+class MrdRecording(NamedTuple):
     """A measurement of Cartesian lines, in a file."""
 
     path: Path
@@ -62,7 +62,7 @@ class Recording(NamedTuple):
     """Notes on lines that were left out."""
 
     @classmethod
-    def open(cls, path: Path, group: str, header: Path | None = None) -> "Recording":
+    def open(cls, path: Path, group: str, header: Path | None = None) -> "MrdRecording":
         """Read header and counters, and select lines.
 
         Args:
@@ -133,7 +133,7 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
         group: group of the measurement.
         header: file with the header, XML or HDF5, if the measurement has none.
     """
-    found = Recording.open(path, group, header)
+    found = MrdRecording.open(path, group, header)
     notes, whitening = found.notes, None
     if len(found.noise):
         whitening = whiten(path, found.lines(found.noise), found.size[0])

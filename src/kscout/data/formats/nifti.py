@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kscout.data.formats import Scan, check_deflated, check_size, require
+from kscout.data.formats import ImageScan, check_deflated, check_size, require
 from kscout.errors import DataError
 from kscout.names import Plane
 
@@ -40,7 +40,7 @@ def load_canonical(
     return values, tuple(float(step) * unit_mm for step in image.header.get_zooms())
 
 
-def read_nifti(path: Path, plane: Plane = "axial") -> Scan:
+def read_nifti(path: Path, plane: Plane = "axial") -> ImageScan:
     """Return the slices of a volume in radiological view.
 
     Slices run from right, back or bottom; the top or front of the head is up.
@@ -67,4 +67,4 @@ def read_nifti(path: Path, plane: Plane = "axial") -> Scan:
     images = data.transpose(axis, second, first)[:, ::-1, ::-1]
     # The header stores 32 bit, so that 0.9 mm is read as 0.89999998.
     rows_mm, cols_mm, slice_mm = (float(f"{steps_mm[x]:.6g}") for x in (second, first, axis))
-    return Scan(images, spacing_mm=(rows_mm, cols_mm), slice_mm=slice_mm)
+    return ImageScan(images, spacing_mm=(rows_mm, cols_mm), slice_mm=slice_mm)

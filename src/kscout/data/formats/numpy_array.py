@@ -9,7 +9,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from kscout.data.formats import COMPLEX_ADVICE, Scan, check_expansion, check_size, listed, ordered
+from kscout.data.formats import (
+    COMPLEX_ADVICE,
+    ImageScan,
+    check_expansion,
+    check_size,
+    listed,
+    ordered,
+)
 from kscout.errors import DataError
 
 _HEADERS = {
@@ -18,7 +25,9 @@ _HEADERS = {
 }
 
 
-def read_numpy(path: Path, key: str | None = None, axes: tuple[str, ...] | None = None) -> Scan:
+def read_numpy(
+    path: Path, key: str | None = None, axes: tuple[str, ...] | None = None
+) -> ImageScan:
     """Return a stack of real images.
 
     Args:
@@ -39,7 +48,9 @@ def read_numpy(path: Path, key: str | None = None, axes: tuple[str, ...] | None 
         with path.open("rb") as file:
             stack = read_array(file, path, path.stat().st_size, n_axes=n_axes)
     images = stack.astype(np.float32, copy=False)
-    return Scan(ordered(images, axes, path) if axes else images[None] if stack.ndim < 3 else images)
+    return ImageScan(
+        ordered(images, axes, path) if axes else images[None] if stack.ndim < 3 else images
+    )
 
 
 def is_real(path: Path, key: str | None) -> bool:

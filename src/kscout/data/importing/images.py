@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kscout.config.forms import LARGEST_SIDE, Size, sides
-from kscout.data.formats import Scan, Stack, check_memory, reading
+from kscout.data.formats import ImageScan, Stack, check_memory, reading
 from kscout.data.formats.hdf5 import TARGET_KEYS
 from kscout.data.importing.cutting import Cut, check_pixels, cut, middle_slices
 from kscout.data.importing.resampling import Resampled, Spacing, resample, resampled_size
@@ -44,7 +44,7 @@ def store_images(
     return scan.acquisition
 
 
-def read_images(volume: VolumeFile, settings: ImportSettings) -> Scan:
+def read_images(volume: VolumeFile, settings: ImportSettings) -> ImageScan:
     """Read a volume with phase encoding along columns."""
     scan = read_volume(volume, key=settings.key, plane=settings.plane, axes=settings.axes)
     if settings.phase_encoding == "columns":
@@ -55,7 +55,7 @@ def read_images(volume: VolumeFile, settings: ImportSettings) -> Scan:
 
 
 def prepare_images(
-    scan: Scan, volume: VolumeFile, settings: ImportSettings
+    scan: ImageScan, volume: VolumeFile, settings: ImportSettings
 ) -> tuple[Cut, range, Geometry]:
     """Crop a volume: return the images, their slice numbers and the geometry."""
     path, images = volume.path, scan.images
@@ -84,7 +84,9 @@ def prepare_images(
     return kept if settings.divide is None else kept / settings.divide, numbers, geometry
 
 
-def _axes_note(scan: Scan, volume: VolumeFile, settings: ImportSettings) -> tuple[str, ...] | None:
+def _axes_note(
+    scan: ImageScan, volume: VolumeFile, settings: ImportSettings
+) -> tuple[str, ...] | None:
     """Return a warning for an array whose last axis may be that of the slices."""
     n_slices, *sides = scan.images.shape
     n_rows, n_cols = sides if settings.phase_encoding == "columns" else reversed(sides)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Complex64
 
 from kscout.columns import center_columns
-from kscout.data.array_files import Part
+from kscout.data.array_files import VolumePart
 from kscout.data.contents import CHUNK_BYTES
 from kscout.data.formats import hdf5, numpy_array, reading
 from kscout.data.formats.hdf5_kspace import holds_kspace
@@ -287,7 +287,7 @@ def _parts(
     cutting: Cutting,
     path: Path,
     settings: ImportSettings,
-) -> Iterator[Part]:
+) -> Iterator[VolumePart]:
     n_bytes = 8 * int(np.prod(scan.shape[1:]))
     step = max(1, CHUNK_BYTES // n_bytes)
     for first in range(numbers.start, numbers.stop, step):
@@ -307,7 +307,7 @@ def _parts(
         kept = cutting.apply(values if len(shown) == len(values) else values[shown])
         masks = [cutting.columns(found[place]) for place in shown]
         columns = tuple(tuple(np.flatnonzero(mask).tolist()) for mask in masks)
-        yield Part(
+        yield VolumePart(
             _compressed(kept, masks, path, settings),
             slices,
             len(values) - len(shown),

@@ -11,7 +11,7 @@ from typing import TypeVar, final
 
 import numpy as np
 
-from kscout.data.formats import Scan, check_memory, printable, reading
+from kscout.data.formats import ImageScan, check_memory, printable, reading
 from kscout.data.formats.dicom import dicom_files, is_dicom
 from kscout.data.formats.raw import RawScan
 from kscout.data.journal import JOURNAL
@@ -20,7 +20,7 @@ from kscout.errors import DataError
 from kscout.names import FORMATS, RAW_FORMATS, Plane, import_target
 from kscout.names.entries import FormatEntry
 
-S = TypeVar("S", Scan, RawScan)
+S = TypeVar("S", ImageScan, RawScan)
 
 SUFFIXES, RAW_SUFFIXES = (
     {
@@ -136,12 +136,12 @@ def read_volume(
     key: str | None = None,
     plane: Plane = "axial",
     axes: tuple[str, ...] | None = None,
-) -> Scan:
+) -> ImageScan:
     """Return the images of a volume, its acquisition and its spacing."""
     given = {"key": key, "plane": plane, "axes": axes}
     if volume.parts:
         check_memory(volume.path, sum(file.stat().st_size for file in volume.files))
-        scans = [_read(Scan, FORMATS[part.format], part.path, given) for part in volume.parts]
+        scans = [_read(ImageScan, FORMATS[part.format], part.path, given) for part in volume.parts]
         for part, scan in zip(volume.parts, scans, strict=True):
             if (size := scan.images.shape[1:]) != (first := scans[0].images.shape[1:]):
                 raise DataError(
@@ -149,7 +149,7 @@ def read_volume(
                     f"volume has {first[0]}x{first[1]}; change --group, or remove one of them"
                 )
         return scans[0]._replace(images=np.concatenate([scan.images for scan in scans]))
-    return _read(Scan, FORMATS[volume.format], volume.path, given)
+    return _read(ImageScan, FORMATS[volume.format], volume.path, given)
 
 
 def read_raw(

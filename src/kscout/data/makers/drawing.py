@@ -38,7 +38,7 @@ class Volume:
 
 @final
 @dataclass(frozen=True)
-class Grid:
+class BodyGrid:
     """Body coordinates of each pixel of a slice: millimeters along three axes."""
 
     x: Field
@@ -46,13 +46,13 @@ class Grid:
     z: Field
     pixel_mm: float
 
-    def at(self, window: Window) -> "Grid":
+    def at(self, window: Window) -> "BodyGrid":
         """Return the part of the grid inside a window."""
-        return Grid(self.x[window], self.y[window], self.z[window], self.pixel_mm)
+        return BodyGrid(self.x[window], self.y[window], self.z[window], self.pixel_mm)
 
-    def moved(self, x: Field | float, y: Field | float, z: Field | float) -> "Grid":
+    def moved(self, x: Field | float, y: Field | float, z: Field | float) -> "BodyGrid":
         """Return the grid with every point shifted."""
-        return Grid(
+        return BodyGrid(
             np.asarray(self.x + x, np.float32),
             np.asarray(self.y + y, np.float32),
             np.asarray(self.z + z, np.float32),
@@ -60,10 +60,10 @@ class Grid:
         )
 
 
-Shape = Callable[[Grid], Field]
+Shape = Callable[[BodyGrid], Field]
 
 
-def ellipsoid(grid: Grid, center: Point, radii: Point) -> Field:
+def ellipsoid(grid: BodyGrid, center: Point, radii: Point) -> Field:
     """Return the distance to an ellipsoid along the axes, exact to first order at its surface.
 
     `k (k - 1) / |grad|` with `k = |p / radii|` and `|grad| = |p / radii^2|`.
@@ -82,7 +82,7 @@ def ellipsoid(grid: Grid, center: Point, radii: Point) -> Field:
 
 
 def cone(
-    grid: Grid, start: Point, end: Point, radii: Point, flat: Point = (1.0, 1.0, 1.0)
+    grid: BodyGrid, start: Point, end: Point, radii: Point, flat: Point = (1.0, 1.0, 1.0)
 ) -> Field:
     """Return the distance to a capsule whose radius goes from the first to the second radius.
 
@@ -155,7 +155,7 @@ def coverage(distance: Field, width_mm: float) -> Field:
 
 @final
 @dataclass(frozen=True)
-class Part:
+class BodyShape:
     """One shape of an anatomy, and how it is painted; see `Canvas.paint`."""
 
     at: Point
@@ -175,18 +175,18 @@ class Part:
     opacity: float = 1.0
     soft: float = 1.0
 
-    def grown(self, factor: float = 1.0, offset: float = 0.0) -> "Part":
+    def grown(self, factor: float = 1.0, offset: float = 0.0) -> "BodyShape":
         """Return the cone of a subject, whose radii are larger by a factor and an offset."""
         pairs = zip(self.radii, self.grows, strict=True)
         radii = [radius * factor**grows + offset * grows for radius, grows in pairs]
         return replace(self, radii=radii)
 
-    def turned(self, side: float) -> "Part":
+    def turned(self, side: float) -> "BodyShape":
         """Return the cone, mirrored for the other leg if `side` is -1."""
         (x, *at), (end, *to) = self.at, self.to or self.at
         return replace(self, at=(side * x, *at), to=(side * end, *to))
 
-    def distance(self, grid: Grid) -> Field:
+    def distance(self, grid: BodyGrid) -> Field:
         """Return the signed distance over a grid."""
         if self.shear:
             grid = grid.moved(self.shear * grid.y, 0.0, 0.0)
@@ -195,12 +195,12 @@ class Part:
         return cone(grid, self.at, self.to, self.radii, self.flat) + np.float32(self.inset)
 
 
-def parts_of(table: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Part]]:
+def parts_of(table: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[BodyShape]]:
     """Return the parts of an anatomy by the names of their groups."""
-    return {name: [Part(**part) for part in parts] for name, parts in table.items()}
+    return {name: [BodyShape(**part) for part in parts] for name, parts in table.items()}
 
 
-def join_all(parts: Iterable[Part], grid: Grid, blend_mm: float) -> Field:
+def join_all(parts: Iterable[BodyShape], grid: BodyGrid, blend_mm: float) -> Field:
     """Return the union of parts, its corners rounded over `blend_mm`."""
     return reduce(partial(join, blend_mm=blend_mm), (part.distance(grid) for part in parts))
 
@@ -210,7 +210,7 @@ class Canvas:
     """An image onto which tissues are painted in order, later ones over earlier ones."""
 
     def __init__(
-        self, grid: Grid, signals: dict[str, float], textures: Mapping[str, Field] | None = None
+        self, grid: BodyGrid, signals: dict[str, float], textures: Mapping[str, Field] | None = None
     ) -> None:
         self.grid = grid
         self.signals = signals
@@ -283,7 +283,7 @@ class Canvas:
         below += change
 
     def paint_parts(
-        self, parts: Sequence[Part], view: Callable[[Grid], Grid] = lambda grid: grid
+        self, parts: Sequence[BodyShape], view: Callable[[BodyGrid], BodyGrid] = lambda grid: grid
     ) -> None:
         """Paint parts of an anatomy in order, each where `view` shows the grid."""
         for part in parts:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from kscout.errors import ConfigError
-from kscout.names import POLICIES, RECONSTRUCTORS, Table
+from kscout.names import POLICIES, RECONSTRUCTORS, Registry
 from kscout.weights import Kind, check_one_run, described, network_file, policy_file
 from kscout.zoo import ZOO
 
-_TABLES: dict[str, Table[Any]] = {"policy": POLICIES, "reconstructor": RECONSTRUCTORS}
+_TABLES: dict[str, Registry[Any]] = {"policy": POLICIES, "reconstructor": RECONSTRUCTORS}
 
 
 def check_kinds(policies: Sequence[object], reconstructor: object) -> None:

@@ -37,7 +37,7 @@ _MOST_PIXELS = 2**25
 
 @final
 @dataclass(frozen=True)
-class Shown:
+class OfferedNames:
     """Names of the command line that the page offers."""
 
     reconstructors: tuple[str, ...]
@@ -81,7 +81,7 @@ class PageBackend:
     step.
     """
 
-    def __init__(self, shown: Shown, *, device: torch.device) -> None:
+    def __init__(self, shown: OfferedNames, *, device: torch.device) -> None:
         self.models = Models(shown.reconstructors, shown.policies, device=device)
         self.catalog = Catalog(shown.data, self.models.size)
         self._check_sizes(shown.data)

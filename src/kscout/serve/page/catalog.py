@@ -19,7 +19,7 @@ _FIRST = ("test", "val", "train")
 
 @final
 @dataclass(frozen=True)
-class Source:
+class SliceSource:
     """Slices of one matrix size."""
 
     name: str
@@ -49,15 +49,15 @@ class Catalog:
         self._stored = {} if data is None else _stored(Store.open(data))
         first = next(iter(self._stored.values()), None)
         self.size = size if first is None else first.slices.shape[1:]
-        self._dropped: OrderedDict[str, Source] = OrderedDict()
+        self._dropped: OrderedDict[str, SliceSource] = OrderedDict()
         self._lock = threading.Lock()
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[SliceSource]:
         """Return all sources, the test split first."""
         with self._lock:
             return [*self._stored.values(), *self._dropped.values()]
 
-    def find(self, name: str) -> Source:
+    def find(self, name: str) -> SliceSource:
         """Return the slices of a name in an address."""
         with self._lock:
             if name in self._dropped:
@@ -67,19 +67,19 @@ class Catalog:
             raise DataError("these slices are not here; choose others, or drop their file again")
         return source
 
-    def drop(self, content: bytes, name: str) -> Source:
+    def drop(self, content: bytes, name: str) -> SliceSource:
         """Add a file; the same content gets the same name."""
         slices = read_dropped(content, name, self.size)
         key = f"file-{hashlib.sha256(content).hexdigest()[:16]}"
         with self._lock:
-            self._dropped[key] = Source(key, slices.name, slices)
+            self._dropped[key] = SliceSource(key, slices.name, slices)
             self._dropped.move_to_end(key)
             while len(self._dropped) > _N_DROPPED:
                 self._dropped.popitem(last=False)
             return self._dropped[key]
 
 
-def _stored(store: Store) -> dict[str, Source]:
+def _stored(store: Store) -> dict[str, SliceSource]:
     """Return the splits of a dataset, with one source per matrix size."""
     sources = {}
     arrays = sorted(store.manifest.arrays, key=lambda one: _FIRST.index(one.split))
@@ -87,5 +87,5 @@ def _stored(store: Store) -> dict[str, Source]:
         is_one = sum(other.split == array.split for other in arrays) == 1
         name = array.split if is_one else "{}-{}x{}".format(array.split, *array.size)
         slices = store.split(array.split, size=array.size, lazy=True)
-        sources[name] = Source(name, f"{store.name}, {name}", slices)
+        sources[name] = SliceSource(name, f"{store.name}, {name}", slices)
     return sources

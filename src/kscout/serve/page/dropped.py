@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from kscout.config.forms import LARGEST_SIDE
-from kscout.data.formats import Scan, printable, reading
+from kscout.data.formats import ImageScan, printable, reading
 from kscout.data.importing.images import prepare_images
 from kscout.data.importing.settings import ImportSettings
 from kscout.data.importing.volumes import VolumeFile, find_volumes, read_volume
@@ -42,7 +42,7 @@ def read_dropped(content: bytes, name: str, size: tuple[int, int]) -> SliceSet:
         path = Path(folder) / f"dropped{suffix}"
         path.write_bytes(content)
         try:
-            read: Callable[[Path], tuple[VolumeFile, Scan]]
+            read: Callable[[Path], tuple[VolumeFile, ImageScan]]
             read = _picture if suffix in _PICTURES else _volume
             pixels, numbers = _fitted(*read(path), size)
         except DataError as error:
@@ -51,7 +51,7 @@ def read_dropped(content: bytes, name: str, size: tuple[int, int]) -> SliceSet:
     return SliceSet.from_images(images, [label] * len(pixels), slices=numbers, name=label)
 
 
-def _volume(path: Path) -> tuple[VolumeFile, Scan]:
+def _volume(path: Path) -> tuple[VolumeFile, ImageScan]:
     volumes = find_volumes(path)
     if not volumes:
         known = ", ".join(one.summary for one in _VOLUMES)
@@ -59,7 +59,7 @@ def _volume(path: Path) -> tuple[VolumeFile, Scan]:
     return volumes[0], read_volume(volumes[0])
 
 
-def _picture(path: Path) -> tuple[VolumeFile, Scan]:
+def _picture(path: Path) -> tuple[VolumeFile, ImageScan]:
     kinds = tuple(dict.fromkeys(_PICTURES.values()))
     with reading(path, "a picture", "save it again"), Image.open(path, formats=kinds) as picture:
         if max(picture.size) > LARGEST_SIDE:
@@ -67,10 +67,12 @@ def _picture(path: Path) -> tuple[VolumeFile, Scan]:
         # Images with more than 8 bits keep their values; colors become gray levels.
         gray = picture.convert("F" if picture.mode.startswith(("I", "F")) else "L")
         pixels = np.asarray(gray, dtype=np.float32)
-    return VolumeFile(path.name, path, "picture"), Scan(pixels[None])
+    return VolumeFile(path.name, path, "picture"), ImageScan(pixels[None])
 
 
-def _fitted(volume: VolumeFile, scan: Scan, size: tuple[int, int]) -> tuple[np.ndarray, list[int]]:
+def _fitted(
+    volume: VolumeFile, scan: ImageScan, size: tuple[int, int]
+) -> tuple[np.ndarray, list[int]]:
     """Resample whole images to a size; skip blank slices."""
     n_slices, *sides = scan.images.shape
     n_kept = min(n_slices, max(1, _MOST_PIXELS // (size[0] * size[1])))

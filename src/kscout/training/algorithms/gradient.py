@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.acquisition.graphs import Pool
+from kscout.acquisition.graphs import GraphPool
 from kscout.config import (
     DenseTraining,
     GradientTraining,
@@ -222,9 +222,9 @@ class GradientEstimator(Estimator, ABC):
         return {}
 
     @cached_property
-    def pool(self) -> Pool:
+    def pool(self) -> GraphPool:
         """Memory of all graphs: one runs at a time, and images of each size need a graph."""
-        return Pool(self.device)
+        return GraphPool(self.device)
 
     @final
     def run_update(
