@@ -43,10 +43,15 @@ def test_runs_of_a_campaign(plan_of: PlanOf, imported: Path) -> None:
     assert not imported.exists()
 
 
-def test_workers_of_a_campaign(plan_of: PlanOf, imported: Path) -> None:
+def test_workers_of_a_campaign(
+    plan_of: PlanOf, imported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = imported.with_name("temporary")
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     plan = plan_of(grid={"horizons": ["short"], "methods": ["greedy"], "seeds": [0]})
     run_campaign(plan, RunOptions(WorkerOptions(n_workers=1), program=FAKE))
-    assert not imported.exists()
+    assert not imported.exists() and not any(temporary.iterdir())
 
 
 def test_workers_that_generate_data(plan_of: PlanOf, imported: Path) -> None:

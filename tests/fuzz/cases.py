@@ -1,10 +1,8 @@
 """The cases: case k of seed s is always the same bytes and the same command."""
 
-import json
 import os
 import random
 import shutil
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +13,12 @@ import numpy as np
 from coil_data import coil_store
 from fuzz import long_commands
 from fuzz.commands import ENTROPY, EVALUATE, FINISHED, IMPORT, MAKE, RESUME, TRAIN, UNET
-from fuzz.damage import changed_table, damage_bytes, damage_file, misplace
+from fuzz.damage import damage_bytes, damage_file, damage_header, misplace
 from fuzz.hostile import HOSTILE, environment
 from fuzz.options import bad_option, bad_setting
+from fuzz.programs import program
 from fuzz.raw_volumes import AXES, RAW_FORMATS, good_kspace
+from fuzz.service import ATTACKS, SERVE
 from fuzz.volumes import FORMATS, numpy_stack, stack
 
 ARTIFACTS = Path(__file__).parent / "artifacts"
@@ -39,6 +39,12 @@ class Case:
     must_fail: bool = False
     """The input is bad, and a success would be untrue."""
     environment: tuple[tuple[str, str], ...] = ()
+    attack: tuple[str, int] = ("", 0)
+    """What a client does to the service, and its seed."""
+    is_program: bool = False
+    """Runs as a program of its own, which is not forked from this one and starts others."""
+    stdout: str = ""
+    """Where a program prints to: /dev/full, a pipe that nobody reads, or closed."""
 
 
 def case(seed: int, number: int, folder: Path) -> Case:
@@ -179,7 +185,7 @@ def _weights(draw: random.Random, folder: Path) -> Case:
     name = draw.choice(("unet", "greedy"))
     path = folder / name / "weights.safetensors"
     if draw.random() < 0.75:
-        what = _damage_header(draw, path)
+        what = damage_header(draw, path)
     else:
         what = (damage_bytes if draw.random() < 0.7 else misplace)(draw, path)
     commands = {
@@ -195,34 +201,6 @@ def _weights(draw: random.Random, folder: Path) -> Case:
         ],
     }
     return Case("weights", f"{name}: {what}", draw.choice(commands[name]))
-
-
-def _damage_header(draw: random.Random, path: Path) -> str:
-    """Change the description inside a weights file, or what it says of a tensor."""
-    content = path.read_bytes()
-    (length,) = struct.unpack_from("<Q", content)
-    header = json.loads(content[8 : 8 + length])
-    metadata = header["__metadata__"]
-    roll = draw.random()
-    if roll < 0.6:
-        key = draw.choice(sorted(metadata))
-        try:
-            value, what = changed_table(draw, json.loads(metadata[key]))
-            metadata[key] = json.dumps(value)
-        except ValueError:
-            metadata[key] = draw.choice(("", "x", "[", "../x", "os:system", "a" * 3000))
-            what = f"= {metadata[key][:30]!r}"
-        what = f"metadata {key} {what}"
-    else:
-        if roll < 0.75:
-            header["__metadata__"], what = changed_table(draw, metadata)
-        else:
-            name = draw.choice(sorted(set(header) - {"__metadata__"}))
-            header[name], what = changed_table(draw, header[name])
-            what = f"tensor {what}"
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
-    return what
 
 
 def _pickle(draw: random.Random, folder: Path) -> Case:
@@ -316,6 +294,8 @@ def _options(draw: random.Random, folder: Path) -> Case:
     _volumes(folder)
     valid = [
         *(IMPORT, MAKE, TRAIN, UNET, [*EVALUATE, "--policy", "random"]),
+        SERVE,
+        ["replay", "volumes/good1.npy", "--to", "127.0.0.1:1"],
         ["data", "info", "store"],
         ["data", "show", "store", "--out", "montage.png"],
         ["report", "results", "-o", "page.html"],
@@ -327,19 +307,12 @@ def _options(draw: random.Random, folder: Path) -> Case:
     return Case("options", what, words)
 
 
-def _joint(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store", "unet")
-    return Case("joint", *long_commands.joint(draw, folder))
+def _long(name: str) -> Callable[[random.Random, Path], Case]:
+    def build(draw: random.Random, folder: Path) -> Case:
+        _copy(folder, "store", "unet", "tiny.toml", "campaigns")
+        return Case(name, *long_commands.LONG[name](draw, folder))
 
-
-def _campaign_run(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "tiny.toml", "campaigns", "store")
-    return Case("campaign run", *long_commands.campaign(draw, folder))
-
-
-def _long(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "tiny.toml", "store", "unet")
-    return Case("demo, bench", *long_commands.others(draw, folder))
+    return build
 
 
 def _exports(draw: random.Random, folder: Path) -> Case:
@@ -374,6 +347,19 @@ def _environment(draw: random.Random, folder: Path) -> Case:
     return Case("environment", "=".join(variable)[:40], words, environment=(variable,))
 
 
+def _program(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store", "unet", "greedy", "results", "tiny.toml")
+    what, words, fields = program(draw, folder)
+    return Case("program", what, words, is_program=True, **fields)
+
+
+def _service(draw: random.Random, folder: Path) -> Case:
+    name = draw.choice(list(ATTACKS))
+    words, variables, _ = ATTACKS[name]
+    attack = name, draw.randrange(2**31)
+    return Case("service", name, [*SERVE, *words], environment=variables, attack=attack)
+
+
 KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     **{name: _import(name) for name in FORMATS},
     "lists": _lists,
@@ -391,10 +377,10 @@ KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     "more options": _options,
     **{name: _import_raw(name) for name in RAW_FORMATS},
     "kspace store": _kspace_store,
-    "joint": _joint,
-    "campaign run": _campaign_run,
-    "demo, bench": _long,
+    **{name: _long(name) for name in long_commands.LONG},
     "exports": _exports,
     **{name: _hostile(name) for name in HOSTILE},
     "environment": _environment,
+    "program": _program,
+    "service": _service,
 }

@@ -1,12 +1,7 @@
 """Commands that succeed in a copy of valid folders, before a case spoils something."""
 
 NETWORK = [
-    "--set",
-    "policy.n_hidden=4",
-    "--set",
-    "policy.n_channels=2",
-    "--set",
-    "policy.n_blocks=2",
+    *("--set", "policy.n_hidden=4", "--set", "policy.n_channels=2", "--set", "policy.n_blocks=2")
 ]
 POLICY = [
     *("train", "policy", "--data", "store", "--reconstructor", "./unet", "--n-initial", "2"),

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import struct
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,37 +25,11 @@ DEEP: Any = 0
 for _ in range(400):
     DEEP = [DEEP]
 VALUES: list[Any] = [
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1,
-        3,
-        17,
-        10**9,
-        10**12,
-        2**62,
-        2**63,
-        -(2**70),
-        10**300,
-        0.5,
-        -0.0,
-        1e308,
-    ),
+    *(None, True, False, 0, -1, 1, 3, 17, 10**9, 10**12, 2**62, 2**63, -(2**70), 10**300),
+    *(0.5, -0.0, 1e308, [-1, -1], [1e9, 1e9], {"": ""}, [None], DEEP, "NaN", "os:system"),
     *(float("nan"), float("inf"), -float("inf"), "", "x", "../x.npy", "/etc/hostname", "[/x]"),
     *("\x1b[31m", "é\u202e", "a" * 3000, [], {}, [0], [[1, 2], [3]], {"name": "x"}, ["a", "a"]),
-    *(
-        [-1, -1],
-        [1e9, 1e9],
-        {"": ""},
-        [None],
-        DEEP,
-        "NaN",
-        "<script>alert(1)</script>",
-        "os:system",
-    ),
+    "<script>alert(1)</script>",
 ]
 
 Change = Callable[[random.Random, bytes], bytes]
@@ -101,21 +76,9 @@ def filled(draw: random.Random, content: bytes) -> bytes:
 
 
 def replaced(draw: random.Random, content: bytes) -> bytes:
-    return draw.choice(
-        (
-            b"",
-            b"\x00" * 300,
-            b"\xff\xfe\x80 not UTF-8",
-            b"[" * 100_000,
-            b'{"a":' * 50_000,
-            b"null",
-            b"[]",
-            b"{}",
-            b"\n\n",
-            b"x = " + b"[" * 3000,
-            draw.randbytes(500),
-        )
-    )
+    deep = (b"[" * 100_000, b'{"a":' * 50_000, b"x = " + b"[" * 3000)
+    other = (b"", b"\x00" * 300, b"\xff\xfe\x80 not UTF-8", b"null", b"[]", b"{}", b"\n\n")
+    return draw.choice((*deep, *other, draw.randbytes(500)))
 
 
 BYTES: list[Change] = [truncated, flipped, zeroed, doubled, inserted, filled, replaced]
@@ -195,6 +158,34 @@ def changed_table(draw: random.Random, value: Any) -> tuple[Any, str]:
     else:
         holder[str(key) + "x"] = holder[key] if action == "double" else holder.pop(key)
     return value, f"{where} {action}d"
+
+
+def damage_header(draw: random.Random, path: Path) -> str:
+    """Change the description inside a weights file, or what it says of a tensor."""
+    content = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", content)
+    header = json.loads(content[8 : 8 + length])
+    metadata = header["__metadata__"]
+    roll = draw.random()
+    if roll < 0.6:
+        key = draw.choice(sorted(metadata))
+        try:
+            value, what = changed_table(draw, json.loads(metadata[key]))
+            metadata[key] = json.dumps(value)
+        except ValueError:
+            metadata[key] = draw.choice(("", "x", "[", "../x", "os:system", "a" * 3000))
+            what = f"= {metadata[key][:30]!r}"
+        what = f"metadata {key} {what}"
+    else:
+        if roll < 0.75:
+            header["__metadata__"], what = changed_table(draw, metadata)
+        else:
+            name = draw.choice(sorted(set(header) - {"__metadata__"}))
+            header[name], what = changed_table(draw, header[name])
+            what = f"tensor {what}"
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+    return what
 
 
 def _collect(value: Any, where: str, spots: list[tuple[Any, Any, str]]) -> None:

@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import socket
 import zlib
 from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from PIL import Image
 from pydicom.encaps import encapsulate
 
 from dicom_files import write_dicom
-from fuzz.commands import EVALUATE, IMPORT, MAKE, RESUME, TRAIN
+from fuzz.commands import ENTROPY, EVALUATE, IMPORT, MAKE, RESUME, TRAIN, UNET
 from fuzz.damage import damage_bytes, flipped
+from fuzz.long_commands import JOINT
+from fuzz.service import SERVE
 from fuzz.volumes import stack
 from kscout.evaluation.analyses.examples import Example, save_examples
 from kscout.evaluation.analyses.masks import MaskRow
@@ -80,11 +84,7 @@ def arguments(draw: random.Random, folder: Path) -> Built:
 def outputs(draw: random.Random, folder: Path) -> Built:
     """An output that is a link, a device or a FIFO, or the folder of something else."""
     (folder / "precious").write_text("kept")
-    (folder / "link").symlink_to("precious")
-    (folder / "null").symlink_to("/dev/null")
-    (folder / "full").symlink_to("/dev/full")
-    os.mkfifo(folder / "fifo")
-    if draw.random() < 0.3:
+    if draw.random() < 0.2:
         out = draw.choice(("store", "greedy"))
         words = draw.choice(
             (
@@ -94,24 +94,53 @@ def outputs(draw: random.Random, folder: Path) -> Built:
             )
         )
         return f"{words[0]} into {out}", words, True
-    suffix = draw.choice(("", "", ".csv", ".json", ".png", ".html", ".seq"))
-    out = draw.choice(("link", "null", "full", "fifo"))
-    if suffix:
-        (folder / f"{out}{suffix}").symlink_to(out)
-    words = draw.choice(
-        (
-            ["data", "show", "store", "--split", "test", "--out"],
-            ["report", "results", "-o"],
-            ["export", "order", "center-out", *ORDER, "--out"],
-            ["export", "pulseq", "center-out", *ORDER, "--fov-mm", "220", "--out"],
-            ["analyze", "ranking", "results", "--out"],
-            [*TRAIN, "--out"],
-            [*EVALUATE, "--policy", "random", "--out"],
-            [*MAKE, "--out"],
-            ["report", "results", "-o", "page.html", "--figures"],
-        )
-    )
-    return f"{' '.join(words[:2])} to {out}{suffix}", [*words, f"{out}{suffix}"], True
+    words, suffix = draw.choice(_OUTPUTS)
+    way = draw.choice([*_PLACES, "/dev/full", "precious/x"])
+    out = way if "/" in way else f"out{suffix}"
+    if way in _PLACES:
+        _PLACES[way](folder / out)
+    return f"{' '.join(words[:2])} to {way}", [*words, out], bool(suffix) or way != "folder"
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+    (path / "x").touch()
+
+
+def _socket(path: Path) -> None:
+    with chdir(path.parent), socket.socket(socket.AF_UNIX) as one:
+        one.bind(path.name)
+
+
+_PLACES: dict[str, Callable[[Path], None]] = {
+    "link": lambda path: path.symlink_to("precious"),
+    "dangling": lambda path: path.symlink_to("nowhere"),
+    "null": lambda path: path.symlink_to("/dev/null"),
+    "full": lambda path: path.symlink_to("/dev/full"),
+    "fifo": os.mkfifo,
+    "folder": _folder,
+    "socket": _socket,
+}
+_SEQUENCE = ["export", "pulseq", "center-out", *ORDER, "--n-rows", "16", "--fov-mm", "220"]
+_OUTPUTS: list[tuple[list[str], str]] = [
+    (["data", "show", "store", "--split", "test", "--out"], ".png"),
+    (["report", "results", "-o"], ".html"),
+    *(
+        (["report", "results", "--format", name, "-o"], suffix)
+        for name, suffix in (("markdown", ".md"), ("csv", ".csv"), ("latex", ".tex"))
+    ),
+    (["export", "order", "center-out", *ORDER, "--out"], ".csv"),
+    ([*_SEQUENCE, "--out"], ".seq"),
+    (["export", "onnx", "greedy", "--out"], ".onnx"),
+    ([*IMAGES, "--out"], ""),
+    (["analyze", "ranking", "results", "--out"], ""),
+    *(([*words, "--out"], "") for words in (TRAIN, UNET, JOINT, MAKE, ENTROPY)),
+    ([*EVALUATE, "--policy", "random", "--out"], ""),
+    (["campaign", "run", "tiny.toml", "--workers", "0", "--out"], ""),
+    (["report", "results", "-o", "page.html", "--figures"], ""),
+    ([*SERVE, "--keep"], ""),
+]
+"""Commands up to what they write, and how its name ends; a folder has no suffix."""
 
 
 def compressed(draw: random.Random, folder: Path) -> Built:
@@ -273,8 +302,8 @@ def sequences(draw: random.Random, folder: Path) -> Built:
 
 
 def untrue(draw: random.Random, folder: Path) -> Built:
-    """What was taken for a success: NaN in weights, true for 1, planted modules, broken headers."""
-    way = draw.choice(("checkpoint", "weights", "true", "planted", "header"))
+    """What was taken for a success: NaN in weights, true for 1, broken headers."""
+    way = draw.choice(("checkpoint", "weights", "true", "header"))
     if way == "checkpoint":
         path = folder / "interrupted" / "checkpoint.pt"
         content = torch.load(path, weights_only=True)
@@ -290,10 +319,6 @@ def untrue(draw: random.Random, folder: Path) -> Built:
         path = folder / "interrupted" / "config.toml"
         path.write_text(path.read_text().replace("batch_size = 4", "batch_size = true"))
         return way, [*RESUME, "--batch-size", "1"], True
-    if way == "planted":
-        for name in ("typer", "numpy", "scipy", "kscout", "sitecustomize", "h5py"):
-            (folder / f"{name}.py").write_text("open('planted.part', 'w').close()\n")
-        return way, [*MAKE, "--volumes", "2,0,0", "--workers", "2"], False
     (folder / "volumes").mkdir()
     for number in range(3):
         with h5py.File(folder / "volumes" / f"{number}.h5", "w") as file:
@@ -303,7 +328,7 @@ def untrue(draw: random.Random, folder: Path) -> Built:
     return way, IMPORT, False
 
 
-_VARIABLES = [
+_ALWAYS_READ = [
     *("MPLBACKEND", "SOURCE_DATE_EPOCH", "WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_PORT"),
     *("KSCOUT_USE", "KSCOUT_KERNELS", "KSCOUT_TOKEN", "DASK_SCHEDULER_ADDRESS", "COLUMNS"),
     *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HOME", "TZ", "NO_COLOR", "TERM", "LANG"),
@@ -322,7 +347,7 @@ def environment(draw: random.Random) -> tuple[tuple[str, str], list[str]]:
             TRAIN,
         )
     )
-    return (draw.choice(_VARIABLES), value), words
+    return (draw.choice(_ALWAYS_READ), value), words
 
 
 HOSTILE: dict[str, Callable[[random.Random, Path], Built]] = {

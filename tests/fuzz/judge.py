@@ -13,6 +13,8 @@ from typing import final
 
 from fuzz.cases import Case, case
 from fuzz.forks import INVALID, TRACEBACK, Ended, command, in_child, stand_in
+from fuzz.programs import become
+from fuzz.service import attacked
 from kscout.campaign import task
 
 LIMIT_S = 120.0
@@ -60,7 +62,11 @@ def judge(seed: int, number: int, folder: Path, limit_s: float = LIMIT_S) -> Ver
     def work() -> int:
         os.environ["TMPDIR"] = str(temporary)
         os.environ.update(built.environment)
+        if built.is_program:
+            become(built.words, built.stdout)
         task._run_command = stand_in
+        if built.words[0] == "serve":
+            attacked(*built.attack)
         code = command(built.words)
         return code if code or is_valid(built) else INVALID
 
@@ -82,7 +88,10 @@ def fault_of(built: Case, ended: Ended, before: Snapshot, after: Snapshot) -> st
     if ended.code < 0:
         return f"killed by signal {-ended.code}"
     if ended.code == TRACEBACK or "Traceback (most recent call" in ended.output:
-        return f"traceback {_last_line(ended.output)[:110]}"
+        raised = re.findall(
+            r"^\S*(?:Error|Exception|Warning|Interrupt)\b.*", ended.output, re.MULTILINE
+        )
+        return f"traceback {(raised or [_last_line(ended.output)])[-1][:110]}"
     if ended.code == INVALID:
         return f"success with an unusable result: {_last_line(ended.output)[:110]}"
     if "memory ran out" in ended.output:
@@ -90,10 +99,12 @@ def fault_of(built: Case, ended: Ended, before: Snapshot, after: Snapshot) -> st
     if ended.peak_mib > idle_mib() + BOUND_MIB:
         return f"takes {ended.peak_mib:.0f} MiB"
     if ended.code and built.must_succeed:
-        return f"one bad file ends the whole import: {_last_line(ended.output)[:110]}"
+        return f"fails, though the rest is good: {_last_line(ended.output)[:110]}"
     if not ended.code and built.must_fail:
         return "succeeds with a bad input"
-    return _bad_words(ended) or _half_written(ended, before, after)
+    # Who reads no further, as `head`, needs no words.
+    is_unread = built.stdout == "pipe" and ended.code == 1
+    return "" if is_unread else _bad_words(ended) or _half_written(ended, before, after)
 
 
 def idle_mib() -> float:

@@ -6,7 +6,7 @@ they cannot begin with.
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fuzz.damage import WORDS, damage_file
@@ -68,3 +68,10 @@ def others(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
     words, flag, values = draw.choice(choices)
     value = draw.choice(values)
     return f"{words[0]} {flag} {value[:20]!r}", [*words, f"{flag}={value}"]
+
+
+LONG: dict[str, Callable[[random.Random, Path], tuple[str, list[str]]]] = {
+    "joint": joint,
+    "campaign run": campaign,
+    "demo, bench": others,
+}

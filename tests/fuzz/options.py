@@ -12,17 +12,8 @@ import typer
 
 from fuzz.damage import NUMBERS, WORDS
 
-LONG = {
-    "--epochs",
-    "--updates",
-    "--checkpoints",
-    "--watch",
-    "--use",
-    "--help",
-    "--version",
-    "--scheduler",
-    "--slurm",
-}
+LONG = {"--epochs", "--updates", "--checkpoints", "--watch", "--use", "--help", "--version"}
+LONG |= {"--scheduler", "--slurm"}
 """Options that ask for long work or another machine, which is no fault, or for none."""
 LONG_SETTINGS = {"n_checkpoints", "n_epochs", "n_updates"}
 _MOST_EPOCHS = 2

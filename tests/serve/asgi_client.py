@@ -92,10 +92,12 @@ async def streamed(
     messages: list[str | bytes],
     headers: Headers | None = None,
     stays: bool = False,
+    leaves: bool = False,
 ) -> tuple[list[Any], int | None]:
     """Send messages into a stream, one after each answer; return answers and the closing code.
 
-    A client that stays does not close the stream after its last message.
+    A client that stays does not close the stream after its last message; one that leaves has
+    closed it before the first answer.
     """
     answers: list[Any] = []
     closed: list[int] = []
@@ -115,6 +117,8 @@ async def streamed(
 
     async def send(message: dict[str, Any]) -> None:
         if message["type"] == "websocket.send":
+            if leaves:
+                raise OSError
             answers.append(json.loads(message["text"]))
         elif message["type"] == "websocket.close":
             closed.append(message["code"])

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 import torch
-from asgi_client import Client, Reply, requested
+from asgi_client import Client, Reply, requested, streamed
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
@@ -94,6 +94,17 @@ def expected() -> tuple[list[int], np.ndarray]:
         while columns := session.advise().columns:
             session.measure(columns, kspace()[:, :, list(columns)].transpose(2, 0, 1))
         return session.order, session.image().numpy()
+
+
+def test_an_error_needs_no_thread(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("starlette._exception_handler.run_in_threadpool", pytest.fail)
+    assert client.post("/sessions", {**ASKED, "budget": 0}).status == 400
+    assert client.get("/sessions/nobody").status == 404
+
+
+def test_a_client_that_leaves_before_an_error_ends_its_stream(client: Client) -> None:
+    stream = streamed(client.app, "/sessions/nobody/stream", [], leaves=True)
+    assert client.runner.run(stream) == ([], None)
 
 
 def test_rest_takes_the_columns_of_a_session(client: Client) -> None:

@@ -176,6 +176,7 @@ _MOST_JOBS = 16
 
 @contextmanager
 def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, int]]:
+    import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
 
     gpus = count_gpus(options.device)
@@ -184,9 +185,11 @@ def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, i
         # Nannies start workers at any time until the end.
         stack.enter_context(environment_of_children(SAFE_PATH))
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="kscout-workers-"))
+        # Also for the scheduler, which would leave a folder in that of the system.
+        stack.enter_context(dask.config.set({"temporary-directory": scratch}))
         workers = {}
         for number in range(n_workers):
-            settings = {"nthreads": 1, "memory_limit": 0, "local_directory": scratch}
+            settings: dict[str, Any] = {"nthreads": 1, "memory_limit": 0}
             settings |= {"dashboard": False, "silence_logs": "ERROR"}
             if gpus:
                 settings["env"] = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]}

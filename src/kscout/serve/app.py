@@ -6,7 +6,7 @@ import binascii
 import io
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Annotated, Any
 
 import numpy as np
@@ -211,8 +211,9 @@ def _add_stream(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
             counts.add("refused_total")
             is_known = isinstance(error, KScoutError)
             message = str(error) if is_known else _STREAM_ERRORS[type(error)]
-            await socket.send_json({"error": message})
-            await socket.close(POLICY_VIOLATION)
+            with suppress(WebSocketDisconnect):
+                await socket.send_json({"error": message})
+                await socket.close(POLICY_VIOLATION)
 
 
 _STREAM_ERRORS: dict[type[Exception], str] = {
@@ -278,7 +279,8 @@ def _handle_errors(app: FastAPI, counts: Counts) -> None:
     @app.exception_handler(KScoutError)
     @app.exception_handler(HTTPException)
     @app.exception_handler(RequestValidationError)
-    def handle_error(request: Request, error: Exception) -> JSONResponse:
+    # Without a thread, of which none may be free.
+    async def handle_error(request: Request, error: Exception) -> JSONResponse:
         counts.add("refused_total")
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
         message = str(error)
@@ -292,7 +294,7 @@ def _handle_errors(app: FastAPI, counts: Counts) -> None:
         return JSONResponse({"error": message}, status)
 
     @app.exception_handler(OSError)
-    def handle_no_handles(_: Request, error: OSError) -> JSONResponse:
+    async def handle_no_handles(_: Request, error: OSError) -> JSONResponse:
         if error.errno not in NO_HANDLES:
             raise error
         return JSONResponse({"error": "no file handles are free; try again later"}, 503)
