@@ -26,7 +26,8 @@ from torch import Tensor
 from kscout import policies
 from kscout.errors import ConfigError
 from kscout.evaluation.summaries.summary import read_summary
-from kscout.policies.ensemble import EnsemblePolicy, entry
+from kscout.policies.checkpoints import entry
+from kscout.policies.ensemble import EnsemblePolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.weights import policy_file, read_weights, save_weights
 
@@ -53,7 +54,7 @@ def ship_ensemble(run: Path, members: Sequence[str], out: Path) -> None:
     policy = policies.load(run)
     if not isinstance(policy, EnsemblePolicy):
         raise ConfigError(f"{run} is not an ensemble; use `ship.py round` for networks")
-    known = EnsemblePolicy(members=members)
+    known = EnsemblePolicy(members=[policies.load(name) for name in members])
     states = [[one.state_dict() for one in both.policies] for both in (policy, known)]
     described = [[json.dumps(one) for one in both.members] for both in (policy, known)]
     for name, own, other, *words in zip(members, *states, *described, strict=True):

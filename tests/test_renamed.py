@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from kscout.config.bounds import OneOf
 from kscout.errors import ConfigError
 from kscout.names import ANALYSES, ESTIMATORS, POLICIES
 from kscout.names.renamed import RENAMED
-from kscout.policies.ensemble import EnsemblePolicy, entry
-from kscout.weights import fingerprint
+from kscout.policies.checkpoints import entry
+from kscout.policies.ensemble import EnsemblePolicy
+from kscout.weights import fingerprint, read_weights, save_weights
 from kscout.zoo import ZOO
 
 WRITTEN = Path(__file__).parent / "written_by_0_2"
@@ -81,12 +83,19 @@ def test_the_error_for_an_old_name_prints_the_new_one(ask: Callable[[], object],
         ask()
 
 
-def test_members_that_0_2_named_are_found_and_saved_under_their_new_names() -> None:
-    new = entry("knee-base-posterior")
+def test_members_that_0_2_named_are_found_and_saved_under_their_new_names(tmp_path: Path) -> None:
+    member = entry("knee-base-posterior")
+    files = [tmp_path / "new.safetensors", tmp_path / "old.safetensors"]
+    policies.save(files[0], EnsemblePolicy(members=[member, member]))
+    read = read_weights(files[0])
+    new = {"zoo": "knee-base-posterior", "sha256": member.sha256}
+    assert read.arguments["members"] == [new, new]
     old = {**new, "zoo": "knee-base-imagine"}
-    found = [EnsemblePolicy(members=[one, one]) for one in (old, new)]
+    arguments = {**read.arguments, "members": [old, old]}
+    save_weights(files[1], replace(read, arguments=arguments))
+    found = [policies.load(file) for file in files]
     assert fingerprint(found[0]) == fingerprint(found[1])
-    assert found[0].members == found[1].members == [new, new]
+    assert [one.members for one in found if isinstance(one, EnsemblePolicy)] == [[new, new]] * 2
     in_file = policies.load(WRITTEN / "runs" / "weigh")
     assert isinstance(in_file, EnsemblePolicy)
     assert [one["component"] for one in in_file.members] == ["column", "posterior"]

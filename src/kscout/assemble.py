@@ -14,6 +14,8 @@ from kscout.core import Policy, Reconstructor
 from kscout.device import check_memory
 from kscout.errors import ConfigError, KScoutError
 from kscout.names import POLICIES, RECONSTRUCTORS, Registry
+from kscout.policies import load
+from kscout.policies.ensemble import EnsemblePolicy
 from kscout.randomness import keyed_generator
 from kscout.weights import few_tensors
 
@@ -72,8 +74,9 @@ def _make(
         return _built(constructor, arguments, seed)
     text = ", ".join(f"{name} = {value!r}" for name, value in component.arguments.items())
     try:
-        _check_size(constructor, {**component.arguments, **arguments}, text)
-        return _built(constructor, {**component.arguments, **arguments}, seed)
+        arguments = _with_members(constructor, {**component.arguments, **arguments})
+        _check_size(constructor, arguments, text)
+        return _built(constructor, arguments, seed)
     except KScoutError as error:
         raise ConfigError(f"{kind} {component.name!r}: {error}") from error
     except Exception as error:  # arguments may cause any exception in a constructor
@@ -81,6 +84,17 @@ def _make(
         raise ConfigError(
             f"{kind} {component.name!r} cannot be built with {text} ({reason}); change [{kind}]"
         ) from error
+
+
+def _with_members(
+    constructor: Callable[..., Any], arguments: dict[str, object]
+) -> dict[str, object]:
+    """Load the members of an ensemble, which settings name."""
+    named = arguments.get("members")
+    if constructor is not EnsemblePolicy or not isinstance(named, list):
+        return arguments
+    members = [load(one) if isinstance(one, str) else one for one in named]
+    return {**arguments, "members": members}
 
 
 def _built(constructor: Callable[..., Any], arguments: Mapping[str, object], seed: int) -> Any:  # noqa: ANN401

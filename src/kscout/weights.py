@@ -132,10 +132,17 @@ def fingerprint(component: nn.Module) -> str:
     }
     class_name = CLASSES.get(kind.__qualname__, kind.__qualname__)
     digest = hashlib.sha256(f"{class_name} {plain!r}".encode())
-    for name, value in sorted(component.state_dict().items()):
+    for name, value in sorted(stored_state(component).items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def stored_state(component: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that the file of a component contains; others are in files it names."""
+    left_out = getattr(component, "stored_elsewhere", ())
+    state = component.state_dict().items()
+    return {name: value for name, value in state if not name.startswith(left_out)}
 
 
 def save_component(
@@ -144,7 +151,7 @@ def save_component(
     """Write a component to a file from which `build_component` rebuilds it."""
     name, arguments = _TABLES[kind].name_of(type(component)), constructor_arguments(component)
     check_bounded(arguments, f"{name}: arguments")
-    save_weights(path, Weights(kind, name, arguments, component.state_dict(), extra or {}))
+    save_weights(path, Weights(kind, name, arguments, stored_state(component), extra or {}))
 
 
 def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: ANN401 - of that kind
@@ -174,12 +181,15 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
         component.load_state_dict(weights.state)
         component.recorded = weights.extra
     except Exception as error:  # arguments in a file may make a constructor raise any exception
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise WeightsError(
-            f"{path} does not fit {weights.component} of this kscout ({reason}); "
-            "use the version that wrote it, or train again"
-        ) from error
+        raise misfit(path, weights.component, error) from error
     return component
+
+
+def misfit(path: Path, component: str, error: Exception) -> WeightsError:
+    """Return the error for a file whose component cannot be built."""
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    advice = "use the version that wrote it, or train again"
+    return WeightsError(f"{path} does not fit {component} of this kscout ({reason}); {advice}")
 
 
 @contextmanager

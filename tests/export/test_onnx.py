@@ -104,10 +104,7 @@ def test_an_ensemble_with_an_order_decides_by_no_value_of_the_example(
 ) -> None:
     column = complex_networks()[1]
     order = policies.POLICIES["fixed"](n_cols=N_COLS, order=[3, 1])
-    paths = [str(tmp_path / f"{name}.safetensors") for name in ("column", "order")]
-    for path, member in zip(paths, (column, order), strict=True):
-        policies.save(path, member)
-    policy = EnsemblePolicy(members=paths, horizon=3, order=[5, 11], order_cols=16)
+    policy = EnsemblePolicy(members=[column, order], horizon=3, order=[5, 11], order_cols=16)
     out = tmp_path / "ensemble.onnx"
     assert export_onnx(out, None, policy, n_rows=16, n_cols=16, n_checked=9).n_checked == 9
 

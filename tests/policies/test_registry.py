@@ -31,16 +31,12 @@ FITTED = {
         **{"n_heads": 2, "channels": [8], "image_channels": [8], "n_bins": 2},
     },
 }
-FITTED["ensemble"] = {
-    "members": [
-        {"component": name, "arguments": FITTED[name], "gain_units": [1.0]}
-        for name in ("posterior", "column")
-    ],
-    "horizon": HORIZON,
-}
 
 
 def tiny_policy(name: str) -> Policy:
+    if name == "ensemble":
+        members = [tiny_policy(one) for one in ("posterior", "column")]
+        return POLICIES[name](members=members, horizon=HORIZON)
     torch.manual_seed(0)
     if name in FITTED:
         policy = POLICIES[name](**FITTED[name])

@@ -1,5 +1,6 @@
 """Posterior samplers that are small enough for tests."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -7,6 +8,7 @@ from training_stores import small_config
 
 from kscout import policies
 from kscout.config import PolicyConfig
+from kscout.core import Policy
 from kscout.data.store import Store
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.posterior import PosteriorPolicy
@@ -44,6 +46,10 @@ def some_mask(n_images: int) -> torch.Tensor:
     mask = torch.zeros(n_images, 16, dtype=torch.bool)
     mask[:, [2, 7, 8, 9]] = True
     return mask
+
+
+def loaded(paths: Sequence[str | Path]) -> list[Policy]:
+    return [policies.load(path) for path in paths]
 
 
 def ensemble_members(folder: Path, *, n_initial: int, horizon: int) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from posterior_policies import ensemble_members, some_policy
+from posterior_policies import ensemble_members, loaded, some_policy
 from training_stores import (
     blob_store,
     ensemble_of_orders,
@@ -28,6 +28,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.policies.fixed import FixedOrder
+from kscout.policies.oracle import Oracle
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.algorithm import Learner
 from kscout.training.algorithms import ensemble
@@ -35,7 +36,7 @@ from kscout.training.algorithms.ensemble import Ensemble, Sums
 from kscout.training.loop import TrainingLoop
 from kscout.training.policy import new_policy, train_policy
 from kscout.training.training_run import TrainingRun
-from kscout.weights import fingerprint, read_weights, save_weights
+from kscout.weights import Weights, fingerprint, read_weights, save_weights
 
 SHORT = {"method": "ensemble", "n_slices": 6, "n_best": 3, "n_validated": 2, "seed": 3}
 
@@ -52,7 +53,7 @@ def config_of(members: list[str], **changes: Any) -> Any:
 def test_scores_are_the_weighted_sum_of_gains_that_members_expect(
     store: Store, members: list[str]
 ) -> None:
-    policy = EnsemblePolicy(members=members, horizon=2).eval()
+    policy = EnsemblePolicy(members=loaded(members), horizon=2).eval()
     with torch.no_grad():
         policy.weights.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         policy.constants.copy_(torch.tensor([0.1, 0.2]))
@@ -71,7 +72,7 @@ def test_scores_are_the_weighted_sum_of_gains_that_members_expect(
 
 
 def test_a_file_holds_all_members(members: list[str], tmp_path: Path) -> None:
-    policy = EnsemblePolicy(members=members, horizon=3)
+    policy = EnsemblePolicy(members=loaded(members), horizon=3)
     with torch.no_grad():
         policy.weights.uniform_()
     policies.save(tmp_path / "ensemble.safetensors", policy)
@@ -81,7 +82,7 @@ def test_a_file_holds_all_members(members: list[str], tmp_path: Path) -> None:
     assert all(torch.equal(value, wanted[name]) for name, value in found.state_dict().items())
     assert found.policies[1].gain_units == (0.5, 0.25)
     assert found.misfit(16, 32) is None
-    both = EnsemblePolicy(members=saved_orders(tmp_path, ([3, 5], [3, 5])))
+    both = EnsemblePolicy(members=loaded(saved_orders(tmp_path, ([3, 5], [3, 5]))))
     assert both.misfit(16, 32) == ("16 columns", 32) and both.misfit(16, 16) is None
     assert not both.needs_gain_estimator
 
@@ -231,7 +232,7 @@ def test_a_changed_member_is_another_training(store: Store, tmp_path: Path) -> N
     one, other = (some_policy(n_draws=3, n_first=n) for n in (1, 2))
     for path, policy in zip(paths, (one, other), strict=True):
         policies.save(path, policy)
-    told = [fingerprint(EnsemblePolicy(members=[path, path])) for path in paths]
+    told = [fingerprint(EnsemblePolicy(members=loaded([path, path]))) for path in paths]
     assert told[0] != told[1]
 
 
@@ -247,7 +248,7 @@ def test_files_that_tell_nonsense_of_members_are_refused(
     members: list[str], tmp_path: Path, told: dict[str, Any], words: str
 ) -> None:
     path = tmp_path / "ensemble.safetensors"
-    policies.save(path, EnsemblePolicy(members=members))
+    policies.save(path, EnsemblePolicy(members=loaded(members)))
     read = read_weights(path)
     if "members" in told:
         arguments = {**read.arguments, **told}
@@ -269,8 +270,22 @@ def test_gains_of_another_metric_are_no_gains_to_stop_by(store: Store, tmp_path:
     ("given", "words"),
     [
         ((), "give two policies or more"),
-        (["random"], "give two policies or more"),
+        ([some_policy()], "give two policies or more"),
+        (["random", "random"], "give two policies or more"),
         ("knee-base-fixed", "give two policies or more"),
+        ([Oracle()] * 2, "Oracle cannot be a member of an ensemble: oracles see the ground truth"),
+    ],
+)
+def test_what_cannot_be_a_member_is_rejected(given: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        EnsemblePolicy(members=given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], r"members are \[\]; give two policies or more"),
+        ([3, 4], "does not fit ensemble of this kscout"),
         ([{"component": "oracle"}] * 2, r"a member has the keys \['component'\]; expected"),
         (
             [{"component": "oracle", "arguments": {}, "gain_units": []}] * 2,
@@ -278,13 +293,16 @@ def test_gains_of_another_metric_are_no_gains_to_stop_by(store: Store, tmp_path:
         ),
         (
             [{"component": "os:system", "arguments": {}, "gain_units": []}] * 2,
-            "a member names the policy os:system, which is not part of kscout",
+            "names the policy os:system, which is not part of kscout",
         ),
+        ([{"zoo": 3, "sha256": ""}] * 2, "does not fit ensemble of this kscout"),
     ],
 )
-def test_what_cannot_be_a_member_is_rejected(given: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        EnsemblePolicy(members=given)
+def test_files_with_such_members_are_rejected(tmp_path: Path, given: Any, words: str) -> None:
+    path = tmp_path / "ensemble.safetensors"
+    save_weights(path, Weights("policy", "ensemble", {"members": given}, {}))
+    with pytest.raises(WeightsError, match=words):
+        policies.load(path)
 
 
 def test_other_networks_and_methods_are_refused(
@@ -320,5 +338,6 @@ def test_other_networks_and_methods_are_refused(
             *(coils, "zero-filled", tmp_path / "y"),
             device="cpu",
         )
-    with pytest.raises(WeightsError, match="does not exist"):
-        EnsemblePolicy(members=["knee-base-column", str(tmp_path / "gone")])
+    gone = config_of(["knee-base-fixed", str(tmp_path / "gone")])
+    with pytest.raises(ConfigError, match="does not exist"):
+        train_policy(gone, *where, device="cpu")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from posterior_policies import ensemble_members
+from posterior_policies import ensemble_members, loaded
 from training_stores import ensemble_of_orders, small_config, train_whole_and_cut, weights
 
 from kscout import policies
@@ -99,7 +99,7 @@ def test_of_several_numbers_the_one_is_kept_after_which_slices_end_best(
 def test_slices_at_other_steps_are_scored_each_by_what_decides_there(
     store: Store, members: list[str], tmp_path: Path
 ) -> None:
-    how = {"members": members, "horizon": 3, "order": [5, 11], "order_cols": 16}
+    how: Any = {"members": loaded(members), "horizon": 3, "order": [5, 11], "order_cols": 16}
     simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
     policy = EnsemblePolicy(**how).eval().bind(simulator.context)
     seen = simulator.observe(policy, simulator.start(2), n_left=3)
@@ -123,7 +123,8 @@ def test_slices_at_other_steps_are_scored_each_by_what_decides_there(
 def test_where_no_column_of_the_order_is_left_the_sum_decides(
     store: Store, members: list[str]
 ) -> None:
-    policy = EnsemblePolicy(members=members, horizon=3, order=[5, 8, 7], order_cols=16).eval()
+    how: Any = {"horizon": 3, "order": [5, 8, 7], "order_cols": 16}
+    policy = EnsemblePolicy(members=loaded(members), **how).eval()
     assert (policy.n_cols, policy.serves_any_size) == (16, False)
     batch = store.split("val").batch(torch.arange(4))
     # From 2 central columns, 7 and 8, the order has one more; from 5 to 10 it has none.
@@ -153,7 +154,7 @@ def test_a_network_is_shown_the_step_that_it_knows(
 ) -> None:
     """It was trained from 3 columns: with 4 measured it stands before its second step."""
     simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
-    policy = EnsemblePolicy(members=members).eval().bind(simulator.context)
+    policy = EnsemblePolicy(members=loaded(members)).eval().bind(simulator.context)
     column, shown = policies.load(members[1]), []
     forward = ColumnPolicy.forward
 
@@ -183,7 +184,7 @@ def test_a_network_of_several_starts_expects_what_it_does_alone(
     paths = [str(tmp_path / f"{name}.safetensors") for name in "ab"]
     for path in paths:
         policies.save(path, column)
-    policy = EnsemblePolicy(members=paths).eval()
+    policy = EnsemblePolicy(members=loaded(paths)).eval()
     simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
     # From 3 columns those of 2 are nearest, from 4 those of 5.
     for n_initial, wanted in ((2, 0.0), (3, 0.0), (4, 1.0), (5, 1.0)):

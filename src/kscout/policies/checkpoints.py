@@ -1,6 +1,9 @@
 """Policies from files: our own, and the checkpoints of the paper's reference implementation."""
 
+import hashlib
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +11,23 @@ from torch import Tensor
 
 from kscout.core import Policy
 from kscout.errors import WeightsError
-from kscout.names import ESTIMATORS, SAMPLERS, unknown_policy
+from kscout.names import ESTIMATORS, POLICIES, SAMPLERS, unknown_policy
+from kscout.names.renamed import current, current_keys
 from kscout.pickles import read_checkpoint
+from kscout.policies.ensemble import MOST_MEMBERS, Entry, check_can_be_member
 from kscout.weights import (
     Weights,
     build_component,
     check_one_run,
     is_described,
+    misfit,
     policy_file,
     read_weights,
 )
-from kscout.zoo import zoo_names
+from kscout.zoo import ZOO, zoo_file, zoo_names
+
+_MEMBER_KEYS = {"component", "arguments", "gain_units"}
+_ENTRY_KEYS = {"zoo", "sha256"}
 
 
 def read_policy(path: Path) -> Policy:
@@ -30,18 +39,72 @@ def read_policy(path: Path) -> Policy:
             raise unknown_policy(str(given), ())
         raise WeightsError(_missing(given, path))
     weights = read_weights(path) if is_described(path) else _from_pickle(path)
-    members = weights.arguments.get("members", ()) if weights.component == "ensemble" else ()
-    if isinstance(members, list) and any(isinstance(one, str) for one in members):
-        raise WeightsError(
-            f"{path} names other files as its members, but a file must contain them; fit the "
-            "ensemble again with --method ensemble"
-        )
+    if weights.component == "ensemble":
+        weights = _with_members(path, weights)
     policy: Policy = build_component(path, weights, "policy")
     policy.is_stochastic = bool(weights.extra.get("is_stochastic", policy.is_stochastic))
     policy.gain_units = checked_units(path, weights.extra.get("gain_units", policy.gain_units))
     if "labels" in weights.extra:
         policy.labels = str(weights.extra["labels"])
     return policy
+
+
+def _with_members(path: Path, weights: Weights) -> Weights:
+    """Return the description and weights of an ensemble with its members as policies."""
+    given = weights.arguments.get("members")
+    if not isinstance(given, list) or len(given) > MOST_MEMBERS:
+        return weights  # The constructor raises the error.
+    if any(isinstance(one, str) for one in given):
+        raise WeightsError(
+            f"{path} names other files as its members, but a file must contain them; fit the "
+            "ensemble again with --method ensemble"
+        )
+    members, state = [], dict(weights.state)
+    for number, one in enumerate(given):
+        prefix = f"policies.{number}."
+        own = {x.removeprefix(prefix): y for x, y in state.items() if x.startswith(prefix)}
+        try:
+            member = _member(path, one, own)
+        except Exception as error:  # as in `build_component`
+            raise misfit(path, weights.component, error) from error
+        if isinstance(member, Entry):
+            stored = member.policy.state_dict().items()
+            state |= {f"{prefix}{name}": value for name, value in stored}
+        members.append(member)
+    return replace(weights, arguments={**weights.arguments, "members": members}, state=state)
+
+
+def _member(path: Path, given: Mapping[str, Any], state: dict[str, Tensor]) -> Policy | Entry:
+    """Return a member of an ensemble from its description and its weights."""
+    if given.keys() == _ENTRY_KEYS:
+        found = entry(given["zoo"])
+        if found.sha256 != given["sha256"]:
+            raise WeightsError(
+                f"a member is {found.zoo} with the digest {given['sha256'][:12]}, and here it has "
+                f"{found.sha256[:12]}; another version may have that digest"
+            )
+        return found
+    if given.keys() != _MEMBER_KEYS:
+        raise WeightsError(
+            f"a member has the keys {sorted(given)}; expected {sorted(_MEMBER_KEYS)}"
+        )
+    name = current("policy", given["component"])
+    check_can_be_member(POLICIES.recall(name, path))
+    arguments = current_keys(name, given["arguments"])
+    policy: Policy = build_component(path, Weights("policy", name, arguments, state), "policy")
+    policy.gain_units = checked_units("a member", given["gain_units"])
+    return policy
+
+
+def entry(name: str) -> Entry:
+    """Return a policy of the zoo as a member that files of an ensemble name."""
+    name = current("zoo entry", name)
+    if ZOO.get(name) != "policy":
+        raise WeightsError(
+            f"a member is {name!r}, which is no policy of this zoo; another version may contain it"
+        )
+    file = zoo_file(name)
+    return Entry(read_policy(file), name, hashlib.sha256(file.read_bytes()).hexdigest())
 
 
 def _missing(given: Path, file: Path) -> str:

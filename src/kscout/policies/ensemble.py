@@ -8,17 +8,15 @@ weights w and the constant c depend on the number of acquired columns, and
 From few columns the largest immediate gain is a poor choice. With an `order` the first columns
 are those of that order, the same for all slices; the sum decides all later ones.
 
-A file contains all members. Files of the zoo may name other entries as members, whose weights
-are then read from those entries.
+A file contains its members, or names entries of the zoo, whose weights are read from their files
+(`kscout.policies.load`).
 """
 
 import copy
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeGuard, final
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -27,24 +25,25 @@ from torch import Tensor, nn
 from kscout.core import Context, Observation, Policy
 from kscout.errors import ConfigError
 from kscout.names import POLICIES
-from kscout.names.renamed import current, current_keys, in_0_2, keys_in_0_2
-from kscout.policies.checkpoints import checked_units, read_policy
+from kscout.names.renamed import in_0_2, keys_in_0_2
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.mean_gains import steps_since
 from kscout.policies.ranking import scores_of_order
-from kscout.weights import (
-    constructor_arguments,
-    retired_arguments,
-    store_retired,
-    supported_arguments,
-)
-from kscout.zoo import ZOO, zoo_file, zoo_path
+from kscout.weights import constructor_arguments, retired_arguments
 
-_KEYS = {"component", "arguments", "gain_units"}
-_ZOO_KEYS = {"zoo", "sha256"}
+MOST_MEMBERS = 64
 
 
-_MOST_MEMBERS = 64
+@final
+@dataclass(frozen=True)
+class Entry:
+    """A member that is an entry of the zoo; files of an ensemble name it."""
+
+    policy: Policy
+    zoo: str
+    """Name of the entry."""
+    sha256: str
+    """Digest of its file."""
 
 
 @final
@@ -52,9 +51,8 @@ class EnsemblePolicy(Policy):
     """Scores columns by a weighted sum of the gains that its members predict.
 
     Args:
-        members: two policies or more, each as in `kscout.policies.load`, or as described in a file
-            of such a policy: `component`, `arguments` and `gain_units`; or `zoo` and `sha256`, the
-            name of an entry and the digest of its file, whose weights are then not stored here.
+        members: two policies or more. As an attribute they are descriptions, as in files:
+            `component`, `arguments` and `gain_units`, or `zoo` and `sha256` of an entry.
         horizon: steps with separate weights; later steps use the last ones.
         order: columns of the first steps; empty: the sum decides from the start.
         order_cols: columns of the matrix of the order.
@@ -67,39 +65,38 @@ class EnsemblePolicy(Policy):
     def __init__(
         self,
         *,
-        members: Sequence[str | Mapping[str, Any]] = (),
+        members: Sequence[Policy | Entry] = (),
         horizon: int = 1,
         order: Sequence[int] = (),
         order_cols: int = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(members, list | tuple) or not 2 <= len(members) <= _MOST_MEMBERS:
+        if not _are_policies(members) or not 2 <= len(members) <= MOST_MEMBERS:
             raise ConfigError(
                 f"members are {members!r:.200}; give two policies or more, as in --set "
                 '\'policy.members=["runs/posterior", "knee-base-column"]\''
             )
+        policies = [one.policy if isinstance(one, Entry) else one for one in members]
+        for policy in policies:
+            check_can_be_member(type(policy))
         if horizon < 1:
             raise ConfigError(f"horizon is {horizon}; use 1 or more")
-        policies = [_member(one) for one in members]
         self.horizon = horizon
-        self.members = [
-            {**one, "zoo": current("zoo entry", one["zoo"])}
-            if _is_entry(one)
-            else _described(policy)
-            for one, policy in zip(members, policies, strict=True)
-        ]
+        self.members = [_described(one) for one in members]
         # A string is a plain setting, which is part of the fingerprint; its name is, too.
         self.told = json.dumps([*map(_in_0_2, self.members)], sort_keys=True)
-        self.policies = nn.ModuleList(policies)
-        self._bound = policies
+        self.policies, self._members = nn.ModuleList(policies), policies
         self.needs_gain_estimator = any(policy.needs_gain_estimator for policy in policies)
         self.weights = nn.Parameter(torch.zeros(horizon, len(policies)))
         self.constants = nn.Parameter(torch.zeros(horizon))
         with torch.no_grad():
             self.weights[:, 0] = 1.0
         self.begin_with(order, order_cols)
-        self.register_state_dict_post_hook(_leave_out_entries)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(_fill_in_entries)  # type: ignore[no-untyped-call]
+
+    @property
+    def stored_elsewhere(self) -> tuple[str, ...]:
+        """Prefixes of weights that files of entries contain."""
+        return tuple(f"policies.{n}." for n, one in enumerate(self.members) if "zoo" in one)
 
     def begin_with(self, order: Sequence[int], order_cols: int) -> None:
         """Set the columns of the first steps; empty: the sum decides from the start."""
@@ -110,9 +107,9 @@ class EnsemblePolicy(Policy):
                 f"the order {list(self.order)} has duplicate columns, or columns that are not in a "
                 f"matrix of {order_cols}; give each once, counted from 0"
             )
-        bound = [policy for policy in self._policies() if not policy.serves_any_size]
-        self.n_rows = _size_of(bound, "n_rows")
-        self.n_cols = order_cols if self.order else _size_of(bound, "n_cols")
+        sized = [policy for policy in self._members if not policy.serves_any_size]
+        self.n_rows = _size_of(sized, "n_rows")
+        self.n_cols = order_cols if self.order else _size_of(sized, "n_cols")
         self.serves_any_size = self.n_rows is None and self.n_cols is None
         # A column of the order has no gain that a stopping rule could use.
         self.gain_units = () if self.order else (1.0,)
@@ -120,12 +117,12 @@ class EnsemblePolicy(Policy):
     def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
         if self.order and self.order_cols != n_cols:
             return f"{self.order_cols} columns", n_cols
-        misfits = (policy.misfit(n_rows, n_cols) for policy in self._policies())
+        misfits = (policy.misfit(n_rows, n_cols) for policy in self._members)
         return next((one for one in misfits if one is not None), None)
 
     def bind(self, context: Context) -> "EnsemblePolicy":
         bound = copy.copy(self)
-        bound._bound = [policy.bind(context) for policy in self._policies()]
+        bound._members = [policy.bind(context) for policy in self._members]
         return bound
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
@@ -155,94 +152,27 @@ class EnsemblePolicy(Policy):
     def expected(self, seen: Observation) -> Float[Tensor, "member batch col"]:
         """Return the gains that each member predicts, or its scores if they have no unit."""
         found = []
-        for policy in self._bound:
+        for policy in self._members:
             shown = _as_trained(policy, seen)
             unit = policy.units_at(seen.mask, seen.for_each(seen.step))
             found.append(policy(shown).float() * unit[:, None])
         return torch.stack(found)
 
-    def _policies(self) -> list[Policy]:
-        return [policy for policy in self.policies if isinstance(policy, Policy)]
+
+def _are_policies(members: object) -> bool:
+    return isinstance(members, list | tuple) and all(
+        isinstance(one, Policy | Entry) for one in members
+    )
 
 
-def _member(given: str | Mapping[str, Any]) -> Policy:
-    if _is_entry(given):
-        policy = _entry(given["zoo"], given["sha256"])
-    elif isinstance(given, Mapping):
-        if set(given) != _KEYS:
-            raise ConfigError(f"a member has the keys {sorted(given)}; expected {sorted(_KEYS)}")
-        name = current("policy", given["component"])
-        kind = POLICIES.recall(name, "a member")
-        _check_can_be_member(kind)
-        arguments = current_keys(name, given["arguments"])
-        policy = kind(**supported_arguments(kind, name, arguments))
-        store_retired(policy, arguments)
-        policy.gain_units = checked_units("a member", given["gain_units"])
-    else:
-        # On the device meta, for networks that are only examined, files cannot be read.
-        with torch.device("cpu"):
-            policy = read_policy(zoo_path(given) or Path(given))
-    _check_can_be_member(type(policy))
-    return policy
-
-
-def _check_can_be_member(kind: type[Policy]) -> None:
-    """Reject kinds of policies, before construction: an ensemble may name files as its members."""
+def check_can_be_member(kind: type[Policy]) -> None:
+    """Raise an error for kinds of policies that an ensemble cannot contain."""
     if kind.needs_target or kind.needs_coils or issubclass(kind, EnsemblePolicy):
         raise ConfigError(
             f"{kind.__name__} cannot be a member of an ensemble: oracles see the ground "
             "truth, policies for coils need other images, and ensembles do not nest; give other "
             "policies"
         )
-
-
-def _is_entry(given: str | Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(given, Mapping) and set(given) == _ZOO_KEYS
-
-
-def _of_entries(policy: EnsemblePolicy, prefix: str) -> tuple[str, ...]:
-    """Return the prefixes of weights that are stored in the zoo."""
-    return tuple(
-        f"{prefix}policies.{number}." for number, one in enumerate(policy.members) if _is_entry(one)
-    )
-
-
-def _leave_out_entries(
-    policy: EnsemblePolicy, state: dict[str, Tensor], prefix: str, _: object
-) -> None:
-    for name in [name for name in state if name.startswith(_of_entries(policy, prefix))]:
-        del state[name]
-
-
-def _fill_in_entries(
-    policy: EnsemblePolicy, state: dict[str, Tensor], prefix: str, *_: object
-) -> None:
-    for number, one in enumerate(policy.members):
-        own = policy.policies[number].state_dict() if _is_entry(one) else {}
-        for name, value in own.items():
-            state[f"{prefix}policies.{number}.{name}"] = value
-
-
-def _entry(name: str, digest: str) -> Policy:
-    """Return a policy of the zoo, with exactly the weights that the ensemble was fitted with."""
-    name = current("zoo entry", name)
-    if ZOO.get(name) != "policy":
-        raise ConfigError(
-            f"a member is {name!r}, which is no policy of this zoo; another version may contain it"
-        )
-    stored = entry(name)["sha256"]
-    if stored != digest:
-        raise ConfigError(
-            f"a member is {name} with the digest {digest[:12]}, and here it has {stored[:12]}; "
-            "another version may have that digest"
-        )
-    with torch.device("cpu"):
-        return read_policy(zoo_file(name))
-
-
-def entry(name: str) -> dict[str, str]:
-    """Return the description of a zoo entry as a member, for files."""
-    return {"zoo": name, "sha256": hashlib.sha256(zoo_file(name).read_bytes()).hexdigest()}
 
 
 def _as_trained(policy: Policy, seen: Observation) -> Observation:
@@ -261,19 +191,22 @@ def _size_of(policies: Sequence[Policy], name: str) -> int | None:
 
 def _in_0_2(member: Mapping[str, Any]) -> dict[str, Any]:
     """Return a member under its name in version 0.2, on which fingerprints depend."""
-    if _is_entry(member):
+    if "zoo" in member:
         return {**member, "zoo": in_0_2("zoo entry", member["zoo"])}
     name = member["component"]
     arguments = keys_in_0_2(name, member["arguments"])
     return {**member, "component": in_0_2("policy", name), "arguments": arguments}
 
 
-def _described(policy: Policy) -> dict[str, Any]:
+def _described(member: Policy | Entry) -> dict[str, Any]:
+    """Return a member as files describe it."""
+    if isinstance(member, Entry):
+        return {"zoo": member.zoo, "sha256": member.sha256}
     return {
-        "component": POLICIES.name_of(type(policy)),
-        "arguments": {**retired_arguments(policy), **constructor_arguments(policy)},
-        "gain_units": list(policy.gain_units),
+        "component": POLICIES.name_of(type(member)),
+        "arguments": {**retired_arguments(member), **constructor_arguments(member)},
+        "gain_units": list(member.gain_units),
     }
 
 
-__all__ = ["EnsemblePolicy", "entry"]
+__all__ = ["MOST_MEMBERS", "EnsemblePolicy", "Entry", "check_can_be_member"]
