@@ -15,8 +15,9 @@ from fuzz.cases import ARTIFACTS, KINDS, Case, case
 from fuzz.commands import ENTROPY, EVALUATE, FINISHED, IMPORT, MAKE, RESUME, TRAIN, UNET
 from fuzz.forks import TRACEBACK, Ended, command, in_child, stand_in
 from fuzz.hostile import IMAGES, ORDER
-from fuzz.judge import fault_of, snapshot
+from fuzz.judge import LIMIT_S, fault_of, snapshot
 from fuzz.long_commands import CAMPAIGN, JOINT
+from fuzz.service import ATTACKS, SERVE, attacked
 from fuzz.volumes import stack
 from kscout.campaign import task
 from kscout.cli import main
@@ -58,6 +59,20 @@ def test_commands_succeed_before_a_case_damages_anything(tmp_path: Path, words: 
 
     done = in_child(work, here, tmp_path / "log")
     assert done.code == 0, done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_service_withstands_an_attack(tmp_path: Path, name: str) -> None:
+    words, variables, _ = ATTACKS[name]
+
+    def work() -> int:
+        os.environ.update(variables)
+        attacked(name, seed=0)
+        return command([*SERVE, *words])
+
+    done = in_child(work, tmp_path, tmp_path / "log", limit_s=LIMIT_S)
+    assert done.code == 128 + signal.SIGINT and "Traceback" not in done.output, done.output
 
 
 def ended(code: int = 1, output: str = "error: the store is gone; copy it\n") -> Ended:

@@ -2,17 +2,12 @@
 
 import asyncio
 import errno
-import json
 import logging
-import os
 import resource
-import signal
 import socket
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +16,6 @@ from asgi_client import streamed
 from mrd_client import listening
 from test_app import ASKED, client_of, maker, sessions_of
 from test_mrd_stream import HEAD
-from test_run import begun
 from uvicorn.server import ServerState
 
 from kscout.errors import ConfigError
@@ -168,27 +162,3 @@ def test_a_request_without_file_handles_is_told_to_wait(monkeypatch: pytest.Monk
     with client_of(sessions_of()) as client:
         answer = client.post("/sessions", ASKED)
     assert answer.status == 503 and "no file handles are free" in answer.json()["error"]
-
-
-@pytest.mark.slow
-def test_a_service_survives_many_slow_clients(tmp_path: Path) -> None:
-    child, told = begun(tmp_path, limits=Limits(n_sessions=20, receive_s=2.0))
-    try:
-        places = json.loads(told)
-        sent = [GET[:20]] * 120 + [b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nx"] * 60
-        ports = [places["port"]] * len(sent) + [places["mrd_port"]] * 60
-        slow = [socket.create_connection(("127.0.0.1", port), timeout=20) for port in ports]
-        for stream, raw in zip(slow, [*sent, *[b"x"] * 60], strict=True):
-            with suppress(OSError):
-                stream.sendall(raw)
-        for stream in slow:
-            with suppress(ConnectionError):
-                while stream.recv(2**16):
-                    pass
-            stream.close()
-        with urllib.request.urlopen(f"{places['http']}/health", timeout=20) as answer:
-            assert answer.status == 200
-    finally:
-        os.kill(child, signal.SIGTERM)
-        os.waitpid(child, 0)
-    assert len((tmp_path / "log").read_text().splitlines()) < 5

@@ -2,27 +2,19 @@
 
 import asyncio
 import json
-import os
-import signal
-import socket
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
 import pytest
 from asgi_client import Client, requested
 from mrd_client import answered
-from page_backend import write_store
 from test_app import ASKED, LIMITS, column_of, opened, sessions_of
 from test_mrd_stream import CONFIG, HEAD, lines_of
-from test_run import begun
 
 from kscout.errors import ConfigError
 from kscout.serve.app import make_app
 from kscout.serve.guard import LOOPBACK, Guard, token_for
-from kscout.serve.mrd_messages import Id, close_message, text_message
+from kscout.serve.mrd_messages import Id, text_message
 from kscout.serve.run import serve
 from kscout.serve.service import ServeSettings
 
@@ -133,58 +125,3 @@ def test_a_token_that_no_header_can_hold_is_rejected(token: str) -> None:
     with pytest.raises(ConfigError, match=r"16 to 256 letters") as refused:
         token_for("127.0.0.1", token, behind_proxy=False)
     assert not token or token not in str(refused.value)
-
-
-@pytest.mark.slow
-def test_headers_of_a_proxy_count_only_from_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not from any address that a variable of the environment names."""
-    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
-    monkeypatch.setenv("WEB_CONCURRENCY", "junk")
-    child, told = begun(tmp_path, behind_proxy=True, data=write_store(tmp_path))
-    try:
-        places = json.loads(told)
-        address = ("127.0.0.1", places["port"])
-        with socket.create_connection(address, 60, ("127.0.0.2", 0)) as client:
-            lines = [
-                *("POST /page/data/files?name=a.npy HTTP/1.1", "host: 127.0.0.1"),
-                *(f"authorization: Bearer {places['token']}", "x-forwarded-for: 127.0.0.1"),
-                *("content-length: 1", "connection: close", "", "x"),
-            ]
-            client.sendall("\r\n".join(lines).encode())
-            assert client.recv(2**16).startswith(b"HTTP/1.1 403")
-    finally:
-        os.kill(child, signal.SIGTERM)
-        os.waitpid(child, 0)
-
-
-def _status(address: str, body: bytes | None = None, **headers: str) -> int:
-    request = urllib.request.Request(address, body, headers)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            return reply.status
-    except HTTPError as error:
-        return error.code
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("behind_proxy", [False, True])
-def test_headers_of_a_proxy_count_only_behind_one(tmp_path: Path, behind_proxy: bool) -> None:
-    """Files are taken from programs on the same machine only."""
-    child, told = begun(tmp_path, behind_proxy=behind_proxy, data=write_store(tmp_path))
-    try:
-        places = json.loads(told)
-        assert ("token" in places) == behind_proxy
-        headers = {"Authorization": f"Bearer {places.get('token', '')}"}
-        assert _status(f"{places['http']}/health") == (401 if behind_proxy else 200)
-        assert _status(f"{places['http']}/health", **headers) == 200
-        headers["X-Forwarded-For"] = "203.0.113.9"
-        place = f"{places['http']}/page/data/files?name=a.npy"
-        assert _status(place, b"no numbers", **headers) == (403 if behind_proxy else 400)
-        with socket.create_connection(("127.0.0.1", places["mrd_port"])) as stream:
-            stream.sendall(text_message(Id.CONFIG_TEXT, "{}") + close_message())
-            assert (b"no token" in stream.recv(200)) == behind_proxy
-    finally:
-        os.kill(child, signal.SIGTERM)
-        os.waitpid(child, 0)
