@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kscout.config.layers import assigned, differences, given, merge, nested, told
+from kscout.config.layers import assigned, differences, given, listed, merge, nested
 from kscout.errors import ConfigError
 
 
@@ -62,7 +62,7 @@ def test_differences_are_told_by_place_and_not_all_of_many() -> None:
         "c is 'not set' there and 5 here",
     ]
     assert differences(there, there) == []
-    assert told(found, most=1) == "a.y is 2 there and 4 here; 2 more"
+    assert listed(found, most=1) == "a.y is 2 there and 4 here; 2 more"
 
 
 def test_a_number_that_python_does_not_read_is_a_word() -> None:

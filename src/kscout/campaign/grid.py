@@ -53,7 +53,7 @@ class Network:
 
 @final
 @dataclass(frozen=True)
-class Grid:
+class CampaignGrid:
     """The factors that a campaign crosses."""
 
     name: str
@@ -87,7 +87,7 @@ def check_printable(value: object) -> None:
             check_printable(value[inner])
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: Path) -> CampaignGrid:
     """Read and validate a campaign file; errors name the file."""
     table = read_file(path, what="the campaign")
     try:
@@ -119,7 +119,7 @@ def _of_today(table: Table) -> Table:
     return of_today(found)
 
 
-def parse_grid(name: str, table: Table) -> Grid:
+def parse_grid(name: str, table: Table) -> CampaignGrid:
     """Build the grid of a parsed document."""
     file = read(File, table)
     wanted = _chosen(file.grid.reconstructions, file.reconstructions, "reconstructions")
@@ -138,7 +138,7 @@ def parse_grid(name: str, table: Table) -> Grid:
     horizons = _horizons(file)
     n_cells = len(crossed) * len(networks) * len(horizons)
     policies = list(_policies(file, seeds, MOST_POLICIES // max(1, n_cells)))
-    return Grid(
+    return CampaignGrid(
         name=file.name or name,
         stores=file.stores,
         crossed=crossed,

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from kscout.campaign.analyses import analysis_nodes, spanning_nodes
 from kscout.campaign.file import EvaluationSection, GivenStore, MadeStore, Store
-from kscout.campaign.grid import Grid, Network
+from kscout.campaign.grid import CampaignGrid, Network
 from kscout.campaign.nodes import (
     Node,
     Setting,
@@ -103,7 +103,7 @@ def known_protocols(root: Path) -> dict[str, Protocol]:
     return {path: protocol for path in found for protocol in PROTOCOLS if found[path] == protocol}
 
 
-def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
+def make_plan(grid: CampaignGrid, root: Path, *, device: str = "auto") -> Plan:
     """Expand a grid to the graph of its runs under `root`; only reads manifests."""
     plan = Plan(grid.name, root, grid.use, protocols=known_protocols(root))
     known, gone = known_sources(root), known_kspace(root)
@@ -137,7 +137,7 @@ def _protocol(plan: Plan, network: Network, source: Node | Source) -> Protocol:
 
 def _cross(
     plan: Plan,
-    grid: Grid,
+    grid: CampaignGrid,
     store: Node | Source,
     kind: str,
     network: Node | Source,

@@ -12,7 +12,7 @@ from kscout.cli.data import StorePath
 from kscout.cli.options import AsJson, from_fields, with_fields
 from kscout.cli.progress import evaluation_progress
 from kscout.config.forms import Form
-from kscout.export.settings import ExportSetting
+from kscout.export.parameters import ExportSetting
 from kscout.names import POLICIES, RECONSTRUCTION_WORDS
 
 _POLICY = "Selects the columns; without it all measured columns are used. " + POLICIES.words(

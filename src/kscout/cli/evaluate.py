@@ -14,7 +14,6 @@ from kscout.cli.progress import evaluation_progress
 from kscout.config.options import with_options
 from kscout.evaluation.request import EvaluationSetting
 from kscout.files import finite
-from kscout.names import POLICIES, RECONSTRUCTION_WORDS
 
 if TYPE_CHECKING:
     from kscout.evaluation.summaries.summary import Comparison, PolicySummary, Summary
@@ -29,15 +28,7 @@ class EvaluateOptions(EvaluationSetting):
     """Also write and plot the measured columns; see `analyze masks`."""
 
 
-@with_fields(
-    EvaluateOptions,
-    required=("data", "reconstructor", "policies"),
-    helps={
-        "reconstructor": RECONSTRUCTION_WORDS,
-        "policies": f"{POLICIES.words('a run folder', 'a weights file', 'a zoo name')}, or "
-        "LABEL=any of these; any number of times.",
-    },
-)
+@with_fields(EvaluateOptions, required=("data", "reconstructor", "policies"))
 @from_fields
 def evaluate(results: ResultOptions, **fields: Any) -> None:  # noqa: ANN401 - values of the fields
     """Run policies over one split with one reconstruction, and compare them.

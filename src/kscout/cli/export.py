@@ -12,7 +12,7 @@ from kscout.cli.options import AsJson, from_fields, with_fields
 from kscout.config.bounds import Between
 from kscout.config.forms import Form
 from kscout.errors import ConfigError
-from kscout.export.settings import GradientEcho, OrderSetting
+from kscout.export.parameters import GradientEcho, OrderSetting
 from kscout.names import RECONSTRUCTION_WORDS
 
 if TYPE_CHECKING:

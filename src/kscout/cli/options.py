@@ -97,7 +97,7 @@ def with_fields(
             words += _default_words(_defaults(option, methods))
         choices = _choices(option) if section else None
         type_: Any = str | None if choices or option.form.read else _typed(option, is_required)
-        default = None if is_open else MISSING if is_required else option.default
+        default = None if is_open else inspect.Parameter.empty if is_required else option.default
         default = (list(default) or None) if isinstance(default, tuple) else default
         settings: Any = (typer.Argument if option.form.is_argument else typer.Option)(
             *_flags(name, option, bool(section)),
@@ -108,7 +108,8 @@ def with_fields(
             **(_range(option) if is_ranged else {}),
         )
         annotation: Any = Annotated[type_ | None if is_open else type_, settings]
-        made.append(_parameter(name, annotation, default))
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        made.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
 
     def read(values: dict[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in values.items() if name not in chosen}
@@ -139,13 +140,6 @@ def _extended(
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:  # noqa: ANN401
-    shown = inspect.Parameter.empty if default is MISSING else default
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=annotation
-    )
 
 
 def _flags(name: str, option: Option, is_both: bool) -> list[str]:

@@ -42,7 +42,7 @@ def replay(options: _ReplayOptions) -> None:
 
     Example: kscout replay scan.mrd --to 127.0.0.1:9002 --budget 32 --n-initial 16 --out images
     """
-    from kscout.serve.replay import replay as play
+    from kscout.serve.mrd_replay import replay as play
 
     names = ("budget", "n_initial", "columns_per_step", "token")
     config = {name: one for name in names if (one := getattr(options, name)) is not None}

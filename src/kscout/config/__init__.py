@@ -1,11 +1,9 @@
 """Settings of a run: classes and presets, read strictly (`records`).
 
-`schema` has whole files; `reconstructor`, `policy` and `joint` the section `[training]` of each;
-`variation` how slices may be varied in it.
+`schema` has whole files; `reconstructor`, `policy` and `joint` the section `[training]` of each.
 """
 
 from kscout.config.bounds import check_bounded
-from kscout.config.ensemble import EnsembleTraining
 from kscout.config.joint import (
     DenseSampling,
     FixedSampling,
@@ -17,15 +15,19 @@ from kscout.config.layers import differences, given, listed, merge, read_file, s
 from kscout.config.methods import settings_class
 from kscout.config.policy import (
     DenseTraining,
+    EnsembleTraining,
     FrozenPrecision,
     GradientTraining,
     GreedyTraining,
     NonGreedyTraining,
     PolicyTraining,
+    PosteriorTraining,
+    VariedSlices,
     estimators_with,
+    learning_rate_at,
     training_of,
+    warmed_rate,
 )
-from kscout.config.posterior import PosteriorTraining
 from kscout.config.reconstructor import ReconstructorTraining
 from kscout.config.records import (
     check,
@@ -48,5 +50,3 @@ from kscout.config.schema import (
     PolicyConfig,
     ReconstructorConfig,
 )
-from kscout.config.step_sizes import learning_rate_at, warmed_rate
-from kscout.config.variation import VariedSlices

@@ -9,10 +9,9 @@ from typing import Annotated, ClassVar, Self, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.methods import check_method
-from kscout.config.policy import DenseTraining, FrozenPrecision
+from kscout.config.policy import DenseTraining, FrozenPrecision, VariedSlices
 from kscout.config.reconstructor import Convolution, Precision
 from kscout.config.records import check
-from kscout.config.variation import VariedSlices
 from kscout.errors import ConfigError
 from kscout.names import METRICS, SAMPLERS, Protocol
 
@@ -118,7 +117,6 @@ class RandomSampling(JointTraining):
     """Random columns: nothing but the reconstruction learns."""
 
     method: _Method = "random"
-    """Name of the sampler."""
 
 
 @final
@@ -127,7 +125,6 @@ class FixedSampling(JointTraining):
     """One order for all slices, fitted greedily for the network as it is, once an epoch."""
 
     method: _Method = "fixed"
-    """Name of the sampler."""
     n_fit_slices: Annotated[int, AtLeast(1)] = 256
     """Training slices sampled for each column of the order."""
 
@@ -174,7 +171,6 @@ class DenseSampling(LearnedSampling):
     """
 
     method: _Method = "dense"
-    """Name of the sampler."""
     sampler_every: Annotated[int, AtLeast(1)] = 10
     """Steps of the reconstruction for each batch whose columns are tried."""
     sampler_batch: Annotated[int, AtLeast(1)] = 48

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.methods import check_method, settings_class
-from kscout.config.reconstructor import Convolution
+from kscout.config.reconstructor import Convolution, ReconstructorTraining
 from kscout.config.records import check
-from kscout.config.variation import VariedSlices
+from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, METRICS, Protocol
 
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
@@ -119,7 +119,6 @@ class GreedyTraining(GradientTraining):
     """How a policy learns by the paper's greedy estimator."""
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "greedy"
-    """Name of the estimator."""
 
 
 @final
@@ -128,7 +127,6 @@ class NonGreedyTraining(GradientTraining):
     """How a policy learns by the paper's non-greedy estimator."""
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "ngreedy"
-    """Name of the estimator."""
     gamma: Annotated[float, Between(0, 1)] = 1.0
     """Discount of later rewards (paper: 0 to 1; NGreedy is 1)."""
     decay_epochs: tuple[int, ...] = (10, 20, 30, 40)
@@ -141,13 +139,22 @@ class NonGreedyTraining(GradientTraining):
         return self.n_trajectories
 
 
+@dataclass(frozen=True)
+class VariedSlices:
+    """Settings of trainings that vary their slices; the training says how often they are drawn."""
+
+    flips: bool = True
+    """Whether half of the slices are mirrored left to right."""
+    zoom: Annotated[float, Between(1, 4)] = 1.0
+    """Half of the slices are magnified by a factor between this and its inverse."""
+
+
 @final
 @dataclass(frozen=True)
 class DenseTraining(PolicyTraining, VariedSlices):
     """How a policy learns the gain of every column, from many that are tried at each state."""
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "dense"
-    """Name of the estimator."""
     n_epochs: Annotated[int, AtLeast(1)] = 10
     """Passes over the training split."""
     batch_size: Annotated[int, AtLeast(1)] = 48
@@ -219,6 +226,89 @@ class DenseTraining(PolicyTraining, VariedSlices):
         return self.n_best + self.n_random
 
 
+@final
+@dataclass(frozen=True)
+class PosteriorTraining(PolicyTraining, VariedSlices):
+    """How a policy learns to sample images that agree with the measurement."""
+
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "posterior"
+    n_epochs: Annotated[int, AtLeast(1)] = 20
+    """Passes over the training split."""
+    batch_size: Annotated[int, AtLeast(1)] = 32
+    """Slices per optimizer step, over all processes."""
+    learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
+    """Adam's largest step size: it rises to it over `n_warm` steps, then falls to zero."""
+    decay_epochs: tuple[int, ...] = ()
+    """Epochs after which the step size is also multiplied by `decay_factor`."""
+    n_warm: Annotated[int, AtLeast(0)] = 200
+    """Optimizer steps over which the step size rises."""
+    keep_epochs: tuple[int, ...] = ()
+    """Epochs whose weights are stored in addition to the last and the best."""
+    clip: Annotated[float, Above(0)] = 1.0
+    """Largest norm of the gradient of a batch."""
+    starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
+    """Numbers of central columns to start from, sampled for each slice, with the same budget in
+    total; none: those of `acquisition`."""
+    follows: str = ""
+    """A trained policy, as for `kscout.policies.load`: training masks have the columns that it
+    selects, half of them with some random other columns. None: columns are sampled by their mean
+    gains along a fixed order."""
+    n_baseline_slices: Annotated[int, AtLeast(1)] = 256
+    """Slices per step on which the fixed order is fitted."""
+    n_validated: Annotated[int, AtLeast(1)] = 64
+    """Slices that are validated, at most: many columns of each are tried on every sample."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.starts and self.follows:
+            raise ConfigError(
+                "training.follows measures from the start of the acquisition; leave out "
+                "training.starts"
+            )
+
+    def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
+        """Add one number for each column."""
+        draws = 4 * n_slices * math.isqrt(n_pixels)
+        return super().n_bytes(n_slices, horizon, n_pixels) + draws
+
+
+@final
+@dataclass(frozen=True)
+class EnsembleTraining(PolicyTraining):
+    """How the weights of several policies are fitted."""
+
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "ensemble"
+    n_epochs: Annotated[int, AtLeast(1)] = 1
+    """How often weights are fitted, each time on other slices."""
+    decay_epochs: tuple[int, ...] = ()
+    """Without effect: nothing is learned step by step."""
+    keep_epochs: tuple[int, ...] = ()
+    """Epochs whose weights are stored in addition to the last and the best."""
+    split: Literal["train", "val"] = "train"
+    """Split whose slices weights are fitted on. If members were trained on the same slices, they
+    predict gains better there than elsewhere: use `val` then. Validation scores are then no
+    longer independent."""
+    n_slices: Annotated[int, AtLeast(1)] = 96
+    """Slices that are acquired, at most."""
+    n_best: Annotated[int, AtLeast(1)] = 8
+    """Columns tried at each step for each member: those with its highest scores."""
+    ordered: tuple[Annotated[int, AtLeast(0)], ...] = ()
+    """Number of first steps that acquire the columns of a fixed order, the same for all slices; of
+    several numbers the one with the best final scores is selected. None: no step."""
+    n_baseline_slices: Annotated[int, AtLeast(1)] = 256
+    """Slices per step on which the fixed order is fitted."""
+    n_validated: Annotated[int, AtLeast(1)] = 64
+    """Slices that are validated, at most: members may try many columns of each."""
+
+    @property
+    def learns_from(self) -> Literal["train", "val"]:
+        return self.split
+
+    @property
+    def n_tried(self) -> int:
+        return self.n_best
+
+
 def training_of(method: str) -> PolicyTraining:
     """Return the preset of an estimator: the defaults of its settings."""
     return settings_class(method)(method=method)
@@ -228,3 +318,21 @@ def estimators_with(setting: str) -> list[str]:
     """Return the estimators of kscout that have a setting."""
     found = {name: settings_class(name) for name in ESTIMATORS.entries}
     return [name for name, kind in found.items() if setting in {f.name for f in fields(kind)}]
+
+
+def learning_rate_at(training: ReconstructorTraining | PolicyTraining, epoch: int) -> float:
+    """Return the step size of the optimizer during an epoch, counted from 1."""
+    n_decays = sum(epoch > decay_epoch for decay_epoch in training.decay_epochs)
+    return training.learning_rate * training.decay_factor**n_decays
+
+
+def warmed_rate(rate: float, n_done: int, n_steps: int, n_warm: int) -> float:
+    """Return a step size that rises to `rate` over `n_warm` steps and falls to zero.
+
+    Args:
+        rate: the largest.
+        n_done: steps taken before.
+        n_steps: in all.
+        n_warm: steps of the rise.
+    """
+    return rate * min(1.0, (n_done + 1) / (n_warm + 1)) * (1 - n_done / n_steps)

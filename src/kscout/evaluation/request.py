@@ -9,7 +9,10 @@ from kscout.config.bounds import AtLeast, Between
 from kscout.config.forms import MATRIX, Form
 from kscout.config.records import check
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import Protocol
+from kscout.names import POLICIES, RECONSTRUCTION_WORDS, Protocol
+
+_POLICIES = POLICIES.words("a run folder", "a weights file", "a zoo name")
+_POLICIES += ", or LABEL=any of these; any number of times."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +27,10 @@ class EvaluationRequest:
     """Matrix size, if a split contains several sizes."""
     limit: int | None = None
     """Largest number of slices, spread evenly over the split. (default: all)"""
-    reconstructor: str = ""
+    reconstructor: Annotated[str, Form(help=RECONSTRUCTION_WORDS)] = ""
     precision: str = "auto"
     """Precision of reconstructions: auto (16 bit on a GPU), fp32 or fp16."""
-    policies: Annotated[tuple[str, ...], Form(flags="--policy")] = ()
+    policies: Annotated[tuple[str, ...], Form(flags="--policy", help=_POLICIES)] = ()
     n_initial: int | None = None
     """Central columns measured at the start. (default: the runs')"""
     initial: str | None = None

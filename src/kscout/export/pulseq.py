@@ -14,7 +14,7 @@ import numpy as np
 
 from kscout.errors import ConfigError
 from kscout.export.order import ScanTable
-from kscout.export.settings import GradientEcho
+from kscout.export.parameters import GradientEcho
 from kscout.files import check_replaceable, write_text
 
 _RASTER_S = 1e-5

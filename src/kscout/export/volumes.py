@@ -28,7 +28,7 @@ from kscout.evaluation.running.trajectories import (
 )
 from kscout.export.image_files import SUFFIXES, WRITERS, ExportedVolume
 from kscout.export.order import central_budget, policy_of
-from kscout.export.settings import ExportSetting
+from kscout.export.parameters import ExportSetting
 from kscout.files import check_free_of
 from kscout.physics.sampling import start_mask
 from kscout.weights import fingerprint

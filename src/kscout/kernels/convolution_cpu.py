@@ -126,7 +126,7 @@ def first_weight_gradient(
     return output.sum(dim=0).T.reshape(n_out, 1, 3, 3)
 
 
-class NormalizedFeatures(NamedTuple):
+class NormResults(NamedTuple):
     """Results of instance norm, ReLU and pooling, with the data for the backward pass."""
 
     output: Float[Tensor, "batch out_row out_col channel"]
@@ -134,9 +134,7 @@ class NormalizedFeatures(NamedTuple):
     shift: Float[Tensor, "batch channel"]
 
     @classmethod
-    def empty(
-        cls, pixels: Float[Tensor, "batch row col channel"], *, pools: bool
-    ) -> "NormalizedFeatures":
+    def empty(cls, pixels: Float[Tensor, "batch row col channel"], *, pools: bool) -> "NormResults":
         """Allocate memory for features of this shape."""
         n, n_rows, n_cols, n_channels = pixels.shape
         step = 2 if pools else 1
@@ -145,14 +143,11 @@ class NormalizedFeatures(NamedTuple):
 
 
 def normalize(
-    pixels: Float[Tensor, "batch row col channel"],
-    *,
-    pools: bool,
-    to: NormalizedFeatures | None = None,
-) -> NormalizedFeatures:
+    pixels: Float[Tensor, "batch row col channel"], *, pools: bool, to: NormResults | None = None
+) -> NormResults:
     """Apply instance norm, ReLU and optional 2x2 max pooling; into `to` if given."""
     n, n_rows, n_cols, n_channels = pixels.shape
-    output = NormalizedFeatures.empty(pixels, pools=pools) if to is None else to
+    output = NormResults.empty(pixels, pools=pools) if to is None else to
 
     def run(begin: int, end: int) -> None:
         tensors = (x[begin] for x in (pixels, *output))
@@ -166,7 +161,7 @@ def normalize(
 def normalize_backward(
     gradient: Float[Tensor, "batch out_row out_col channel"],
     pixels: Float[Tensor, "batch row col channel"],
-    normalized: NormalizedFeatures,
+    normalized: NormResults,
     *,
     pools: bool,
     in_place: bool = False,

@@ -200,7 +200,7 @@ ESTIMATORS = Registry(
         "posterior": EstimatorEntry(
             "algorithms.posterior:Posterior",
             "posterior sampler: columns are tried on sampled images",
-            settings="kscout.config.posterior:PosteriorTraining",
+            settings="kscout.config.policy:PosteriorTraining",
             title="posterior",
             label="posterior",
             policy="posterior",
@@ -208,7 +208,7 @@ ESTIMATORS = Registry(
         "ensemble": EstimatorEntry(
             "algorithms.ensemble:Ensemble",
             "per-step weights of several trained policies, by non-negative least squares",
-            settings="kscout.config.ensemble:EnsembleTraining",
+            settings="kscout.config.policy:EnsembleTraining",
             title="ensemble",
             label="ensemble",
             policy="ensemble",

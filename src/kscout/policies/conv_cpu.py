@@ -58,17 +58,17 @@ class Passed(NamedTuple):
     """Results of a compiled layer: convolved, normalized, and pooled except in the first."""
 
     convolved: Float[Tensor, "batch row col channel"]
-    normalized: compiled.NormalizedFeatures
+    normalized: compiled.NormResults
 
     @classmethod
     def empty(cls, n: int, n_rows: int, n_cols: int, n_channels: int, *, pools: bool) -> "Passed":
         """Allocate memory for n images."""
         convolved = torch.empty(n, n_rows, n_cols, n_channels)
-        return cls(convolved, compiled.NormalizedFeatures.empty(convolved, pools=pools))
+        return cls(convolved, compiled.NormResults.empty(convolved, pools=pools))
 
     def part(self, begin: int, end: int) -> "Passed":
         """Return the part for some of the images."""
-        normalized = compiled.NormalizedFeatures(*(x[begin:end] for x in self.normalized))
+        normalized = compiled.NormResults(*(x[begin:end] for x in self.normalized))
         return Passed(self.convolved[begin:end], normalized)
 
 
@@ -136,7 +136,7 @@ class CompiledLayer(torch.autograd.Function):
         *gradients: Float[Tensor, "batch out_row out_col out_channel"],
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         features, weight, bias, convolved, *normalized = ctx.saved_tensors
-        passed = Passed(convolved, compiled.NormalizedFeatures(*normalized))
+        passed = Passed(convolved, compiled.NormResults(*normalized))
         grads = pass_backward(features, weight, passed, gradients[0])
         return *grads, torch.zeros_like(bias)
 

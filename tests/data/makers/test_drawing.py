@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kscout.data.makers.drawing import BodyGrid, Canvas, cone, coverage, ellipsoid, join, meet
+from kscout.data.makers.drawing import Canvas, Grid, cone, coverage, ellipsoid, join, meet
 from kscout.data.makers.noise_fields import Band, SmoothNoise, band_texture
 from kscout.data.makers.scanner import Scanner, crop_resolution, plane_grid, rotation
 
@@ -42,7 +42,7 @@ def test_a_directed_texture_varies_along_its_direction() -> None:
     assert across > 2.0 * down
 
 
-def make_grid(n_points: int = 61, side_mm: float = 40.0, depth_mm: float = 3.0) -> BodyGrid:
+def make_grid(n_points: int = 61, side_mm: float = 40.0, depth_mm: float = 3.0) -> Grid:
     return plane_grid(n_points, side_mm, np.eye(3), np.array([0.0, 0.0, depth_mm]))
 
 

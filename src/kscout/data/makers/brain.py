@@ -14,7 +14,7 @@ from kscout.data.makers.brain_anatomy import (
     sulcus_distance,
 )
 from kscout.data.makers.coils import Receiver
-from kscout.data.makers.drawing import BodyGrid, Canvas, Volume, ellipsoid, join, join_all, meet
+from kscout.data.makers.drawing import Canvas, Grid, Volume, ellipsoid, join, join_all, meet
 from kscout.data.makers.noise_fields import Band, Field, band_texture
 from kscout.data.makers.scanner import Scanner, plane_grid, rotation
 from kscout.data.makers.subject import draw_subject
@@ -41,7 +41,7 @@ def _draw_textures(
     }
 
 
-def _slice_grid(brain: Brain, height_mm: float, level: float, n_points: int) -> BodyGrid:
+def _slice_grid(brain: Brain, height_mm: float, level: float, n_points: int) -> Grid:
     """Return the body coordinates of an axial slice."""
     # Depth is upward; columns run to the side, rows to the back.
     axes = rotation(brain.pose) / np.array([brain.width, brain.length, 1.0])[:, None]
@@ -88,7 +88,7 @@ def _paint_face(canvas: Canvas) -> None:
     canvas.paint(ears + 2.0 * grain, "cortical-bone", opacity=0.9, soft=2.0)
 
 
-def _find_folds(grid: BodyGrid, brain: Brain, hulls: Hulls, level: float) -> tuple[Field, Field]:
+def _find_folds(grid: Grid, brain: Brain, hulls: Hulls, level: float) -> tuple[Field, Field]:
     """Return a distance that is negative in sulci, and that from the nearest fluid."""
     n_points = grid.x.shape[0]
     depth = -hulls.cerebrum
@@ -104,7 +104,7 @@ def _find_folds(grid: BodyGrid, brain: Brain, hulls: Hulls, level: float) -> tup
     return fluid, join(join(sulci, lateral, 1.5), depth, 1.5)
 
 
-def _sylvian(grid: BodyGrid, brain: Brain, level: float) -> Field:
+def _sylvian(grid: Grid, brain: Brain, level: float) -> Field:
     """Return the distance to the lateral fissure: the insula's sheet and its way to the surface."""
     n_points = grid.x.shape[0]
     wave = 2.0 * brain.bends[0].plane(n_points, level)
@@ -125,7 +125,7 @@ def _paint_cerebrum(canvas: Canvas, brain: Brain, hulls: Hulls, level: float) ->
     canvas.paint(np.maximum(fluid, hull), "csf", soft=1.2, opacity=0.92)
 
 
-def _ventricles(grid: BodyGrid, brain: Brain) -> Field:
+def _ventricles(grid: Grid, brain: Brain) -> Field:
     """Return the lateral ventricles."""
     side = mirrored(grid)
     cones = (part.grown(brain.ventricles) for part in PARTS["ventricles"])

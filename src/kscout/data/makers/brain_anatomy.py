@@ -13,7 +13,7 @@ from jaxtyping import Float32
 from scipy import fft, ndimage
 
 from kscout.data.makers import load_table
-from kscout.data.makers.drawing import BodyGrid, Point, ellipsoid, join, join_all, meet, parts_of
+from kscout.data.makers.drawing import Grid, Point, ellipsoid, join, join_all, meet, parts_of
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.makers.scanner import Warp
 from kscout.data.makers.subject import choice, drawn, factor, normals, smooth, uniform
@@ -86,7 +86,7 @@ class Brain:
     shift: tuple[float, float] = normals((0.0, 2.5), (-4.0, 3.0))
 
 
-def mirrored(grid: BodyGrid) -> BodyGrid:
+def mirrored(grid: Grid) -> Grid:
     """Mirror one side onto the other, so that one shape describes left and right."""
     return replace(grid, x=np.abs(grid.x))
 
@@ -106,7 +106,7 @@ class Hulls:
     stem: Field
 
 
-def _cerebrum(grid: BodyGrid) -> Field:
+def _cerebrum(grid: Grid) -> Field:
     """Return both hemispheres without the fissure between them."""
     side = mirrored(grid)
     # The base rises from the frontal floor over the middle to the tent above the cerebellum.
@@ -116,7 +116,7 @@ def _cerebrum(grid: BodyGrid) -> Field:
     return join(vault, ellipsoid(side, (39.0, -6.0, -22.0), (23.0, 40.0, 23.0)), 3.0)
 
 
-def find_hulls(grid: BodyGrid, brain: Brain) -> Hulls:
+def find_hulls(grid: Grid, brain: Brain) -> Hulls:
     """Return the large shapes over a slice."""
     side = mirrored(grid)
     both = _cerebrum(grid)
@@ -144,7 +144,7 @@ def find_hulls(grid: BodyGrid, brain: Brain) -> Hulls:
     )
 
 
-def _bent(grid: BodyGrid, brain: Brain, depth_mm: Field, level: float) -> BodyGrid:
+def _bent(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> Grid:
     """Displace points by smooth noise that grows with depth, so that sulci are curved."""
     n_points = grid.x.shape[0]
     gain = 1.0 + 0.22 * np.clip(depth_mm, 0.0, 25.0)
@@ -152,7 +152,7 @@ def _bent(grid: BodyGrid, brain: Brain, depth_mm: Field, level: float) -> BodyGr
     return grid.moved(*(np.asarray(part, np.float32) for part in (x, y, z)))
 
 
-def fold_field(grid: BodyGrid, brain: Brain, depth_mm: Field, level: float) -> tuple[Field, Field]:
+def fold_field(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> tuple[Field, Field]:
     """Return the noise whose zero set is the middle of sulci, and the distance from the axis."""
     bent = _bent(grid, brain, depth_mm, level)
     # A soft sign keeps the field continuous across the midline inside the core.

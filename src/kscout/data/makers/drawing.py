@@ -38,7 +38,7 @@ class Volume:
 
 @final
 @dataclass(frozen=True)
-class BodyGrid:
+class Grid:
     """Body coordinates of each pixel of a slice: millimeters along three axes."""
 
     x: Field
@@ -46,13 +46,13 @@ class BodyGrid:
     z: Field
     pixel_mm: float
 
-    def at(self, window: Window) -> "BodyGrid":
+    def at(self, window: Window) -> "Grid":
         """Return the part of the grid inside a window."""
-        return BodyGrid(self.x[window], self.y[window], self.z[window], self.pixel_mm)
+        return Grid(self.x[window], self.y[window], self.z[window], self.pixel_mm)
 
-    def moved(self, x: Field | float, y: Field | float, z: Field | float) -> "BodyGrid":
+    def moved(self, x: Field | float, y: Field | float, z: Field | float) -> "Grid":
         """Return the grid with every point shifted."""
-        return BodyGrid(
+        return Grid(
             np.asarray(self.x + x, np.float32),
             np.asarray(self.y + y, np.float32),
             np.asarray(self.z + z, np.float32),
@@ -60,10 +60,10 @@ class BodyGrid:
         )
 
 
-Shape = Callable[[BodyGrid], Field]
+Shape = Callable[[Grid], Field]
 
 
-def ellipsoid(grid: BodyGrid, center: Point, radii: Point) -> Field:
+def ellipsoid(grid: Grid, center: Point, radii: Point) -> Field:
     """Return the distance to an ellipsoid along the axes, exact to first order at its surface.
 
     `k (k - 1) / |grad|` with `k = |p / radii|` and `|grad| = |p / radii^2|`.
@@ -82,7 +82,7 @@ def ellipsoid(grid: BodyGrid, center: Point, radii: Point) -> Field:
 
 
 def cone(
-    grid: BodyGrid, start: Point, end: Point, radii: Point, flat: Point = (1.0, 1.0, 1.0)
+    grid: Grid, start: Point, end: Point, radii: Point, flat: Point = (1.0, 1.0, 1.0)
 ) -> Field:
     """Return the distance to a capsule whose radius goes from the first to the second radius.
 
@@ -186,7 +186,7 @@ class BodyShape:
         (x, *at), (end, *to) = self.at, self.to or self.at
         return replace(self, at=(side * x, *at), to=(side * end, *to))
 
-    def distance(self, grid: BodyGrid) -> Field:
+    def distance(self, grid: Grid) -> Field:
         """Return the signed distance over a grid."""
         if self.shear:
             grid = grid.moved(self.shear * grid.y, 0.0, 0.0)
@@ -200,7 +200,7 @@ def parts_of(table: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list
     return {name: [BodyShape(**part) for part in parts] for name, parts in table.items()}
 
 
-def join_all(parts: Iterable[BodyShape], grid: BodyGrid, blend_mm: float) -> Field:
+def join_all(parts: Iterable[BodyShape], grid: Grid, blend_mm: float) -> Field:
     """Return the union of parts, its corners rounded over `blend_mm`."""
     return reduce(partial(join, blend_mm=blend_mm), (part.distance(grid) for part in parts))
 
@@ -210,7 +210,7 @@ class Canvas:
     """An image onto which tissues are painted in order, later ones over earlier ones."""
 
     def __init__(
-        self, grid: BodyGrid, signals: dict[str, float], textures: Mapping[str, Field] | None = None
+        self, grid: Grid, signals: dict[str, float], textures: Mapping[str, Field] | None = None
     ) -> None:
         self.grid = grid
         self.signals = signals
@@ -283,7 +283,7 @@ class Canvas:
         below += change
 
     def paint_parts(
-        self, parts: Sequence[BodyShape], view: Callable[[BodyGrid], BodyGrid] = lambda grid: grid
+        self, parts: Sequence[BodyShape], view: Callable[[Grid], Grid] = lambda grid: grid
     ) -> None:
         """Paint parts of an anatomy in order, each where `view` shows the grid."""
         for part in parts:

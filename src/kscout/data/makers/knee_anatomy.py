@@ -11,16 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from kscout.data.makers import load_table
-from kscout.data.makers.drawing import (
-    BodyGrid,
-    Point,
-    cone,
-    ellipsoid,
-    join,
-    join_all,
-    meet,
-    parts_of,
-)
+from kscout.data.makers.drawing import Grid, Point, cone, ellipsoid, join, join_all, meet, parts_of
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.makers.scanner import Warp, plane_grid, rotation
 from kscout.data.makers.subject import choice, drawn, factor, normal, normals, smooth, uniform
@@ -91,7 +82,7 @@ class Knee:
     shift: tuple[float, float] = normals((0.0, 4.0), (0.0, 7.0))
 
 
-def slice_grid(knee: Knee, depth: float, n_points: int) -> BodyGrid:
+def slice_grid(knee: Knee, depth: float, n_points: int) -> Grid:
     """Return the body coordinates of the slice at `depth` in [-1, 1], with the subject's warp."""
     x, y, z = np.eye(3)
     across, through = (x, z) if knee.view == "coronal" else (z, x)
@@ -114,7 +105,7 @@ class Bones:
     patella: Field
 
 
-def _femur(grid: BodyGrid, knee: Knee) -> Field:
+def _femur(grid: Grid, knee: Knee) -> Field:
     w, lean = knee.condyle, knee.flexion
     shaft = cone(grid, (2.0, -150.0, -8.0 - lean), (0.0, -42.0, -7.0), (knee.shaft, knee.shaft + 3))
     body = join(shaft, ellipsoid(grid, (0.0, -29.0, -2.0), (36.0 * w, 25.0, 23.0)), 14.0)
@@ -127,7 +118,7 @@ def _femur(grid: BodyGrid, knee: Knee) -> Field:
     return meet(meet(body, -notch, 4.0), -groove, 4.0)
 
 
-def _tibia(grid: BodyGrid, knee: Knee) -> Field:
+def _tibia(grid: Grid, knee: Knee) -> Field:
     w, shaft = knee.condyle, knee.shaft * 0.86
     plateau = ellipsoid(grid, (0.0, 20.0, 3.0), (41.0 * w, 23.0, 27.0))
     neck = cone(grid, (0.0, 26.0, 1.0), (0.0, 66.0, -3.0), (25.0, shaft), (0.85, 1.0, 1.0))
@@ -143,7 +134,7 @@ def _tibia(grid: BodyGrid, knee: Knee) -> Field:
     return meet(body, (top - grid.y).astype(np.float32), 2.0)
 
 
-def find_bones(grid: BodyGrid, knee: Knee) -> Bones:
+def find_bones(grid: Grid, knee: Knee) -> Bones:
     """Return the bones over a slice."""
     s = knee.side
     low, back = -31.0 + 0.25 * knee.flexion, -42.5 - 0.25 * knee.effusion
@@ -156,7 +147,7 @@ def find_bones(grid: BodyGrid, knee: Knee) -> Bones:
     )
 
 
-def skin_distance(grid: BodyGrid, knee: Knee) -> Field:
+def skin_distance(grid: Grid, knee: Knee) -> Field:
     """Return the distance to the skin: an ellipse that narrows from thigh to calf."""
     t = grid.y * np.float32(1.0 / 80.0)
     width = 1.0 - 0.09 * t + 0.05 * t * t

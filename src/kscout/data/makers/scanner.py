@@ -11,7 +11,7 @@ from scipy import fft
 
 from kscout.data.formats import Stack
 from kscout.data.makers.coils import Axis, Receiver
-from kscout.data.makers.drawing import BodyGrid
+from kscout.data.makers.drawing import Grid
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.errors import ConfigError
 
@@ -65,7 +65,7 @@ class Warp:
             )
         )
 
-    def apply(self, grid: BodyGrid, depth: float) -> BodyGrid:
+    def apply(self, grid: Grid, depth: float) -> Grid:
         """Warp a slice plane; `depth` in [0, 1] is its position in the slab."""
         n_points = grid.x.shape[0]
         for amplitude, fields in self.layers:
@@ -79,7 +79,7 @@ def plane_grid(
     field_of_view_mm: float,
     axes: Float64[np.ndarray, "3 3"],
     origin: Float64[np.ndarray, " 3"],
-) -> BodyGrid:
+) -> Grid:
     """Return the body coordinates of a slice plane.
 
     Args:
@@ -93,7 +93,7 @@ def plane_grid(
     x, y, z = (
         (origin[i] + axes[i, 0] * across + axes[i, 1] * down).astype(np.float32) for i in range(3)
     )
-    return BodyGrid(x, y, z, field_of_view_mm / n_points)
+    return Grid(x, y, z, field_of_view_mm / n_points)
 
 
 @final

@@ -48,7 +48,6 @@ class AlphaZeroTraining(EpisodicTraining):
     """
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "alphazero"
-    """Name of the estimator."""
     n_epochs: Annotated[int, AtLeast(1)] = 540
     """Rounds at most (paper: 540)."""
     patience: Annotated[int, AtLeast(1)] = 40
@@ -106,7 +105,6 @@ class DdqnTraining(EpisodicTraining):
     """
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "ddqn"
-    """Name of the estimator."""
     n_epochs: Annotated[int, AtLeast(1)] = 100
     """Rounds."""
     n_episodes: Annotated[int, AtLeast(1)] = 256
@@ -151,7 +149,6 @@ class StraightThroughSampling(DifferentiatedSampling):
     """A policy that sees the image of its slice."""
 
     method: Annotated[str, OneOf("sampler", SAMPLERS)] = "straight-through"
-    """Name of the sampler."""
 
 
 @final
@@ -160,7 +157,6 @@ class LoupeSampling(DifferentiatedSampling):
     """One learned density for all slices."""
 
     method: Annotated[str, OneOf("sampler", SAMPLERS)] = "loupe"
-    """Name of the sampler."""
     sampler_every: Annotated[int, AtLeast(1)] = 4
     """Steps of the reconstruction for each step of the sampler."""
     sampler_batch: Annotated[int, AtLeast(1)] = 64

@@ -1,4 +1,4 @@
-"""Settings of exports; nothing here needs torch."""
+"""Parameters of exports; nothing here needs torch."""
 
 from dataclasses import dataclass
 from typing import Annotated, final
