@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, final
 from kscout.columns import columns_text, parse_columns, share_of
 from kscout.core import Policy, Protocol, Reconstructor
 from kscout.errors import ConfigError
-from kscout.names import POLICIES, RECONSTRUCTORS, Registry
+from kscout.names import POLICIES, RECONSTRUCTORS, TARGETS, Registry
 from kscout.names.renamed import current
 from kscout.weights import build_component, described, fingerprint, read_weights
 from kscout.zoo import SHAPES, ZOO, as_shipped, zoo_file, zoo_names
@@ -150,6 +150,23 @@ def protocol_note(network: Reconstructor, use: Use, *, in_session: bool = False)
         f"{'in sessions' if in_session else 'here'} under protocol {use.protocol}, which {effect}; "
         f"{_advice(fits, f'protocol {use.protocol}', train)}"
         f"{'' if in_session else f', or use it under {network.protocol}'}"
+    )
+
+
+def target_note(network: Reconstructor, rule: str, n_coils: int) -> str | None:
+    """Return a sentence if a reconstruction combines coils by another rule than the targets.
+
+    Args:
+        network: the reconstruction; its rule is its `output`, if it has any.
+        rule: target rule, a name in `kscout.names.TARGETS`.
+        n_coils: number of combined coils.
+    """
+    own = getattr(network, "output", rule)
+    if n_coils == 1 or own == rule or own not in TARGETS:
+        return None
+    return (
+        f"this {type(network).__name__} combines coils by target rule {own}, and the targets have "
+        f"rule {rule}: expect poor scores, or train one with --set reconstructor.output={rule}"
     )
 
 

@@ -199,10 +199,6 @@ class Reconstructor(nn.Module, ABC):
         """
         return chosen or self.protocol or "blind"
 
-    def target_note(self, rule: str, n_coils: int) -> str | None:
-        """Return a warning for targets (`kscout.names.TARGETS`) with another rule; else None."""
-        return None
-
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
         """Return the peak memory in bytes for each additional image, without gradients."""
         return DEFAULT_BYTES_PER_PIXEL * n_coils * n_rows * n_cols

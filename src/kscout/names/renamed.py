@@ -29,6 +29,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "joint.n_epochs": "joint.n_checkpoints",
         "unexplored.overlooked": "unexplored.unexplored",
         "ensemble.needs_judge": "ensemble.needs_gain_estimator",
+        "ensemble.told": "ensemble.description",
     },
     "option": {"joint --epochs": "joint --checkpoints"},
 }

@@ -84,7 +84,7 @@ class EnsemblePolicy(Policy):
         self.horizon = horizon
         self.members = [_described(one) for one in members]
         # A string is a plain setting, which is part of the fingerprint; its name is, too.
-        self.told = json.dumps([*map(_in_0_2, self.members)], sort_keys=True)
+        self.description = json.dumps([*map(_in_0_2, self.members)], sort_keys=True)
         self.policies, self._members = nn.ModuleList(policies), policies
         self.needs_gain_estimator = any(policy.needs_gain_estimator for policy in policies)
         self.weights = nn.Parameter(torch.zeros(horizon, len(policies)))

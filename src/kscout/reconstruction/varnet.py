@@ -241,14 +241,6 @@ class VarNet(Reconstructor):
         view._viewed = [self.original]  # type: ignore[assignment]
         return view
 
-    def target_note(self, rule: str, n_coils: int) -> str | None:
-        if n_coils == 1 or rule == self.output:
-            return None
-        return (
-            f"this VarNet combines coils by target rule {self.output}, and the targets have "
-            f"rule {rule}: expect poor scores, or train one with --set reconstructor.output={rule}"
-        )
-
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
         # A few complex images per coil, in addition to the features of one cascade.
         coils = 64 * n_coils * n_rows * n_cols

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kscout.acquisition.graphs import GraphPool
 from kscout.assemble import make_reconstructor
+from kscout.compatibility import target_note
 from kscout.config import (
     Component,
     JointTraining,
@@ -80,7 +81,7 @@ def train_reconstructor(
         check_sizes(training.sizes, store.kind.name, store.array("train").shape[-1])
         _check_centers(training, store)
         shape = [store.kind.shape(store.array(split).shape) for split in ("val", "train")][-1]
-        note = model.target_note(store.kind.target_rule, shape[0])
+        note = target_note(model, store.kind.target_rule, shape[0])
         if note is not None and is_main():
             logging.getLogger(__name__).warning(note)
         n_images = min(training.batch_size, VALIDATION_BATCH)

@@ -10,7 +10,7 @@ from kscout import reconstruction
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.rollout import Trajectory
 from kscout.columns import columns_text
-from kscout.compatibility import Use, network_notes, policy_notes, warn
+from kscout.compatibility import Use, network_notes, policy_notes, target_note, warn
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -224,7 +224,7 @@ def prepare(
     notes = [
         _psnr_note(slices),
         _SAME_SPLIT if is_fitting and train is None and setting.split == "train" else None,
-        loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]),
+        target_note(loaded, slices.contents.kind.target_rule, slices.shape[0]),
         _zero_filled_note(frozen, slices, plan),
         *_training_notes(entries, loaded, slices, plan),
         untrained_note(entries),
