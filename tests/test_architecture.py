@@ -1,6 +1,8 @@
 """Imports point down only, and names on one line never import each other."""
 
 import ast
+import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -109,3 +111,14 @@ def test_every_file_of_tests_has_a_name_of_its_own() -> None:
     paths = sorted(Path(__file__).parent.rglob("test_*.py"))
     own = {path.name: path for path in paths}
     assert [path for path in paths if own[path.name] != path] == []
+
+
+def test_public_classes_have_names_of_their_own_and_files_are_rarely_namesakes() -> None:
+    paths = [path for path in SOURCE.rglob("*.py") if path.stem != "__init__"]
+    pattern = re.compile(r"^ *class ([A-Za-z]\w*)", re.MULTILINE)
+    classes = Counter(
+        name for path in SOURCE.rglob("*.py") for name in pattern.findall(path.read_text())
+    )
+    files = Counter(path.name for path in paths)
+    assert [name for name, count in classes.items() if count > 1] == []
+    assert [name for name, count in files.items() if count > 2] == []

@@ -14,7 +14,7 @@ from kscout.errors import WeightsError
 from kscout.names import ESTIMATORS, POLICIES, SAMPLERS, unknown_policy
 from kscout.names.renamed import current, current_keys
 from kscout.pickles import read_checkpoint
-from kscout.policies.ensemble import MOST_MEMBERS, Entry, check_can_be_member
+from kscout.policies.ensemble import MOST_MEMBERS, ZooMember, check_can_be_member
 from kscout.weights import (
     Weights,
     build_component,
@@ -67,14 +67,14 @@ def _with_members(path: Path, weights: Weights) -> Weights:
             member = _member(path, one, own)
         except Exception as error:  # as in `build_component`
             raise misfit(path, weights.component, error) from error
-        if isinstance(member, Entry):
+        if isinstance(member, ZooMember):
             stored = member.policy.state_dict().items()
             state |= {f"{prefix}{name}": value for name, value in stored}
         members.append(member)
     return replace(weights, arguments={**weights.arguments, "members": members}, state=state)
 
 
-def _member(path: Path, given: Mapping[str, Any], state: dict[str, Tensor]) -> Policy | Entry:
+def _member(path: Path, given: Mapping[str, Any], state: dict[str, Tensor]) -> Policy | ZooMember:
     """Return a member of an ensemble from its description and its weights."""
     if given.keys() == _ENTRY_KEYS:
         found = entry(given["zoo"])
@@ -96,7 +96,7 @@ def _member(path: Path, given: Mapping[str, Any], state: dict[str, Tensor]) -> P
     return policy
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> ZooMember:
     """Return a policy of the zoo as a member that files of an ensemble name."""
     name = current("zoo entry", name)
     if ZOO.get(name) != "policy":
@@ -104,7 +104,7 @@ def entry(name: str) -> Entry:
             f"a member is {name!r}, which is no policy of this zoo; another version may contain it"
         )
     file = zoo_file(name)
-    return Entry(read_policy(file), name, hashlib.sha256(file.read_bytes()).hexdigest())
+    return ZooMember(read_policy(file), name, hashlib.sha256(file.read_bytes()).hexdigest())
 
 
 def _missing(given: Path, file: Path) -> str:

@@ -36,7 +36,7 @@ MOST_MEMBERS = 64
 
 @final
 @dataclass(frozen=True)
-class Entry:
+class ZooMember:
     """A member that is an entry of the zoo; files of an ensemble name it."""
 
     policy: Policy
@@ -65,7 +65,7 @@ class EnsemblePolicy(Policy):
     def __init__(
         self,
         *,
-        members: Sequence[Policy | Entry] = (),
+        members: Sequence[Policy | ZooMember] = (),
         horizon: int = 1,
         order: Sequence[int] = (),
         order_cols: int = 0,
@@ -76,7 +76,7 @@ class EnsemblePolicy(Policy):
                 f"members are {members!r:.200}; give two policies or more, as in --set "
                 '\'policy.members=["runs/posterior", "knee-base-column"]\''
             )
-        policies = [one.policy if isinstance(one, Entry) else one for one in members]
+        policies = [one.policy if isinstance(one, ZooMember) else one for one in members]
         for policy in policies:
             check_can_be_member(type(policy))
         if horizon < 1:
@@ -161,7 +161,7 @@ class EnsemblePolicy(Policy):
 
 def _are_policies(members: object) -> bool:
     return isinstance(members, list | tuple) and all(
-        isinstance(one, Policy | Entry) for one in members
+        isinstance(one, Policy | ZooMember) for one in members
     )
 
 
@@ -198,9 +198,9 @@ def _in_0_2(member: Mapping[str, Any]) -> dict[str, Any]:
     return {**member, "component": in_0_2("policy", name), "arguments": arguments}
 
 
-def _described(member: Policy | Entry) -> dict[str, Any]:
+def _described(member: Policy | ZooMember) -> dict[str, Any]:
     """Return a member as files describe it."""
-    if isinstance(member, Entry):
+    if isinstance(member, ZooMember):
         return {"zoo": member.zoo, "sha256": member.sha256}
     return {
         "component": POLICIES.name_of(type(member)),
@@ -209,4 +209,4 @@ def _described(member: Policy | Entry) -> dict[str, Any]:
     }
 
 
-__all__ = ["MOST_MEMBERS", "EnsemblePolicy", "Entry", "check_can_be_member"]
+__all__ = ["MOST_MEMBERS", "EnsemblePolicy", "ZooMember", "check_can_be_member"]
