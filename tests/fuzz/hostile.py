@@ -4,6 +4,7 @@ import json
 import os
 import random
 import socket
+import stat
 import zlib
 from collections.abc import Callable
 from contextlib import chdir
@@ -95,7 +96,7 @@ def outputs(draw: random.Random, folder: Path) -> Built:
         )
         return f"{words[0]} into {out}", words, True
     words, suffix = draw.choice(_OUTPUTS)
-    way = draw.choice([*_PLACES, "/dev/full", "precious/x"])
+    way = draw.choice([*_PLACES, "precious/x"])
     out = way if "/" in way else f"out{suffix}"
     if way in _PLACES:
         _PLACES[way](folder / out)
@@ -107,6 +108,19 @@ def _folder(path: Path) -> None:
     (path / "x").touch()
 
 
+def _device(path: Path) -> None:
+    """Make what takes nothing; the system's own one is at risk of what only root may do."""
+    try:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+    except PermissionError:
+        path.symlink_to("/dev/full")
+
+
+def _link_to_device(path: Path) -> None:
+    _device(path.with_name("device"))
+    path.symlink_to("device")
+
+
 def _socket(path: Path) -> None:
     with chdir(path.parent), socket.socket(socket.AF_UNIX) as one:
         one.bind(path.name)
@@ -115,8 +129,8 @@ def _socket(path: Path) -> None:
 _PLACES: dict[str, Callable[[Path], None]] = {
     "link": lambda path: path.symlink_to("precious"),
     "dangling": lambda path: path.symlink_to("nowhere"),
-    "null": lambda path: path.symlink_to("/dev/null"),
-    "full": lambda path: path.symlink_to("/dev/full"),
+    "device": _device,
+    "link to a device": _link_to_device,
     "fifo": os.mkfifo,
     "folder": _folder,
     "socket": _socket,
