@@ -1,5 +1,6 @@
 """A campaign on dask: killed workers lose nothing, and another's scheduler serves as well."""
 
+import logging
 import os
 import re
 import signal
@@ -148,6 +149,18 @@ def test_workers_that_cannot_start_are_reported(
     workers = open_pool(WorkerOptions(n_workers=1), n_tasks=1, logs=tmp_path)
     with pytest.raises(RunError, match=r"not start \(can't start new thread\); lower"), workers:
         pass
+
+
+def test_workers_print_no_errors_of_their_scheduler(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        logging.getLogger("distributed.worker").error("no heartbeat")
+
+    with open_pool(WorkerOptions(n_workers=1, device="cpu"), n_tasks=1, logs=tmp_path) as pool:
+        assert isinstance(pool, workers.DaskPool)
+        pool.client.submit(fail).result()
+    assert "no heartbeat" not in capfd.readouterr().err
 
 
 def test_each_worker_sees_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

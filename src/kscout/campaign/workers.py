@@ -190,7 +190,7 @@ def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, i
         workers = {}
         for number in range(n_workers):
             settings: dict[str, Any] = {"nthreads": 1, "memory_limit": 0}
-            settings |= {"dashboard": False, "silence_logs": "ERROR"}
+            settings |= {"dashboard": False, "silence_logs": "CRITICAL"}
             if gpus:
                 settings["env"] = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]}
             workers[number] = {"cls": Nanny, "options": settings}
