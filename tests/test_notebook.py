@@ -12,12 +12,13 @@ from torch.utils.data import DataLoader
 import kscout
 from kscout.acquisition import Simulator
 from kscout.core import Measurement, Observation, Policy
-from kscout.data import SliceSet
+from kscout.data import ImportSettings, MakeSettings, SliceSet
 from kscout.errors import ConfigError, KScoutError
 from kscout.evaluation import EvaluationSetting, compare_policies
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction import wrap
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training import GreedyTraining, PolicyConfig
 
 N_ROWS, N_COLS = 9, 16
 
@@ -94,6 +95,23 @@ def test_errors_in_python_name_keyword_arguments(
         kscout.evaluate(["random"], slices, "zero-filled", **given)
     with pytest.raises(ConfigError, match=r"'trajectoris' \(did you mean 'trajectories'\?\)"):
         kscout.acquire("random", slices, "zero-filled", start=2, budget=4, trajectoris=2)
+
+
+def test_objects_in_place_of_paths_are_one_sentence(slices: SliceSet, tmp_path: Path) -> None:
+    images = np.ones((3, N_ROWS, N_COLS))
+    for run in (kscout.evaluate, kscout.acquire):
+        words = "ndarray is no path of a dataset; .*, or build slices with SliceSet.from_images"
+        with pytest.raises(ConfigError, match=words):
+            run(["random"] if run is kscout.evaluate else "random", images, "zero-filled")
+    config = PolicyConfig(training=GreedyTraining(n_epochs=1))
+    with pytest.raises(ConfigError, match="SliceSet is no path of a dataset; give its name or"):
+        kscout.train_policy(config, slices, "zero-filled", tmp_path / "run")
+    with pytest.raises(ConfigError, match="ZeroFilled is no path of a reconstruction"):
+        kscout.train_policy(config, tmp_path, ZeroFilled(), tmp_path / "run")
+    with pytest.raises(ConfigError, match="volumes is 3; expected a list of three whole numbers"):
+        MakeSettings(kind="knee", volumes=3)
+    with pytest.raises(ConfigError, match="axes is 'row,col'; expected a list of strings"):
+        ImportSettings(axes="row,col")
 
 
 def test_only_options_outside_of_commands_become_keywords(monkeypatch: pytest.MonkeyPatch) -> None:

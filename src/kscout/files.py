@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from filelock import lock_descriptor
 
-from kscout.errors import RunError
+from kscout.errors import ConfigError, RunError
 
 LOCK = ".lock"
 """File of a folder that is locked while a process uses the folder."""
@@ -36,6 +36,16 @@ _DEEPEST = 100
 """Levels of JSON and TOML files, far above those that kscout writes."""
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
 _DOTTED = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){{{_DEEPEST}}}""")
+
+
+def as_path(given: object, what: str, otherwise: str = "") -> Path:
+    """Return a path; raise an error for an object that is none, with a further way to pass it."""
+    if isinstance(given, str | os.PathLike):
+        return Path(given)
+    advice = f", {otherwise}" if otherwise else ""
+    raise ConfigError(
+        f"{type(given).__name__} is no path of a {what}; give its name or path{advice}"
+    )
 
 
 @contextmanager

@@ -143,7 +143,9 @@ def test_pixels_are_divided_as_the_warning_of_large_ones_advises(tmp_path: Path)
     found, whole = (store.split("test").magnitudes() for store in (divided, plain))
     assert np.allclose(found * 1000, whole) and found.max() == pytest.approx(1.059)
     assert "divide" not in plain.manifest.recipe["settings"]
-    for number in (0, -1, float("nan")):
+    with pytest.raises(ConfigError, match=r"divide is nan; expected a number"):
+        ImportSettings(divide=float("nan"))
+    for number in (0, -1):
         with pytest.raises(ConfigError, match=r"--divide is .*; give a number above 0"):
             ImportSettings(divide=number)
 

@@ -151,8 +151,10 @@ def test_resampling_needs_a_spacing_and_sensible_numbers(tmp_path: Path) -> None
     for text in ("", "x", "1x2x3", "a"):
         with pytest.raises(ConfigError, match="is no spacing; write mm as in"):
             parse_spacing(text, "--resample")
-    for spacing in ("nan", "0", "1x1e400"):
-        with pytest.raises(ConfigError, match=r"is no spacing; give 0\.01 to 100 mm"):
+    with pytest.raises(ConfigError, match=r"is no spacing; give 0\.01 to 100 mm"):
+        ImportSettings(resample=parse_spacing("0", "--resample"))
+    for spacing in ("nan", "1x1e400"):
+        with pytest.raises(ConfigError, match=r"resample\[.\] is ...; expected a finite number"):
             ImportSettings(resample=parse_spacing(spacing, "--resample"))
 
 

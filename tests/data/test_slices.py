@@ -110,3 +110,10 @@ def test_arrays_of_the_wrong_kind_are_one_sentence() -> None:
     for wrong in (images, kspace.real):
         with pytest.raises(DataError, match=r"k-space is .* or images to SliceSet\.from_images"):
             SliceSet.from_kspace(wrong, ["a"] * len(wrong))
+
+
+def test_arrays_of_any_layout_are_read() -> None:
+    images = np.random.default_rng(0).random((3, 4, 5), dtype=np.float32)
+    for array in (images.astype(">f4"), images[:, ::-1].copy()[:, ::-1], np.asfortranarray(images)):
+        found = SliceSet.from_images(array, ["a"] * 3)
+        assert np.array_equal(found.magnitudes().numpy(), images)

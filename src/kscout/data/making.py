@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
 
 from kscout.config.forms import Form
+from kscout.config.records import check
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import COIL_MAPS, SOURCES, TARGETS, PhaseEncoding, check_target
 
@@ -68,6 +69,7 @@ class MakeSettings:
     """Processes; 0 for one per core, fewer for few images. Images do not depend on it."""
 
     def __post_init__(self) -> None:
+        check(self)
         # SciPy, which these load, is not needed for the help of `kscout data make`.
         from kscout.data.makers.scanner import check_request
 

@@ -316,7 +316,9 @@ def _tensor(values: Tensor | np.ndarray) -> Tensor:
     """Return a tensor; real numbers of numpy arrays become 32-bit ones."""
     if isinstance(values, Tensor):
         return values
-    tensor = torch.as_tensor(values)
+    values = np.asarray(values)
+    # Torch reads neither foreign byte orders nor reversed axes.
+    tensor = torch.as_tensor(np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
     return tensor if tensor.is_complex() else tensor.float()
 
 

@@ -26,7 +26,7 @@ from kscout.data.manifest import (
 )
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
-from kscout.files import checksum
+from kscout.files import as_path, checksum
 
 WAYS_TO_SPLIT = (
     "import at least 3 volumes with --held-out above 0, or name splits by --splits or by folders"
@@ -45,9 +45,12 @@ class Store:
     manifest: Manifest
 
     @classmethod
-    def open(cls, path: Path | str) -> "Store":
-        """Open a store; only its manifest is read."""
-        path = Path(path)
+    def open(cls, path: "Path | str | Store") -> "Store":
+        """Open a store, of which only the manifest is read; an open one is returned."""
+        if isinstance(path, Store):
+            return path
+        way = "" if isinstance(path, SliceSet) else "or build slices with SliceSet.from_images"
+        path = as_path(path, "dataset", way)
         if not (path / MANIFEST).is_file():
             raise DataError(_why_no_store(path))
         store = cls(path, read_manifest(path))

@@ -122,6 +122,7 @@ def evaluate(
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. random")
     labeled = labeled_policies(policies)
+    data = data if isinstance(data, str | Path | SliceSet) else Store.open(data)
     check_kinds(labeled, reconstructor)
     out = None if out is None else Path(out)
     if out is not None:

@@ -9,6 +9,7 @@ import torch
 from kscout import names
 from kscout.core import Policy
 from kscout.errors import ConfigError
+from kscout.files import as_path
 from kscout.policies.checkpoints import read_policy
 from kscout.weights import save_component
 from kscout.zoo import zoo_path
@@ -52,7 +53,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Policy:
             no such file or folder exists, the name of a zoo entry ("knee-base-greedy").
         device: device of the policy.
     """
-    return read_policy(zoo_path(path) or Path(path)).to(device).eval()
+    return read_policy(zoo_path(path) or as_path(path, "policy")).to(device).eval()
 
 
 def save(path: Path | str, policy: Policy, *, extra: dict[str, Any] | None = None) -> None:

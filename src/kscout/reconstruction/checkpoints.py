@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kscout.core import Reconstructor
 from kscout.errors import WeightsError
+from kscout.files import as_path
 from kscout.names import RECONSTRUCTORS, untrained_reconstructions
 from kscout.pickles import read_checkpoint, without_prefix
 from kscout.weights import (
@@ -51,7 +52,8 @@ def load_reconstructor(source: str | Path, *, device: torch.device | str) -> Rec
                 advice = f"if you mean the folder of that name, type ./{source}"
             raise WeightsError(f"{source} has no weights; {advice}")
     else:
-        path = zoo_path(source) or _weights_file(Path(source))
+        given = as_path(source, "reconstruction")
+        path = zoo_path(source) or _weights_file(given)
         weights = read_weights(path) if is_described(path) else _from_pickle(path)
         reconstructor = build_component(path, weights, "reconstructor")
     return reconstructor.to(device).eval()

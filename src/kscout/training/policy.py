@@ -46,7 +46,7 @@ _VALIDATION_BATCH = {"cpu": 16, "cuda": 256}
 
 def train_policy(
     config: PolicyConfig,
-    store: Store,
+    store: Store | Path | str,
     reconstructor: str | Path,
     out: str | Path,
     *,
@@ -58,7 +58,7 @@ def train_policy(
 
     Args:
         config: settings.
-        store: slices with the splits `train` and `val`.
+        store: dataset with the splits `train` and `val`.
         reconstructor: what `kscout.reconstruction.load` takes; it stays frozen.
         out: the run folder.
         start: a trained policy whose weights are the initial weights, as `kscout.policies.load`
@@ -70,7 +70,7 @@ def train_policy(
     estimator = ESTIMATORS.resolve(config.training.method)
     _check_groups(config, estimator)
     place, frozen, begun = resolve_device(device), load(reconstructor), None
-    config = _under_protocol_of(frozen, config)
+    config, store = _under_protocol_of(frozen, config), Store.open(store)
     inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
     slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
     if start is not None:

@@ -55,7 +55,7 @@ ReconstructorLearner = Learner[Reconstructor, ReconstructorConfig]
 
 def train_reconstructor(
     config: ReconstructorConfig,
-    store: Store,
+    store: Store | Path | str,
     out: str | Path,
     *,
     device: str = "auto",
@@ -68,11 +68,12 @@ def train_reconstructor(
 
     Args:
         config: what to train and how.
-        store: slices with the splits `train` and `val`.
+        store: dataset with the splits `train` and `val`.
         out: the run folder.
         device: `auto`, `cpu` or `cuda`.
         on_step: called after each optimizer step, and with the epoch's record after each epoch.
     """
+    store = Store.open(store)
     training, inputs = config.training, {"store": store.fingerprint}
     with process_group(device, faults=Path(out) / FAULTS) as place:
         # Before the folder is made: a mistake in settings or store leaves nothing behind.

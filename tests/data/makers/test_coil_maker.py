@@ -131,7 +131,9 @@ def test_odd_receivers_are_refused() -> None:
         MakeSettings(kind="brain", maps="measured")
     with pytest.raises(ConfigError, match="--coils is 0; it must be 1 or more"):
         MakeSettings(kind="knee", coils=0)
-    with pytest.raises(ConfigError, match=r"--snr is nan; it must be 0\.1 or more"):
+    with pytest.raises(ConfigError, match=r"--snr is 0\.0; it must be 0\.1 or more"):
+        MakeSettings(kind="knee", coils=2, snr=0)
+    with pytest.raises(ConfigError, match=r"snr is nan; expected a number"):
         MakeSettings(kind="knee", coils=2, snr=math.nan)
     with pytest.raises(ConfigError, match=r"'mean'.*rss, weighted"):
         MakeSettings(kind="knee", coils=2, target="mean")

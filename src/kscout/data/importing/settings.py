@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, final
 
 from kscout.config.forms import LARGEST_SIDE, Form, Size, parse_size, sides
+from kscout.config.records import check
 from kscout.errors import ConfigError
 from kscout.names import TARGETS, Origin, PhaseEncoding, Plane, check_target
 
@@ -101,6 +102,7 @@ class ImportSettings:
     """Omit unusable sources, and record them."""
 
     def __post_init__(self) -> None:
+        check(self)
         for name in ("size", "pad", "crop", "resize"):
             size = getattr(self, name)
             if size is not None and not all(1 <= side <= LARGEST_SIDE for side in sides(size)):

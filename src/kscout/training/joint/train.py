@@ -34,7 +34,7 @@ from kscout.zoo import zoo_names, zoo_path
 
 def train_joint(
     config: JointConfig,
-    store: Store,
+    store: Store | Path | str,
     out: str | Path,
     *,
     start: str | Path | None = None,
@@ -47,7 +47,7 @@ def train_joint(
 
     Args:
         config: what to train and how.
-        store: slices with the splits `train` and `val`.
+        store: dataset with the splits `train` and `val`.
         out: the run folder.
         start: a trained reconstruction to start from, as `kscout.reconstruction.load` takes it;
             initial weights where not given.
@@ -60,6 +60,7 @@ def train_joint(
     if is_outside(config.training.method):
         _check_whole(kind)
     model, config = _reconstructor(config, start)
+    store = Store.open(store)
     slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
     config = replace(config, training=config.training.for_slices(len(slices)))
     _check(config, kind, model, (slices, held_out))
