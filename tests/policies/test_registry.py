@@ -228,6 +228,3 @@ def test_oracle_ties_go_to_the_lowest_column(generator: torch.Generator) -> None
 def test_a_class_with_an_attribute_of_0_2_gets_an_error_that_names_the_new_one() -> None:
     with pytest.raises(ConfigError, match="Old sets needs_judge, which is needs_gain_estimator"):
         type("Old", (Policy,), {"needs_judge": True})
-    for name in ("judge", "gain_estimator"):
-        with pytest.raises(ConfigError, match=r"define bind\(self, context\) in the policy"):
-            getattr(observation("conv", torch.Generator()), name)
