@@ -24,7 +24,7 @@ print("slices:", store.manifest.splits)
 batch = store.split("test").batch(torch.arange(4))
 simulator = Simulator(batch, reconstruction.load("zero-filled"), protocol="paper")
 center_out = policies.build("center-out", n_cols=64, n_initial=8, horizon=6)
-found = kscout.rollout(center_out, simulator, n_initial=8, horizon=6)
+found = kscout.rollout(center_out, simulator, kscout.Plan(start=8, horizon=6))
 print("columns:", found.columns[0, 0].tolist())
 print("SSIM:   ", [round(value, 4) for value in found.ssim[0, 0].tolist()])
 

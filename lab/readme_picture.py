@@ -18,6 +18,7 @@ from PIL import Image
 
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
@@ -45,14 +46,9 @@ def acquired() -> list[Shown]:
     uniforms = action_uniforms(1, 1, HORIZON, 0)
     target, found = simulator.batch.target[0].numpy(), []
     for name, policy in shown.items():
-        done = rollout(
-            policy,
-            simulator,
-            n_initial=N_INITIAL,
-            horizon=HORIZON,
-            uniforms=uniforms if name == "random" else None,
-            keep_images=True,
-        )
+        drawn = uniforms if name == "random" else None
+        plan = Plan(N_INITIAL, HORIZON)
+        done = rollout(policy, simulator, plan, uniforms=drawn, keep_images=True)
         mask = simulator.start(N_INITIAL).mask[0].clone()
         mask[done.columns[0, 0]] = True
         assert done.images is not None

@@ -17,12 +17,13 @@ from commands import parser
 from results import Row, record, result
 
 from kscout import reconstruction
+from kscout.acquisition.plan import Plan
 from kscout.config import ReconstructorTraining
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import describe_device, resolve_device
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.running.fixed_orders import fitted_order
 from kscout.physics.sampling import center_mask
 from kscout.policies.fixed import FixedOrder
@@ -46,7 +47,7 @@ def policy_rows(
     """Compare a policy with the fixed order at one size."""
     n_cols = slices.n_cols
     start, steps = n_cols // 8, n_cols // 8
-    plan = AcquisitionPlan(n_initial=start, horizon=steps, n_trajectories=1, protocol="paper")
+    plan = Plan(start, steps, protocol="paper")
     setting = EvaluationSetting(
         **{"n_initial": start, "steps": steps, "trajectories": 1, "protocol": "paper"},
         **{"reference": "fixed", "device": str(device), "examples": 0},

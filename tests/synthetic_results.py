@@ -12,7 +12,7 @@ from kscout.evaluation.records.results import Scores
 from kscout.evaluation.summaries.conditions import Conditions
 from kscout.evaluation.summaries.summarize import summarize
 from kscout.evaluation.summaries.summary import Summary, write_summary
-from kscout.player import Acquisition, PolicySteps
+from kscout.player import PolicySteps, SliceRecord
 
 N_COLS, N_INITIAL, STEPS = 48, 6, 9
 GAINS = {
@@ -120,7 +120,7 @@ def make_phantom(n_rows: int = 40, n_cols: int = N_COLS) -> np.ndarray:
     return np.clip(image + 0.02 * np.sin(14 * x * y), 0, None)
 
 
-def make_acquisition(names: tuple[str, ...] = ("random", "center-out", "oracle")) -> Acquisition:
+def make_acquisition(names: tuple[str, ...] = ("random", "center-out", "oracle")) -> SliceRecord:
     target = make_phantom()
     kspace = np.fft.fftshift(np.fft.fft2(target))
     start = tuple(range((N_COLS - N_INITIAL + 1) // 2, (N_COLS - N_INITIAL + 1) // 2 + N_INITIAL))
@@ -144,4 +144,4 @@ def make_acquisition(names: tuple[str, ...] = ("random", "center-out", "oracle")
         columns = tuple(int(column) for column in order[:STEPS])
         steps = PolicySteps(name, np.array(images), np.array(scores), columns, name == "oracle")
         policies.append(steps)
-    return Acquisition(target, start, tuple(policies), "Slice 3 of volume02")
+    return SliceRecord(target, start, tuple(policies), "Slice 3 of volume02")

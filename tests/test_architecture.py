@@ -78,6 +78,37 @@ def test_nothing_imports_a_baseline() -> None:
             assert not any("training.baselines" in ast.unparse(x) for x in imports), path
 
 
+def test_only_these_files_have_acquisition_loops_of_their_own() -> None:
+    """All others use `Acquisition`."""
+    loops = {
+        *("training/algorithms/greedy.py", "training/algorithms/non_greedy.py"),
+        *("training/fixed_order.py", "training/baselines/search_trees.py"),
+        "training/baselines/straight_through.py",
+    }
+    # States of a replay buffer, and single states for a benchmark and an ONNX file.
+    single = {
+        *("training/algorithms/dense.py", "training/baselines/episodic.py"),
+        *("bench/parts.py", "export/onnx.py"),
+    }
+    steps = {"start", "start_from", "acquire", "branch", "grow"}
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path in source_files()
+        for node in nodes(path)
+        if isinstance(node, ast.Call)
+        and path.parent.name != "acquisition"
+        and (
+            getattr(node.func, "id", "") == "shown_to"
+            or (
+                isinstance(node.func, ast.Attribute)
+                and node.func.attr in steps
+                and ast.unparse(node.func.value).endswith("simulator")
+            )
+        )
+    }
+    assert found == loops | single
+
+
 def test_every_part_has_a_floor() -> None:
     parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in SOURCE.rglob("*.py")}
     assert parts - {"__init__"} <= set(HEIGHT)

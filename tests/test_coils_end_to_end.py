@@ -11,6 +11,7 @@ import torch
 from coil_data import coil_kspace, coil_store
 from command_line import kscout
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
@@ -225,7 +226,7 @@ def test_no_choice_depends_on_what_was_not_measured(name: str, unseen: float) ->
             type(slices)(given, *slices.tensors()[1:]), model, protocol="blind"
         ).column_images
         simulator.batch = type(slices)(given, *slices.tensors()[1:])
-        found = rollout(Attentive(), simulator, n_initial=9, horizon=2, keep_images=True)
+        found = rollout(Attentive(), simulator, Plan(9, 2), keep_images=True)
         assert found.images is not None
         return found.columns, found.images
 

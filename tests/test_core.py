@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kscout.acquisition import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Observation, Policy, Reconstruction, SliceBatch
@@ -135,7 +136,7 @@ def test_scores_of_another_shape_are_one_sentence(
 ) -> None:
     expected = rf"Returning returned scores of {found}; .*\({N_SLICES}, {N_COLS}\).*check_policy"
     with pytest.raises(ConfigError, match=expected):
-        rollout(Returning(scores), Simulator(batch, ZeroFilled()), n_initial=3, horizon=2)
+        rollout(Returning(scores), Simulator(batch, ZeroFilled()), Plan(3, 2))
 
 
 def test_images_taken_for_the_truth_are_what_a_set_of_them_hands_out() -> None:

@@ -10,13 +10,14 @@ from fused_policies import scores_from
 from golden_numbers import Golden
 from kscout.acquisition.choose import column_log_probabilities, draw_columns, draw_unmeasured
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.state import State, list_candidates
 from kscout.config import AcquisitionSetting, Component, GreedyTraining, PolicyConfig
 from kscout.core import Observation, Protocol
 from kscout.data import contents
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
-from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
+from kscout.evaluation.running.trajectories import trajectories
 from kscout.kernels import kernels_are_on, registry
 from kscout.kernels.registry import serving
 from kscout.metrics import SsimScorer
@@ -326,7 +327,7 @@ def test_policies_are_evaluated_in_16_bit_with_the_scores_of_32() -> None:
     images = torch.cat([torch.from_numpy(one.stored) for one in volumes])
     slices = SliceSet.from_images(images, ("a",) * len(images)).to("cuda")
     policy = load_policy("knee-base-greedy")
-    plan = AcquisitionPlan(n_initial=16, horizon=16, batch_size=len(slices))
+    plan = Plan(start=16, horizon=16, batch_size=len(slices))
     means = {}
     for precision in ("fp32", "fp16"):
         unet = load("knee-unet").frozen(

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kscout.acquisition import Advisor, Scan, Session, Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.acquisition.warm_up import warm_up
 from kscout.core import Observation, Policy, Reconstructor, SliceBatch
@@ -56,8 +57,7 @@ def test_a_session_takes_the_columns_of_the_simulator_bit_for_bit(
     batch: SliceBatch, unet: Reconstructor, name: str
 ) -> None:
     policy, simulator = policy_of(name), Simulator(batch, unet, protocol="blind")
-    steps = {"n_initial": N_INITIAL, "horizon": HORIZON, "keep_images": True}
-    found = rollout(policy, simulator, **steps)  # type: ignore[arg-type]
+    found = rollout(policy, simulator, Plan(N_INITIAL, HORIZON), keep_images=True)
     with Advisor(unet, policy, device="cuda") as advisor:
         warm_up(advisor, SCAN)
         session = scanned(Session(advisor, SCAN), batch)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
 from kscout.campaign.grid import parse_grid, read_grid
-from kscout.campaign.plan import Plan, make_plan
+from kscout.campaign.plan import CampaignPlan, make_plan
 from kscout.campaign.state import node_state
 from kscout.cli import app
 from kscout.demo import CORES, DemoResult, campaign_table, run_demo
@@ -48,7 +48,7 @@ def products(out: Path) -> dict[str, bytes]:
     return {str(file.relative_to(out)): file.read_bytes() for file in files}
 
 
-def plan_of(out: Path, name: str) -> Plan:
+def plan_of(out: Path, name: str) -> CampaignPlan:
     return make_plan(parse_grid(name, campaign_table(name, seed=3, is_quick=True)), out / name)
 
 

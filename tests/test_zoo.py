@@ -12,6 +12,7 @@ import torch
 
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.cli import app
 from kscout.compatibility import Use, network_notes
 from kscout.compressed import plain_stem
@@ -21,8 +22,8 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.entries import Sizes, resolve
-from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
+from kscout.evaluation.running.entries import resolve
+from kscout.evaluation.running.trajectories import trajectories
 from kscout.names.renamed import RENAMED
 from kscout.physics.sampling import center_mask
 from kscout.policies.column import ColumnPolicy
@@ -36,7 +37,7 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import Weights, fingerprint, read_weights, save_weights
 from kscout.zoo import REMOVED, ZOO, as_shipped, zoo_card, zoo_names, zoo_path
 
-SIZES = Sizes(n_rows=128, n_cols=128, n_initial=16, horizon=16)
+SIZES = ((128, 128), Plan(16, 16))
 NETWORKS = {"knee": "knee-unet", "heads": "heads-unet"}
 
 
@@ -88,7 +89,7 @@ def test_column_networks_serve_other_matrix_sizes(name: str, n_cols: int) -> Non
     knee = draw_knee_volume(seed=2, volume=4, n_slices=1, size=n_cols)
     slices = SliceSet.from_images(torch.from_numpy(knee.stored), ["v"])
     policy = policies.load(name)
-    plan = AcquisitionPlan(n_initial=n_cols // 8, horizon=2, n_trajectories=1)
+    plan = Plan(start=n_cols // 8, horizon=2, n_trajectories=1)
     (done,) = (one for _, one in trajectories(policy, slices, ZeroFilled(), plan))
     assert done.columns.shape == (1, 1, 2)
     # What it takes first lies beside the center, at the frequencies that it knows.
@@ -114,7 +115,7 @@ def test_a_path_object_is_never_a_name(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(WeightsError, match="does not exist"):
         policies.load(Path("knee-base-greedy"))
     with pytest.raises(ConfigError, match="unknown policy"):
-        resolve(Path("knee-base-greedy"), SIZES)
+        resolve(Path("knee-base-greedy"), *SIZES)
 
 
 def test_unknown_names_list_the_zoo() -> None:
@@ -123,7 +124,7 @@ def test_unknown_names_list_the_zoo() -> None:
     with pytest.raises(WeightsError, match="of the zoo: knee-unet, heads-unet, heads8-varnet"):
         reconstruction.load("knee-net")
     with pytest.raises(KScoutError, match="knee-base-fixed, knee-base-greedy"):
-        resolve("knee-bass", SIZES)
+        resolve("knee-bass", *SIZES)
     with pytest.raises(ConfigError, match=r"zoo entry 'knee'.*knee-unet"):
         zoo_card("knee")
 
@@ -139,8 +140,8 @@ def test_an_entry_of_the_other_kind_says_how_it_is_loaded() -> None:
     ("name", "method"), [("knee-base-greedy", "greedy"), ("heads-base-column", "dense")]
 )
 def test_entries_enter_evaluations_under_their_name_or_a_label(name: str, method: str) -> None:
-    (plain,) = resolve(name, SIZES)
-    (labeled,) = resolve(f"mine={name}", SIZES)
+    (plain,) = resolve(name, *SIZES)
+    (labeled,) = resolve(f"mine={name}", *SIZES)
     assert (plain.name, labeled.name) == (name, "mine")
     for one in (plain, labeled):
         assert one.is_learned
@@ -171,7 +172,7 @@ def test_a_removed_entry_is_rejected_with_its_replacement(monkeypatch: pytest.Mo
     monkeypatch.setitem(RENAMED["zoo entry"], "in-0.2", "old")
     for name in ("old", "older", "in-0.2"):
         words = f"^the zoo entry '{name}' was removed in version 0.3; use 'knee-unet'$"
-        for ask in (zoo_card, reconstruction.load, policies.load, lambda x: resolve(x, SIZES)):
+        for ask in (zoo_card, reconstruction.load, policies.load, lambda x: resolve(x, *SIZES)):
             with pytest.raises(ConfigError, match=words):
                 ask(name)
     assert isinstance(policies.load("knee-base-fixed"), FixedOrder)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kscout.acquisition import Scan, Session, Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, rollout
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.policies.column import ColumnPolicy
@@ -77,8 +78,9 @@ def simulated(
     batch: SliceBatch, reconstructor: Reconstructor, policy: Policy, **settings: Any
 ) -> Trajectory:
     simulator = Simulator(batch, reconstructor, protocol="blind")
-    given = {"n_initial": N_INITIAL, "horizon": HORIZON, "keep_images": True, **settings}
-    return rollout(policy, simulator, **given)
+    uniforms = settings.pop("uniforms", None)
+    plan = Plan(**{"start": N_INITIAL, "horizon": HORIZON, **settings})
+    return rollout(policy, simulator, plan, uniforms=uniforms, keep_images=True)
 
 
 def check_same(session: Session, found: Trajectory) -> None:

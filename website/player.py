@@ -7,9 +7,9 @@ from importlib.resources import files
 import numpy as np
 import torch
 
-from kscout import policies, rollout
+from kscout import Plan, policies, rollout
 from kscout.core import Policy
-from kscout.player import Acquisition, PolicySteps, acquisition_player
+from kscout.player import PolicySteps, SliceRecord, acquisition_player
 from website.drawings import N_INITIAL, SIZE, scene
 
 MARKER = re.compile(r"<!-- player -->.*?<!-- /player -->", flags=re.DOTALL)
@@ -40,15 +40,9 @@ def _policy(name: str) -> Policy:
 def _steps(label: str, name: str) -> PolicySteps:
     simulator, policy = scene().simulator, _policy(name)
     uniforms = torch.rand((1, 1, HORIZON), generator=torch.Generator().manual_seed(0))
-    done = rollout(
-        policy,
-        simulator,
-        n_initial=N_INITIAL,
-        horizon=HORIZON,
-        uniforms=uniforms if name == "random" else None,
-        is_argmax=True,
-        keep_images=True,
-    )
+    plan = Plan(N_INITIAL, HORIZON, is_argmax=True)
+    drawn = uniforms if name == "random" else None
+    done = rollout(policy, simulator, plan, uniforms=drawn, keep_images=True)
     assert done.images is not None
     return PolicySteps(
         label,
@@ -66,7 +60,7 @@ def home_player() -> str:
     simulator, state = scene()
     start = tuple(np.flatnonzero(state.mask[0].numpy()).tolist())
     steps = tuple(_steps(*entry) for entry in ENTRIES.items())
-    acquisition = Acquisition(
+    acquisition = SliceRecord(
         simulator.batch.target[0].numpy(), start, steps, shown=tuple(ENTRIES)[1:]
     )
     folder = files("kscout.player").joinpath("templates")

@@ -25,6 +25,7 @@ from kscout.exports import on_first_use
 __version__ = "0.3.0"
 
 if TYPE_CHECKING:
+    from kscout.acquisition.plan import Plan as Plan
     from kscout.acquisition.rollout import rollout as rollout
     from kscout.contracts import check_policy as check_policy
     from kscout.contracts import check_reconstructor as check_reconstructor
@@ -47,6 +48,7 @@ _MODULES |= {
     "kscout.evaluation.compare": "evaluate",
     "kscout.data.generate": "make_store",
     "kscout.runs": "read_run",
+    "kscout.acquisition.plan": "Plan",
     "kscout.acquisition.rollout": "rollout",
     "kscout.training.joint.train": "train_joint",
     "kscout.training.policy": "train_policy",

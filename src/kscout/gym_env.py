@@ -19,16 +19,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from kscout.acquisition.budget import check_budget
-from kscout.acquisition.episode import Simulator
-from kscout.acquisition.pace import check_pace
-from kscout.acquisition.state import State
+from kscout.acquisition.loop import Acquisition
+from kscout.acquisition.plan import Plan
 from kscout.compatibility import Use, network_notes, warn
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
-from kscout.names import METRICS, check_protocol, metric_word
+from kscout.names import METRICS, metric_word
 from kscout.physics.sampling import Initial
 from kscout.reconstruction import load
 
@@ -90,43 +88,33 @@ class _Scanner:
         data: SliceSet | Path | str,
         split: str,
         reconstructor: Reconstructor | Path | str,
-        n_initial: Initial,
-        horizon: int,
-        protocol: Protocol | None,
-        columns_per_step: int,
-        metric: str,
+        plan: Plan,
     ) -> None:
-        if protocol is not None:
-            check_protocol(protocol)
-        self.metric = metric
-        METRICS.resolve(metric)
-        check_pace(columns_per_step, None)
-        if horizon % columns_per_step:
+        METRICS.resolve(plan.metric)
+        self.plan, self.horizon, self.columns_per_step = plan, plan.horizon, plan.columns_per_step
+        if self.horizon % self.columns_per_step:
             raise ConfigError(
-                f"{horizon} columns cannot be acquired {columns_per_step} at a time; make horizon "
-                "a multiple of columns_per_step"
+                f"{self.horizon} columns cannot be acquired {self.columns_per_step} at a time; "
+                "make horizon a multiple of columns_per_step"
             )
         self.slices = data if isinstance(data, SliceSet) else Store.open(data).split(split)
-        if not len(self.slices) or horizon < 1:
+        if not len(self.slices) or self.horizon < 1:
             raise ConfigError(
                 f"an episode needs a slice and a step, found {len(self.slices)} slices and "
-                f"horizon = {horizon}; give a split that has slices and a horizon of 1 or more"
+                f"horizon = {self.horizon}; give a split that has slices and a horizon of 1 or more"
             )
-        check_budget(self.slices.selectable, n_initial=n_initial, horizon=horizon)
-        self.slices.check_start(n_initial)
+        plan.check(self.slices.selectable)
+        self.slices.check_start(plan.start)
         chosen = reconstructor if isinstance(reconstructor, Reconstructor) else load(reconstructor)
-        protocol = chosen.protocol_for(protocol)
+        protocol = chosen.protocol_for(plan.protocol)
         self.slices.check_protocol(protocol)
-        columns = (n_initial, horizon) if isinstance(n_initial, int) else (0, 0)
+        columns = (plan.start, self.horizon) if isinstance(plan.start, int) else (0, 0)
         warn(network_notes(chosen, Use(self.slices.shape, *columns, protocol=protocol)))
         self.reconstructor = chosen.to(self.slices.device).eval()
-        self.n_initial, self.horizon, self.protocol = n_initial, horizon, protocol
-        self.columns_per_step = columns_per_step
         shape = self.slices.shape[1:]
         image = spaces.Box(-IMAGE_BOUND, IMAGE_BOUND, shape, np.float32)
         self.space = spaces.Dict({"image": image, "measured": spaces.MultiBinary(shape[1])})
-        self._simulator: Simulator | None = None
-        self._state: State | None = None
+        self._acquisition: Acquisition | None = None
         self._rows: list[int] = []
 
     def begin(self, rows: list[int]) -> None:
@@ -136,31 +124,27 @@ class _Scanner:
                 f"there is no slice at one of the rows {rows}; give rows 0..{len(self.slices) - 1}"
             )
         batch = self.slices.batch(torch.tensor(rows, dtype=torch.int64))
-        self._rows = rows
-        self._simulator = Simulator(
-            batch, self.reconstructor, protocol=self.protocol, metric=self.metric
-        )
-        own = self.n_initial
-        self._state = self._simulator.start(own[rows] if isinstance(own, torch.Tensor) else own)
+        simulator = self.plan.simulator(batch, self.reconstructor)
+        self._rows, self._acquisition = rows, Acquisition(simulator, self.plan.rows(rows))
 
     @property
-    def _now(self) -> tuple[Simulator, State]:
-        if self._simulator is None or self._state is None:
+    def acquisition(self) -> Acquisition:
+        """The acquisition of the present episodes."""
+        if self._acquisition is None:
             raise ConfigError("no episode has begun; call reset() first")
-        return self._simulator, self._state
+        return self._acquisition
 
     @property
     def is_over(self) -> bool:
-        return self._now[1].step >= self.horizon
+        return not self.acquisition.n_next
 
     def legal(self) -> Bool[np.ndarray, "batch col"]:
         """Return the columns that can be measured next."""
-        simulator, state = self._now
-        return (~simulator.blocked(state)).cpu().numpy()
+        return (~self.acquisition.blocked).cpu().numpy()
 
     def measure(self, columns: Int[np.ndarray, "batch draw"]) -> Float[np.ndarray, " batch"]:
         """Measure the columns of one step and return the gains in the metric."""
-        simulator, state = self._now
+        before = self.acquisition.state.score
         if self.is_over:
             raise ConfigError(
                 f"the episode is over: {self.horizon} columns were acquired; call reset() first"
@@ -179,16 +163,12 @@ class _Scanner:
                         "outside the matrix; choose a column where action_masks() is True"
                     )
                 legal[row, column] = False
-        chosen = torch.from_numpy(columns.astype(np.int64)).to(state.mask.device)
-        if self.columns_per_step == 1:
-            self._state = simulator.acquire(state, chosen[:, 0])
-        else:
-            self._state = simulator.grow(state, state.mask.scatter(-1, chosen, True))
-        return (self._state.score - state.score).double().cpu().numpy()
+        self.acquisition.measure(torch.from_numpy(columns.astype(np.int64)).to(before.device))
+        return (self.acquisition.state.score - before).double().cpu().numpy()
 
     def observe(self) -> Arrays:
         """Return image and measured columns of every slice."""
-        state = self._now[1]
+        state = self.acquisition.state
         image = state.image.clamp(-IMAGE_BOUND, IMAGE_BOUND).float()
         return {
             "image": image.cpu().numpy().copy(),
@@ -197,12 +177,11 @@ class _Scanner:
 
     def facts(self, row: int) -> dict[str, Any]:
         """Return the info of one slice."""
-        simulator, state = self._now
-        at = self._rows[row]
+        state, at = self.acquisition.state, self._rows[row]
         return {
-            "ssim": float(simulator.ssim(state)[row]),
-            metric_word(self.metric): float(state.score[row]),
-            "step": state.step,
+            "ssim": float(self.acquisition.simulator.ssim(state)[row]),
+            metric_word(self.plan.metric): float(state.score[row]),
+            "step": self.acquisition.n_acquired,
             "volume": self.slices.volumes[at],
             "slice": self.slices.slices[at],
             "action_mask": self.legal()[row].astype(np.int8),
@@ -244,8 +223,10 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         columns_per_step: int = 1,
         metric: str = "ssim",
     ) -> None:
-        where = (data, split, reconstructor)
-        self._scanner = _Scanner(*where, n_initial, horizon, protocol, columns_per_step, metric)
+        plan = Plan(
+            n_initial, horizon, columns_per_step=columns_per_step, protocol=protocol, metric=metric
+        )
+        self._scanner = _Scanner(data, split, reconstructor, plan)
         self.observation_space = self._scanner.space
         n_cols = self._scanner.slices.n_cols
         self.action_space = (
@@ -308,8 +289,10 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs} acquires nothing; give 1 or more")
-        where = (data, split, reconstructor)
-        self._scanner = _Scanner(*where, n_initial, horizon, protocol, columns_per_step, metric)
+        plan = Plan(
+            n_initial, horizon, columns_per_step=columns_per_step, protocol=protocol, metric=metric
+        )
+        self._scanner = _Scanner(data, split, reconstructor, plan)
         self.num_envs = num_envs
         self.single_observation_space = self._scanner.space
         n_cols = self._scanner.slices.n_cols

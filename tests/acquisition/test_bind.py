@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Context, Observation, Policy, SliceBatch
@@ -64,7 +65,7 @@ def test_an_acquisition_binds_once_to_its_reconstruction_protocol_and_metric(
         "psnr",
     )
     before, state = OnImage.n_bound, simulator.start(4)
-    done = rollout(policy, simulator, n_initial=4, horizon=3)
+    done = rollout(policy, simulator, Plan(4, 3))
     assert OnImage.n_bound == before + 1
     seen = simulator.observe(policy, state, n_left=3)
     scores = policy.bind(context)(seen).masked_fill(state.mask, -torch.inf)
@@ -82,7 +83,7 @@ def test_a_session_binds_once_by_the_protocol_of_its_network(simulator: Simulato
         scanned(session, batch)
     assert OnImage.n_bound == before + 1
     alike = Simulator(batch, simulator.reconstructor)
-    wanted = rollout(policy, alike, n_initial=4, horizon=3).columns[0, 0].tolist()
+    wanted = rollout(policy, alike, Plan(4, 3)).columns[0, 0].tolist()
     assert session.order[4:] == wanted
 
 

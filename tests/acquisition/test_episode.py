@@ -8,6 +8,7 @@ import torch
 
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.acquisition.state import State
 from kscout.core import Measurement, Observation, Policy, Protocol, Reconstruction, SliceBatch
@@ -230,16 +231,12 @@ def test_a_policy_looks_once_at_equal_states_of_a_rollout(batch: SliceBatch) -> 
     simulator, policy = engine(batch), Sighted()
     n_reconstructed = count_reconstructions(simulator)
     replay = PATHS.T.reshape(N_SLICES, 3, 2)
-    found = rollout(
-        policy, simulator, n_initial=N_INITIAL, horizon=2, replay=replay, keep_probabilities=True
-    )
+    found = rollout(policy, simulator, Plan(N_INITIAL, 2), replay=replay, keep_probabilities=True)
     assert policy.n_seen == [3, 2 + 1 + 3]
     assert n_reconstructed == [3, 2 + 1 + 3, 2 + 3 + 2]
     for trajectory in range(3):
         own = replay[:, trajectory : trajectory + 1]
-        alone = rollout(
-            policy, simulator, n_initial=N_INITIAL, horizon=2, replay=own, keep_probabilities=True
-        )
+        alone = rollout(policy, simulator, Plan(N_INITIAL, 2), replay=own, keep_probabilities=True)
         torch.testing.assert_close(found.ssim[:, trajectory], alone.ssim[:, 0], atol=1e-6, rtol=0)
         assert found.probabilities is not None and alone.probabilities is not None
         own_probabilities = found.probabilities[:, :, trajectory]

@@ -9,6 +9,7 @@ from torch import Tensor
 from golden_numbers import Golden
 from kscout.acquisition.choose import best_columns
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import Trajectory, rollout
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
@@ -54,7 +55,7 @@ def run(
     network = frozen(unet, size) if size == 128 and isinstance(unet, UNet) else unet
     simulator = Simulator(slices.batch(torch.arange(len(slices))), network)
     horizon = {"r64": 8, "r128": 16, "r128_s4": 4}[tag]
-    return rollout(policy, simulator, n_initial=N_INITIAL[size], horizon=horizon, replay=replay)
+    return rollout(policy, simulator, Plan(N_INITIAL[size], horizon), replay=replay)
 
 
 def check(golden: Golden, found: Trajectory, tag: str, method: str) -> None:

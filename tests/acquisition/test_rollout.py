@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
@@ -35,8 +36,10 @@ def run(slices: SliceSet, policy: Policy, rows: list[int], **settings: Any) -> T
     torch.manual_seed(0)
     unet = UNet(n_channels=2, n_pools=1).eval()
     simulator = Simulator(slices.batch(torch.tensor(rows)), unet)
-    sizes = {"n_initial": N_INITIAL, "horizon": HORIZON}
-    return rollout(policy, simulator, **{**sizes, **settings})
+    names = ("uniforms", "replay", "keep_images", "keep_probabilities")
+    given = {name: settings.pop(name) for name in names if name in settings}
+    plan = Plan(**{"start": N_INITIAL, "horizon": HORIZON, **settings})
+    return rollout(policy, simulator, plan, **given)
 
 
 def draws(seed: int = 0) -> torch.Tensor:
@@ -58,9 +61,9 @@ def test_no_column_is_measured_twice(slices: SliceSet) -> None:
 def test_no_acquisition_starts_from_columns_that_are_empty(slices: SliceSet) -> None:
     narrow = replace(slices, selectable=center_mask(N_COLS, 12).expand(N_SLICES, -1))
     for n_initial, horizon in ((12, 0), (3, 9)):
-        run(narrow, Random(), [0, 3], n_initial=n_initial, horizon=horizon)
+        run(narrow, Random(), [0, 3], start=n_initial, horizon=horizon)
     with pytest.raises(ConfigError, match="start from 12 or fewer"):
-        run(narrow, Random(), [0, 3], n_initial=16, horizon=0)
+        run(narrow, Random(), [0, 3], start=16, horizon=0)
 
 
 def test_batches_change_neither_draws_nor_scores(slices: SliceSet) -> None:

@@ -99,7 +99,7 @@ def test_coils_and_their_sensitivities_are_those_of_the_simulator() -> None:
     batch = replace(batch, kspace=batch.kspace / unit)
     policy, reconstructor = column_policy().eval(), Sense(n_iterations=3)
     policy.is_stochastic = False
-    found = simulated(batch, reconstructor, policy, n_initial=11, horizon=3)
+    found = simulated(batch, reconstructor, policy, start=11, horizon=3)
     with Advisor(reconstructor, policy) as advisor:
         session = Session(advisor, scan)
         scanned(session, batch)
@@ -156,7 +156,7 @@ def test_the_best_columns_are_those_of_a_simulator_whatever_the_scores(
             policy.scores = values[drawn].masked_fill(blocked[0], torch.nan)
             session = Session(advisor, scan)
             session.measure(SCAN.start, data_of(batch, SCAN.start))
-            columns, _ = choose_several(policy, policy.scores[None], blocked, None, 4)
+            columns = choose_several(policy, policy.scores[None], blocked, None, 4)
             assert session.advise().columns == tuple(columns[0].tolist())
         policy.scores = torch.full((N_COLS,), torch.nan)
         session = Session(advisor, scan)

@@ -7,7 +7,7 @@ import pytest
 from small_campaign import TABLE, PlanOf
 
 from kscout.campaign.grid import parse_grid
-from kscout.campaign.plan import Plan, make_plan
+from kscout.campaign.plan import CampaignPlan, make_plan
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanOf:
     """Return a function that plans the small campaign, sections of its file changed."""
     monkeypatch.chdir(tmp_path)
 
-    def plan(root: str = "campaign", **changes: Any) -> Plan:
+    def plan(root: str = "campaign", **changes: Any) -> CampaignPlan:
         table = {**TABLE}
         for section, values in changes.items():
             table[section] = {**TABLE.get(section, {}), **values}

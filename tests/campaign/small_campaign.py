@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kscout.campaign.execute import RunOptions
-from kscout.campaign.plan import Plan
+from kscout.campaign.plan import CampaignPlan
 from kscout.campaign.workers import WorkerOptions
 
 FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_kscout.py")))
@@ -26,7 +26,7 @@ TABLE: dict[str, Any] = {
     "analyses": {"entropy": {"trajectories": 2}, "snr": {}, "cost": True, "ranking": True},
 }
 
-PlanOf = Callable[..., Plan]
+PlanOf = Callable[..., CampaignPlan]
 
 PATIENCE_S = 600.0
 """What a slow machine may take; nobody waits for it unless something is wrong."""
@@ -36,7 +36,7 @@ def serially(n_retries: int = 1) -> RunOptions:
     return RunOptions(WorkerOptions(n_workers=0), n_retries, FAKE)
 
 
-def products(plan: Plan) -> dict[str, str]:
+def products(plan: CampaignPlan) -> dict[str, str]:
     """Return what every run of a plan has written, by title."""
     return {
         node.title: (node.output / node.product).read_text()

@@ -10,14 +10,14 @@ import pytest
 from small_campaign import TABLE, PlanOf
 
 from kscout.campaign.grid import parse_grid, read_grid
-from kscout.campaign.plan import Plan, make_plan
+from kscout.campaign.plan import CampaignPlan, make_plan
 from kscout.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAPER_GAMMAS = [0, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 1]
 
 
-def keys(plan: Plan, kind: str) -> set[str]:
+def keys(plan: CampaignPlan, kind: str) -> set[str]:
     return {node.key for node in plan.of_kind(kind)}
 
 

@@ -9,13 +9,13 @@ import pytest
 from small_campaign import PlanOf
 
 from kscout.campaign.changes import changed_inputs
-from kscout.campaign.plan import Plan
+from kscout.campaign.plan import CampaignPlan
 from kscout.cli.campaign_display import show_status
 
 SMALL = {"horizons": ["short"], "methods": ["greedy"], "seeds": [0]}
 
 
-def finish(plan: Plan) -> None:
+def finish(plan: CampaignPlan) -> None:
     """Write what all runs of a plan leave."""
     for node in plan.nodes.values():
         (node.folder / node.label).mkdir(parents=True)

@@ -18,7 +18,7 @@ from small_campaign import FAKE, PATIENCE_S, PlanOf, fake_processes, products, s
 
 from kscout.campaign import slurm, workers
 from kscout.campaign.execute import RunOptions, run_campaign
-from kscout.campaign.plan import Plan
+from kscout.campaign.plan import CampaignPlan
 from kscout.campaign.slurm import SlurmJobs, cluster_class, slurm_settings
 from kscout.campaign.state import read_status
 from kscout.campaign.workers import WorkerOptions, open_pool
@@ -42,7 +42,7 @@ def parents(pid: int) -> list[int]:
     return found
 
 
-def kill_worker_of(plan: Plan, hold: Path, killed: list[int]) -> None:
+def kill_worker_of(plan: CampaignPlan, hold: Path, killed: list[int]) -> None:
     """Kill the worker process of the held run, and let the run go on once it died with it."""
     (node,) = (node for node in plan.of_kind("policy") if node.output.name == hold.name)
     metrics = node.output / "metrics.jsonl"

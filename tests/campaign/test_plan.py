@@ -11,7 +11,7 @@ from small_campaign import TABLE, PlanOf
 
 from coil_data import coil_store
 from kscout.campaign.grid import parse_grid
-from kscout.campaign.plan import Plan, make_plan
+from kscout.campaign.plan import CampaignPlan, make_plan
 from kscout.campaign.state import write_index
 from kscout.config import PolicyConfig, load, read
 from kscout.data.store import Store
@@ -23,7 +23,7 @@ from kscout.reconstruction.unet import UNet
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-def keys(plan: Plan, kind: str) -> set[str]:
+def keys(plan: CampaignPlan, kind: str) -> set[str]:
     return {node.key for node in plan.of_kind(kind)}
 
 

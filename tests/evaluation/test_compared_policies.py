@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from kscout.acquisition.plan import Plan
 from kscout.cli.evaluate import summary_table
 from kscout.compatibility import Use, acquisition_note
 from kscout.core import Observation, Policy, Protocol
@@ -18,7 +19,7 @@ from kscout.evaluation.compare import evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.run_names import run_label
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.entries import Sizes, resolve
+from kscout.evaluation.running.entries import resolve
 from kscout.evaluation.running.prepare import prepare
 from kscout.evaluation.summaries.summary import policy_table
 from kscout.policies import save
@@ -309,7 +310,7 @@ def test_shares_of_matrix_sizes_that_were_trained_for_are_no_other_acquisition(
     for told in ("one", "several"):
         own = {**extra, **(several if told == "several" else {})}
         save_component(file, policy, kind="policy", extra=own)
-        (one,) = resolve(file, Sizes(20, 20, 3, 5))
+        (one,) = resolve(file, (20, 20), Plan(3, 5))
         for here in ((20, 3, 5), (20, 1, 4), (20, 2, 5), (20, 5, 9), (33, 5, 9), (33, 3, 7)):
             n_cols, *columns = here
             use = Use((1, n_cols, n_cols), *columns, "paper")

@@ -9,6 +9,7 @@ import torch
 
 from kscout import policies, reconstruction
 from kscout.compatibility import Use, network_notes
+from kscout.config import AcquisitionSetting
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.request import EvaluationSetting
@@ -93,7 +94,7 @@ def test_the_budget_of_a_network_is_used_if_no_policy_has_one(
 
 
 def test_a_co_trained_network_of_the_zoo_has_a_budget() -> None:
-    assert trained_budget(["random"], "knee-cotrained-4-unet") == (4, 28, None, 1)
+    assert trained_budget(["random"], "knee-cotrained-4-unet") == AcquisitionSetting(4, 28)
 
 
 def test_a_network_that_learned_from_another_start_is_noted(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from kscout.acquisition.plan import Plan
 from kscout.config.options import with_options
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.snr import NoiseSetting
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.names import ANALYSES
 
 ASKED = {"data": "store", "reconstructor": "zero-filled", "policies": ["random"]}
@@ -20,7 +20,7 @@ ASKED = {"data": "store", "reconstructor": "zero-filled", "policies": ["random"]
         (lambda: with_options(ANALYSES.resolve("snr"), {"passes": 0}), "passes is 0"),
         (lambda: with_options(ANALYSES.resolve("entropy"), {"batch_size": -1}), "size is -1"),
         (lambda: with_options(EvaluationSetting, {**ASKED, "trajectories": 0}), "ies is 0"),
-        (lambda: AcquisitionPlan(n_trajectories=0), "n_trajectories is 0"),
+        (lambda: Plan(3, 4, n_trajectories=0), "n_trajectories is 0"),
         (lambda: NoiseSetting(batch_size=0), "batch_size is 0"),
         (lambda: EvaluationSetting(fixed_slices=0), "fixed_slices is 0"),
     ],

@@ -7,6 +7,7 @@ from unrolled import Unrolled
 
 import kscout
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
 from kscout.contracts import check_reconstructor
@@ -75,8 +76,8 @@ def test_the_simulator_reconstructs_from_what_was_measured(generator: torch.Gene
         expected = model.reconstruct(measured)
     torch.testing.assert_close(state.image, expected.image, atol=1e-4, rtol=0)
     torch.testing.assert_close(state.std, expected.std)
-    oracle = rollout(POLICIES["oracle"](), simulator, n_initial=N_INITIAL, horizon=4)
-    first = rollout(POLICIES["random"](), simulator, n_initial=N_INITIAL, horizon=4)
+    oracle = rollout(POLICIES["oracle"](), simulator, Plan(N_INITIAL, 4))
+    first = rollout(POLICIES["random"](), simulator, Plan(N_INITIAL, 4))
     assert oracle.ssim[:, 0, 1].mean() >= first.ssim[:, 0, 1].mean()
 
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from kscout.acquisition import Simulator, action_uniforms
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.running.entries import EvaluationEntry, Sizes, resolve
+from kscout.evaluation.running.entries import EvaluationEntry, resolve
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.page.backend import OfferedNames, PageBackend
 from kscout.serve.page.interactive import InteractiveAcquisition, drawn_kspace
@@ -27,7 +28,7 @@ def acquisition() -> InteractiveAcquisition:
 
 
 def entry(name: str) -> EvaluationEntry:
-    return resolve(name, Sizes(N_ROWS, N_COLS, N_INITIAL, HORIZON))[0]
+    return resolve(name, (N_ROWS, N_COLS), Plan(N_INITIAL, HORIZON))[0]
 
 
 @pytest.mark.parametrize("name", ["center-out", "random", "oracle", "conv"])
@@ -40,8 +41,8 @@ def test_policies_take_the_columns_of_a_rollout_as_they_were_trained(
         one.policy.is_stochastic = is_stochastic
     found = acquisition.run(one)
     draws = action_uniforms(1, 1, HORIZON, one.draw_seed)
-    given = {"n_initial": N_INITIAL, "horizon": HORIZON}
-    done = rollout(one.policy, acquisition.simulator, **given, uniforms=draws, keep_images=True)
+    plan = Plan(N_INITIAL, HORIZON)
+    done = rollout(one.policy, acquisition.simulator, plan, uniforms=draws, keep_images=True)
     assert found.columns == tuple(done.columns[0, 0].tolist())
     assert found.ssim.tolist() == done.ssim[0, 0].tolist()
     assert done.images is not None and (found.images == done.images[:, 0, 0].numpy()).all()
@@ -52,7 +53,8 @@ def test_a_service_with_argmax_shows_the_columns_of_its_sessions(
     acquisition: InteractiveAcquisition,
 ) -> None:
     one, given = replace(entry("conv"), is_learned=True), {"n_initial": N_INITIAL}
-    best = rollout(one.policy, acquisition.simulator, **given, horizon=HORIZON, is_argmax=True)
+    plan = Plan(N_INITIAL, HORIZON, is_argmax=True)
+    best = rollout(one.policy, acquisition.simulator, plan)
     backend = PageBackend(
         OfferedNames(("zero-filled",), ("center-out",), argmax=True), device=torch.device("cpu")
     )

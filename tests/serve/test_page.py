@@ -18,10 +18,11 @@ from test_app import LIMITS, sessions_of
 
 from dicom_files import write_dicom
 from kscout.acquisition import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.data.kinds import KSPACE
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.running.entries import Sizes, resolve
+from kscout.evaluation.running.entries import resolve
 from kscout.policies import save
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -87,9 +88,9 @@ def test_an_acquisition_is_that_of_the_simulator(client: Client, backend: PageBa
     acquisition = InteractiveAcquisition(
         Simulator(slices.batch(torch.tensor([3])), ZeroFilled()), n_initial=4, horizon=5
     )
-    sizes = Sizes(N_ROWS, N_COLS, 4, 5)
+    sizes = ((N_ROWS, N_COLS), Plan(4, 5))
     for name in ("center-out", "oracle"):
-        columns = acquisition.run(resolve(name, sizes)[0]).columns
+        columns = acquisition.run(resolve(name, *sizes)[0]).columns
         assert f'"columns":{list(columns)}'.replace(" ", "") in html
     assert '"columns":[0,15]}' in html and "<b>you</b>" in html
     told = client.post(f"{PLACE}/verdicts", {**ASKED, "own": [0, 15]}).json()

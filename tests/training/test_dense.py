@@ -11,6 +11,7 @@ from training_stores import COLUMN, CONV, blob_store, dense_config, train_whole_
 from coil_data import coil_store
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.data.store import Store
@@ -229,7 +230,7 @@ def test_a_network_of_32_columns_serves_48_no_worse_than_from_the_center_out(
     simulator, ends = Simulator(batch, ZeroFilled()), []
     center_out = policies.build("center-out", n_cols=48, n_initial=3, horizon=5)
     for policy in (policies.load(run.path), center_out):
-        ends.append(rollout(policy, simulator, n_initial=3, horizon=5).ssim[:, 0, -1].mean())
+        ends.append(rollout(policy, simulator, Plan(3, 5)).ssim[:, 0, -1].mean())
     assert ends[0] >= ends[1] - 1e-6
 
 

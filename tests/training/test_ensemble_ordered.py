@@ -11,6 +11,7 @@ from training_stores import ensemble_of_orders, small_config, train_whole_and_cu
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Observation
@@ -50,7 +51,7 @@ def test_an_order_comes_first_and_the_sum_decides_then(store: Store, tmp_path: P
     ).order
     assert list(found.order) == order and found.order_cols == 16 and found.gain_units == ()
     simulator = Simulator(slices.batch(torch.arange(11)), ZeroFilled())
-    done = rollout(found, simulator, n_initial=2, horizon=3)
+    done = rollout(found, simulator, Plan(2, 3))
     assert done.columns[:, 0, :2].tolist() == [order] * 11
     state = simulator.start(2)
     for column in order:
@@ -130,7 +131,7 @@ def test_where_no_column_of_the_order_is_left_the_sum_decides(
     # From 2 central columns, 7 and 8, the order has one more; from 5 to 10 it has none.
     for n_initial, first in ((2, 5), (6, None)):
         simulator = Simulator(batch, ZeroFilled())
-        done = rollout(policy, simulator, n_initial=n_initial, horizon=3).columns[:, 0]
+        done = rollout(policy, simulator, Plan(n_initial, 3)).columns[:, 0]
         bound, state = policy.bind(simulator.context), simulator.start(n_initial)
         for step in range(3):
             seen = simulator.observe(policy, state, n_left=3 - step)

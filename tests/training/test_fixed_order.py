@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.data.slices import SliceSet
@@ -64,7 +65,7 @@ def test_the_policy_of_the_order_reaches_its_scores(slices: SliceSet) -> None:
     result = fit(slices, ZeroFilled())
     simulator = Simulator(slices.batch(torch.arange(N_SLICES)), ZeroFilled(), protocol="paper")
     policy = FixedOrder(n_cols=N_COLS, order=result.order)
-    found = rollout(policy, simulator, n_initial=N_INITIAL, horizon=4)
+    found = rollout(policy, simulator, Plan(N_INITIAL, 4))
     assert found.columns[:, 0].tolist() == [result.order] * N_SLICES
     means = found.ssim[:, 0].mean(dim=0)
     torch.testing.assert_close(means, torch.tensor(result.mean_scores), atol=1e-5, rtol=0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from training_stores import CONV, ensemble_of_orders
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.config import PolicyConfig, read
 from kscout.data.slices import SliceSet
@@ -69,8 +70,8 @@ def test_a_trajectory_tells_the_metric_beside_ssim(slices: SliceSet) -> None:
         slices.batch(torch.arange(5)),
         build("center-out", n_cols=14, n_initial=2, horizon=3),
     )
-    plain = rollout(policy, Simulator(batch, ZeroFilled()), n_initial=2, horizon=3)
-    found = rollout(policy, Simulator(batch, ZeroFilled(), metric="psnr"), n_initial=2, horizon=3)
+    plain = rollout(policy, Simulator(batch, ZeroFilled()), Plan(2, 3))
+    found = rollout(policy, Simulator(batch, ZeroFilled(), metric="psnr"), Plan(2, 3))
     assert plain.score is None and found.score is not None
     torch.testing.assert_close(found.score, found.psnr)
     torch.testing.assert_close(found.ssim, plain.ssim)

@@ -74,14 +74,14 @@ def test_central_columns_as_a_list_train_the_same_weights(
         [str(tmp_path / "other")],
         Entropy(data=store.path, reconstructor="zero-filled", split="val", device="cpu"),
     )
-    assert (ready.plan.initial, ready.plan.horizon, ready.notes) == (((0, 8),), 2, [])
+    assert (ready.plan.start, ready.plan.horizon, ready.notes) == ((0, 8), 2, [])
     central = open_policies(
         [str(tmp_path / "other")],
         Entropy(
             data=store.path, reconstructor="zero-filled", split="val", device="cpu", n_initial=2
         ),
     )
-    assert central.plan.initial == ()
+    assert central.plan.starts == ()
     (note,) = central.notes
     assert "for 2 (0,8) + 2 columns under protocol blind and runs here with 2 + 2 under" in note
 

@@ -11,12 +11,12 @@ from training_stores import blob_store, small_config
 from coil_data import coil_store
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.episode import SimulatedContext, Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Protocol, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError
-from kscout.evaluation import AcquisitionPlan
 from kscout.evaluation.running.trajectories import check_fits
 from kscout.export.onnx import export_onnx
 from kscout.physics.fourier import conjugate_mirror, fft2c, opposite
@@ -150,7 +150,7 @@ def test_sessions_try_columns_by_the_protocol_of_their_network(
     network = UNet(n_channels=2, n_pools=1, protocol=protocol)
     network = network.frozen(precision="fp32", n_rows=16, n_cols=16, device="cpu")
     simulator = Simulator(batch, network, protocol=protocol)
-    wanted = rollout(policy, simulator, n_initial=4, horizon=3).columns[0, 0].tolist()
+    wanted = rollout(policy, simulator, Plan(4, 3)).columns[0, 0].tolist()
     with Advisor(network, policy) as advisor:
         session = Session(advisor, Scan(n_rows=16, n_cols=16, budget=7, initial=4))
         scanned(session, batch)
@@ -179,7 +179,7 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
         train_policy(
             config_of(protocol="blind"), coils, "zero-filled", tmp_path / "other", device="cpu"
         )
-    plan = AcquisitionPlan(n_initial=2, horizon=2, protocol="blind")
+    plan = Plan(start=2, horizon=2, protocol="blind")
     with pytest.raises(ConfigError, match="samples real images, and the slices are kspace"):
         check_fits(some_policy(), coils.split("train"), plan)
     scan = Scan(n_rows=16, n_cols=16, n_coils=3, budget=7, initial=4)

@@ -1,13 +1,27 @@
 """Acquisitions as a loop over batches: start, choose, measure, reconstruct, score.
 
-`kscout.rollout` runs a policy from the start to its budget; `Simulator` is what it runs on. A
-`Session` acquires one slice of which the truth is not known; an `Advisor` answers its questions.
+A `Plan` says where acquisitions start and end. An `Acquisition` measures the columns that a caller
+chooses, and `kscout.rollout` those of a policy, from the start to the budget. Both use a
+`Simulator`, which reconstructs and scores. A `Session` acquires one slice without ground truth; an
+`Advisor` computes its decisions.
 """
 
 from kscout.acquisition.advisor import Advisor
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import Acquisition
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import Trajectory, action_uniforms
 from kscout.acquisition.scan import Advice, Scan
 from kscout.acquisition.session import Session
 
-__all__ = ["Advice", "Advisor", "Scan", "Session", "Simulator", "Trajectory", "action_uniforms"]
+__all__ = [
+    "Acquisition",
+    "Advice",
+    "Advisor",
+    "Plan",
+    "Scan",
+    "Session",
+    "Simulator",
+    "Trajectory",
+    "action_uniforms",
+]

@@ -1,11 +1,13 @@
 """Validation of start columns and budgets."""
 
+from collections.abc import Sequence
+
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from kscout.columns import center_columns, check_named
 from kscout.errors import ConfigError
-from kscout.physics.sampling import Initial, start_mask
+from kscout.physics.sampling import Initial, listed_columns, start_mask
 
 
 def check_budget(
@@ -48,8 +50,8 @@ def _checked_start(
         raise ConfigError(
             f"cannot start from {initial} of {n_cols} columns; set n_initial to 1..{n_cols}"
         )
-    if not isinstance(initial, int | Tensor):
-        check_columns(initial, n_cols)
+    for columns in listed_columns(initial):
+        check_columns(columns, n_cols)
     start = start_mask(initial, selectable.shape, selectable.device)
     if isinstance(initial, int):
         _check_center(selectable, start, initial)
@@ -89,9 +91,8 @@ def _check_center(
     )
 
 
-def check_columns(columns: Initial, n_cols: int) -> None:
+def check_columns(columns: Sequence[int], n_cols: int) -> None:
     """Raise an error if a list has duplicate columns or columns outside images of this width."""
-    assert not isinstance(columns, int | Tensor)
     if not columns:
         raise ConfigError("the start names no column; measure 1 or more at the start")
     check_named(columns, n_cols, "start")

@@ -137,6 +137,18 @@ def check_chosen(is_any_blocked: Bool[Tensor, ""], whose: str) -> None:
         )
 
 
+def is_any_blocked(
+    columns: Int[Tensor, "state draw"], blocked: Bool[Tensor, "state col"]
+) -> Bool[Tensor, ""]:
+    """Return whether some column is blocked, or occurs twice in a state; negative ones are none."""
+    n_cols = blocked.shape[1]
+    times = torch.zeros(len(columns), n_cols + 1, dtype=torch.int32, device=columns.device)
+    # Negative columns are counted in an extra entry, which is removed.
+    places = torch.where(columns < 0, n_cols, columns)
+    times = times.scatter_add(-1, places, torch.ones_like(places, dtype=times.dtype))[:, :-1]
+    return (times > (~blocked).int()).any()
+
+
 def has_weights(policy: Policy) -> bool:
     """Return whether a policy has trainable weights."""
     return any(True for _ in policy.parameters())
@@ -182,20 +194,16 @@ def choose_several(
     blocked: Bool[Tensor, "state col"],
     uniforms: Float[Tensor, "state draw"] | None,
     n_columns: int,
-) -> tuple[Int[Tensor, "state draw"], Bool[Tensor, "state draw"]]:
+) -> Int[Tensor, "state draw"]:
     """Choose several columns from the same scores without replacement.
 
-    The columns are the best ones in descending order, or drawn with `uniforms`.
-
-    Returns:
-        The columns, and a mask of blocked ones, which mark states without an unblocked column.
+    The columns are the best ones in descending order, or drawn with `uniforms`. In states without
+    an unblocked column they contain a blocked or repeated one (`is_any_blocked`).
     """
-    columns, is_bad = [], []
+    columns: list[Int[Tensor, "state 1"]] = []
     for draw in range(n_columns):
         own = None if uniforms is None else uniforms[:, draw]
-        column = choose_columns(policy, scores, blocked, own)[:, None]
-        columns.append(column)
-        is_bad.append(blocked.gather(-1, column))
-        if draw + 1 < n_columns:
-            blocked = blocked.scatter(-1, column, True)
-    return torch.cat(columns, dim=-1), torch.cat(is_bad, dim=-1)
+        if columns:
+            blocked = blocked.scatter(-1, columns[-1], True)
+        columns.append(choose_columns(policy, scores, blocked, own)[:, None])
+    return torch.cat(columns, dim=-1)

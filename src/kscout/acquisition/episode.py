@@ -37,7 +37,7 @@ from kscout.names import METRICS, check_protocol
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, fft2c, ifft_rows
 from kscout.physics.normalization import denormalize
-from kscout.physics.sampling import Initial, start_mask
+from kscout.physics.sampling import Initial, listed_columns, start_mask
 
 MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 16 * 2**30}
 """Default memory in bytes for candidates that are reconstructed together, by type of device.
@@ -88,13 +88,13 @@ class Simulator:
         """Measure the first columns and reconstruct; trajectories of a slice are adjacent.
 
         Args:
-            initial: a number of central columns, columns for all slices, or a mask per slice.
+            initial: a number of central columns, columns, or columns or a mask per slice.
             n_trajectories: states per slice.
         """
         mask = start_mask(initial, self.batch.selectable.shape, self.batch.kspace.device)
         n_measured = initial if isinstance(initial, int) else 0
-        if not isinstance(initial, int | Tensor):
-            n_measured = len(initial)
+        if len(lists := listed_columns(initial)) == 1:
+            n_measured = len(lists[0])
         return self.start_from(mask, n_measured=n_measured).repeated(n_trajectories)
 
     def start_from(

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kscout.acquisition.budget import check_budget
+from kscout.acquisition.plan import Plan
 from kscout.columns import center_columns, whole_order
 from kscout.config.bounds import Above, AtLeast, Between
 from kscout.config.records import check
@@ -49,8 +49,7 @@ class Scan:
         check(self)
         whole_order(self.n_cols, self.fallback)
         whole_order(self.n_cols, self.selectable or ())
-        initial = self.initial if isinstance(self.initial, int) else list(self.initial)
-        n_initial = initial if isinstance(initial, int) else len(initial)
+        n_initial = self.initial if isinstance(self.initial, int) else len(self.initial)
         if not 0 < n_initial <= self.budget:
             raise ConfigError(
                 f"a budget of {self.budget} columns cannot hold a start of {n_initial}; start from "
@@ -62,7 +61,19 @@ class Scan:
                 f"a budget of {self.budget} columns is more than the {n_allowed} that can be "
                 f"measured; lower the budget to {n_allowed} or less"
             )
-        check_budget(allowed[None], n_initial=initial, horizon=self.budget - n_initial)
+        self.plan.check(allowed[None])
+
+    @property
+    def plan(self) -> Plan:
+        """Start, number of columns and sampling."""
+        n_initial = self.initial if isinstance(self.initial, int) else len(self.initial)
+        return Plan(
+            self.initial,
+            self.budget - n_initial,
+            columns_per_step=self.columns_per_step,
+            seed=self.seed or 0,
+            is_argmax=self.argmax,
+        )
 
     @property
     def start(self) -> tuple[int, ...]:

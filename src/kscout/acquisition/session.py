@@ -25,7 +25,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from kscout.acquisition.advisor import AdviceRequest, AdviceResponse, Advisor
-from kscout.acquisition.choose import check_chosen, choose_several, draws_columns
+from kscout.acquisition.choose import check_chosen, choose_several, draws_columns, is_any_blocked
 from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.scan import Advice, Scan, Source
 from kscout.acquisition.session_file import (
@@ -79,9 +79,9 @@ class Session:
         self._advice: Advice | None = None
         self._pending: Future[AdviceResponse] | None = None
         self._is_allowed: list[bool] = scan.allowed().tolist()
-        horizon = scan.budget - len(scan.start)
-        is_drawn = draws_columns(advisor.policy, is_argmax=scan.argmax)
-        self._uniforms = action_uniforms(1, 1, horizon, scan.seed or 0)[0] if is_drawn else None
+        plan = scan.plan
+        is_drawn = draws_columns(advisor.policy, is_argmax=plan.is_argmax)
+        self._uniforms = action_uniforms(1, 1, plan.horizon, plan.seed)[0] if is_drawn else None
 
     @property
     def n_measured(self) -> int:
@@ -221,8 +221,8 @@ class Session:
         blocked[:, self.order] = True
         begin = self.n_measured - len(self.scan.start)
         uniforms = self._uniforms[:, begin : begin + n_wanted].to(device)
-        columns, is_bad = choose_several(policy, scores, blocked.to(device), uniforms, n_wanted)
-        check_chosen(is_bad.any(), type(policy).__name__)
+        columns = choose_several(policy, scores, blocked.to(device), uniforms, n_wanted)
+        check_chosen(is_any_blocked(columns, blocked.to(device)), type(policy).__name__)
         return tuple(columns[0].tolist())
 
     def _best(self, scores: list[float], n_wanted: int) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from kscout.campaign.nodes import Node
-from kscout.campaign.plan import Plan
+from kscout.campaign.plan import CampaignPlan
 from kscout.campaign.state import DONE, node_state
 from kscout.names import is_outside
 
 
-def changed_inputs(plan: Plan) -> str | None:
+def changed_inputs(plan: CampaignPlan) -> str | None:
     """Return a warning for finished runs whose imported files or modules are newer."""
     runs: dict[str, int] = {}
     for node in plan.nodes.values():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from kscout.campaign.nodes import Node
-from kscout.campaign.plan import Plan
+from kscout.campaign.plan import CampaignPlan
 from kscout.campaign.state import is_done, locked, node_state, write_index
 from kscout.campaign.task import Result, Task
 from kscout.campaign.workers import Pool, WorkerOptions, open_pool
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def run_campaign(
-    plan: Plan, options: RunOptions, *, file: str = "", on_event: OnEvent | None = None
+    plan: CampaignPlan, options: RunOptions, *, file: str = "", on_event: OnEvent | None = None
 ) -> Outcome:
     """Execute all unfinished runs of a plan; a failed run only stops those that depend on it."""
     if any(node_state(node) != "done" for node in plan.nodes.values()):
@@ -88,7 +88,7 @@ def run_campaign(
 @final
 @dataclass
 class _Driver:
-    plan: Plan
+    plan: CampaignPlan
     options: RunOptions
     pool: Pool
     pending: dict[str, Node]

@@ -46,7 +46,7 @@ _RAW_ONLY -= {one for entry in FORMATS.values() for one in entry.suffixes}
 
 @final
 @dataclass
-class Plan:
+class CampaignPlan:
     """The runs of a campaign by key, in an executable order."""
 
     name: str
@@ -103,9 +103,9 @@ def known_protocols(root: Path) -> dict[str, Protocol]:
     return {path: protocol for path in found for protocol in PROTOCOLS if found[path] == protocol}
 
 
-def make_plan(grid: CampaignGrid, root: Path, *, device: str = "auto") -> Plan:
+def make_plan(grid: CampaignGrid, root: Path, *, device: str = "auto") -> CampaignPlan:
     """Expand a grid to the graph of its runs under `root`; only reads manifests."""
-    plan = Plan(grid.name, root, grid.use, protocols=known_protocols(root))
+    plan = CampaignPlan(grid.name, root, grid.use, protocols=known_protocols(root))
     known, gone = known_sources(root), known_kspace(root)
     kinds = {name: _kind_of(store, gone) for name, store in grid.stores.items()}
     given = [(one, kinds[name]) for name, one in grid.stores.items() if isinstance(one, GivenStore)]
@@ -121,7 +121,7 @@ def make_plan(grid: CampaignGrid, root: Path, *, device: str = "auto") -> Plan:
     return plan
 
 
-def _protocol(plan: Plan, network: Network, source: Node | Source) -> Protocol:
+def _protocol(plan: CampaignPlan, network: Network, source: Node | Source) -> Protocol:
     """Return the protocol that a reconstruction was trained for, `blind` if it was not trained."""
     if network.config is not None:
         return network.config.training.protocol
@@ -136,7 +136,7 @@ def _protocol(plan: Plan, network: Network, source: Node | Source) -> Protocol:
 
 
 def _cross(
-    plan: Plan,
+    plan: CampaignPlan,
     grid: CampaignGrid,
     store: Node | Source,
     kind: str,
@@ -159,7 +159,7 @@ def _cross(
         plan.add(node)
 
 
-def _store(plan: Plan, name: str, store: Store, known: Mapping[str, str]) -> Node | Source:
+def _store(plan: CampaignPlan, name: str, store: Store, known: Mapping[str, str]) -> Node | Source:
     if isinstance(store, GivenStore):
         source = _given_store(store, known)
         return plan.given.setdefault(source.key, source)
@@ -186,7 +186,11 @@ def _store(plan: Plan, name: str, store: Store, known: Mapping[str, str]) -> Nod
 
 
 def _network(
-    plan: Plan, network: Network, store: Node | Source, device: str, known: Mapping[str, str]
+    plan: CampaignPlan,
+    network: Network,
+    store: Node | Source,
+    device: str,
+    known: Mapping[str, str],
 ) -> Node | Source:
     config = network.config
     if config is None:

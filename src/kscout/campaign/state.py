@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, Literal, final
 
 from kscout.campaign.nodes import KINDS, Node
-from kscout.campaign.plan import INDEX, Plan, known_sources
+from kscout.campaign.plan import INDEX, CampaignPlan, known_sources
 from kscout.config import to_table
 from kscout.errors import RunError
 from kscout.files import is_locked, now, read_record, take_lock, write_json
@@ -125,7 +125,7 @@ class Status:
         }
 
 
-def read_status(plan: Plan) -> Status:
+def read_status(plan: CampaignPlan) -> Status:
     """Read the state of every run's folder."""
     states = {key: node_state(node) for key, node in plan.nodes.items()}
     counts: dict[str, dict[State, int]] = {kind: dict.fromkeys(STATES, 0) for kind in KINDS}
@@ -194,7 +194,7 @@ def time_left(with_state: Mapping[State, Sequence[Node]]) -> float | None:
     return left / max(1, len(with_state["running"]))
 
 
-def write_index(plan: Plan, file: str) -> None:
+def write_index(plan: CampaignPlan, file: str) -> None:
     """Write `campaign.json`: all runs with their folders, settings and states, for reports."""
     nodes = []
     for node in plan.nodes.values():

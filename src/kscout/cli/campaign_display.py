@@ -16,19 +16,19 @@ from rich.text import Text
 from kscout.campaign.changes import changed_inputs
 from kscout.campaign.execute import Event, Outcome
 from kscout.campaign.grid import read_grid
-from kscout.campaign.plan import Plan, make_plan
+from kscout.campaign.plan import CampaignPlan, make_plan
 from kscout.campaign.state import STATES, Failure, Status, UnderWay, read_status
 from kscout.cli.console import console
 from kscout.config import to_table
 from kscout.errors import KScoutError
 
 
-def plan_of(file: Path, out: Path | None, device: str) -> Plan:
+def plan_of(file: Path, out: Path | None, device: str) -> CampaignPlan:
     """Return the runs of a campaign file, in its folder."""
     return make_plan(read_grid(file), out or Path("campaigns") / file.stem, device=device)
 
 
-def show_status(plan: Plan, *, keeps_looking: bool) -> None:
+def show_status(plan: CampaignPlan, *, keeps_looking: bool) -> None:
     """Print the status of a campaign, or show it until all runs are finished."""
     now = read_status(plan)
     if not keeps_looking:
@@ -58,7 +58,7 @@ def status_table(now: Status) -> RenderableType:
     return Group(Text(f"{title}, time left {left}"), table, *map(Text, lines))
 
 
-def print_changes(plan: Plan) -> None:
+def print_changes(plan: CampaignPlan) -> None:
     """Print a warning for inputs that have changed since the runs."""
     if (note := changed_inputs(plan)) is not None:
         console(stderr=True).print(note, soft_wrap=True)
@@ -77,7 +77,7 @@ def _duration(seconds: float) -> str:
 
 
 @contextmanager
-def events_shown(plan: Plan) -> Iterator[Callable[[Event], None]]:
+def events_shown(plan: CampaignPlan) -> Iterator[Callable[[Event], None]]:
     """Yield a callback that updates a table on a terminal, and prints a line per run elsewhere."""
     output = console(stderr=True)
     if not output.is_terminal:
@@ -107,7 +107,7 @@ def _line(event: Event) -> str:
     return f"{head}: {outcome}: {event.reason} (log {event.node.log})"
 
 
-def write_page(plan: Plan, outcome: Outcome) -> Path | None:
+def write_page(plan: CampaignPlan, outcome: Outcome) -> Path | None:
     """Write the report if every run is finished and the page is outdated."""
     page = plan.root / "report.html"
     is_complete = not outcome.failed and not outcome.blocked
@@ -125,7 +125,7 @@ def write_page(plan: Plan, outcome: Outcome) -> Path | None:
         return None
 
 
-def print_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool) -> None:
+def print_outcome(plan: CampaignPlan, outcome: Outcome, page: Path | None, as_json: bool) -> None:
     """Print the outcome of a campaign, optionally as JSON."""
     print_changes(plan)
     failed = [

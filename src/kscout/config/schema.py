@@ -73,6 +73,11 @@ class AcquisitionSetting:
                 "make --steps a multiple of --columns-per-step"
             )
 
+    def __str__(self) -> str:
+        start = self.n_initial if self.initial is None else f"{self.n_initial} ({self.initial})"
+        group = f", {self.group} per step" if self.group > 1 else ""
+        return f"{start} + {self.horizon} columns{group}"
+
     @property
     def start(self) -> int | tuple[int, ...]:
         """The number of central columns, or the columns themselves."""

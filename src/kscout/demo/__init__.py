@@ -15,7 +15,7 @@ import tomli_w
 
 from kscout.campaign.execute import OnEvent, RunOptions, run_campaign
 from kscout.campaign.grid import parse_grid
-from kscout.campaign.plan import Plan, make_plan
+from kscout.campaign.plan import CampaignPlan, make_plan
 from kscout.campaign.workers import WorkerOptions
 from kscout.config import merge
 from kscout.demo.page import write_demo_page
@@ -28,7 +28,7 @@ CORES = {"ready": None, "oracle": None, "trained": 1}
 """Cores by campaign, in the order in which they run; None: all. The optimizer steps of the small
 networks are so short that further threads mostly wait."""
 
-Progress = Callable[[Plan], AbstractContextManager[OnEvent | None]]
+Progress = Callable[[CampaignPlan], AbstractContextManager[OnEvent | None]]
 """Opens a campaign; what it yields is called when a run of it ends."""
 
 
@@ -48,7 +48,7 @@ class DemoResult:
 
 
 @contextmanager
-def _silent(_: Plan) -> Iterator[None]:
+def _silent(_: CampaignPlan) -> Iterator[None]:
     yield
 
 
@@ -96,7 +96,7 @@ def _packaged(name: str) -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def _run(plan: Plan, file: Path, n_cores: int | None, progress: Progress) -> None:
+def _run(plan: CampaignPlan, file: Path, n_cores: int | None, progress: Progress) -> None:
     options = RunOptions(WorkerOptions(n_workers=0, n_cores=n_cores))
     with progress(plan) as on_event:
         outcome = run_campaign(plan, options, file=str(file), on_event=on_event)

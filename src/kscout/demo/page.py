@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kscout.campaign.nodes import Node
-from kscout.campaign.plan import Plan
+from kscout.campaign.plan import CampaignPlan
 from kscout.data.store import Store
 from kscout.evaluation.records.acquisitions import load_acquisition
 from kscout.evaluation.summaries.summary import read_summary
@@ -47,7 +47,9 @@ Command = tuple[str, Sequence[str]]
 """What a command does, and its words after `kscout`."""
 
 
-def write_demo_page(out: Path, plans: Mapping[str, Plan], *, seed: int, is_quick: bool) -> Path:
+def write_demo_page(
+    out: Path, plans: Mapping[str, CampaignPlan], *, seed: int, is_quick: bool
+) -> Path:
     """Write the self-contained page and return its path.
 
     Args:
@@ -131,7 +133,7 @@ def _images(node: Node) -> Section:
     return Section("Images", (Prose(_IMAGES), Drawing(figure, "images", caption, is_wide=True)))
 
 
-def _how(out: Path, plans: Mapping[str, Plan]) -> Section:
+def _how(out: Path, plans: Mapping[str, CampaignPlan]) -> Section:
     """Show the command of every run, and the campaign that they belong to."""
     commands: list[Command] = []
     for name, plan in plans.items():
@@ -141,7 +143,7 @@ def _how(out: Path, plans: Mapping[str, Plan]) -> Section:
     return _commands("How this was made", _HOW, commands)
 
 
-def next_commands(out: Path, plans: Mapping[str, Plan], seed: int) -> list[Command]:
+def next_commands(out: Path, plans: Mapping[str, CampaignPlan], seed: int) -> list[Command]:
     """Return what may be tried next with what the demo left."""
     nodes = {one.kind: one for one in plans["trained"].nodes.values()}
     store, unet, policy = (nodes[kind] for kind in ("store", "reconstructor", "policy"))

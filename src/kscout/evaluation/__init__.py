@@ -38,13 +38,11 @@ if TYPE_CHECKING:
     from kscout.evaluation.request import EvaluationSetting as EvaluationSetting
     from kscout.evaluation.running.prepare import Prepared as Prepared
     from kscout.evaluation.running.prepare import open_policies as open_policies
-    from kscout.evaluation.running.trajectories import AcquisitionPlan as AcquisitionPlan
     from kscout.evaluation.statistics import confidence_interval as confidence_interval
     from kscout.evaluation.summaries.summary import Summary as Summary
     from kscout.evaluation.summaries.summary import read_summary as read_summary
 
 _MODULES = {
-    "kscout.evaluation.running.trajectories": "AcquisitionPlan",
     "kscout.evaluation.analyses": "Analysis PolicyAnalysis run_analysis",
     "kscout.evaluation.acquired": "Acquisitions acquire",
     "kscout.evaluation.compare": "Evaluation compare_policies evaluate",

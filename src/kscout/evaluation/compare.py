@@ -214,7 +214,7 @@ def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
         n_rows=ready.slices.shape[1],
         n_cols=ready.slices.n_cols,
         n_initial=plan.n_initial,
-        initial=tuple(columns_text(start) for start in plan.initial) or None,
+        initial=tuple(map(columns_text, plan.starts)) or None,
         steps=plan.horizon,
         columns_per_step=plan.columns_per_step,
         budgets=tuple(plan.horizons) or None,

@@ -154,13 +154,13 @@ def sizes_of(
 
 def central_budget(given: str) -> tuple[int, int]:
     """Return the number of central columns at the start, and of steps, of a policy's training."""
-    n_initial, steps, initial, _ = trained_budget([given])
-    if initial is not None:
+    trained = trained_budget([given])
+    if trained.initial is not None:
         raise ConfigError(
-            f"{given} starts from columns {initial}, and exports start from central ones; give "
-            "--n-initial and --steps"
+            f"{given} starts from columns {trained.initial}, and exports start from central ones; "
+            "give --n-initial and --steps"
         )
-    return n_initial, steps
+    return trained.n_initial, trained.horizon
 
 
 def ranking_of(given: str, **sizes: int) -> Ranking:

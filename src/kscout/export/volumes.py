@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float32
 
 from kscout import reconstruction
 from kscout.acquisition.budget import check_budget
+from kscout.acquisition.plan import Plan
 from kscout.compatibility import Use, network_notes, policy_notes, warn
 from kscout.core import Policy, Reconstructor
 from kscout.data.manifest import VolumeRecord
@@ -20,12 +21,7 @@ from kscout.data.store import Store
 from kscout.device import resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.running.trajectories import (
-    AcquisitionPlan,
-    check_fits,
-    check_start,
-    trajectories,
-)
+from kscout.evaluation.running.trajectories import check_fits, check_start, n_at_once, trajectories
 from kscout.export.image_files import SUFFIXES, WRITERS, ExportedVolume
 from kscout.export.order import central_budget, policy_of
 from kscout.export.parameters import ExportSetting
@@ -148,7 +144,7 @@ def _reconstructed(
     view = network.frozen(precision="auto", n_rows=n_rows, n_cols=n_cols, device=slices.device)
     images, masks, plan = [], [], _plan(setting)
     if choose is None:
-        for batch in slices.batches(plan.n_at_once(slices)):
+        for batch in slices.batches(n_at_once(plan, slices)):
             output = view(batch.kspace, batch.selectable)
             images.append(batch.unnormalized(output, "blind"))
             masks.append(batch.selectable)
@@ -157,7 +153,7 @@ def _reconstructed(
         for batch, done in trajectories(policy, slices, view, plan, keep_images=True):
             assert done.images is not None
             images.append(done.images[-1, :, 0].float())
-            start = start_mask(plan.n_initial, batch.selectable.shape, slices.device)
+            start = start_mask(plan.start, batch.selectable.shape, slices.device)
             masks.append(start.scatter(-1, done.columns[:, 0], True))
     return torch.cat(images).cpu().numpy(), torch.cat(masks).cpu().numpy()
 
@@ -173,11 +169,10 @@ def _name(volume: str, suffix: str, others: set[str]) -> str:
     return name
 
 
-def _plan(setting: ExportSetting) -> AcquisitionPlan:
-    return AcquisitionPlan(
-        n_initial=setting.n_initial or 0,
-        horizon=setting.steps or 0,
-        n_trajectories=1,
+def _plan(setting: ExportSetting) -> Plan:
+    return Plan(
+        setting.n_initial or 0,
+        setting.steps or 0,
         seed=setting.seed or 0,
         is_argmax=setting.argmax,
         protocol="blind",

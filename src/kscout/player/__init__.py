@@ -1,8 +1,8 @@
 """Recorded acquisitions and the widget that plays them; reads and writes files, without models."""
 
 from kscout.evaluation.records.acquisitions import (
-    Acquisition,
     PolicySteps,
+    SliceRecord,
     load_acquisition,
     save_acquisition,
 )

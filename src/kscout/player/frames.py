@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
+from kscout.evaluation.records.acquisitions import PolicySteps, SliceRecord
 from kscout.figures.png import gray_picture, heat_picture, heat_table
 from kscout.player.html import limits_of
 
@@ -25,7 +25,7 @@ _MOST_PIXELS = 2**26
 """Limit for the pixels of all frames; more frames are thinned out."""
 
 
-def still_picture(acquisition: Acquisition, frame: int) -> bytes:
+def still_picture(acquisition: SliceRecord, frame: int) -> bytes:
     """Return one step as PNG: the target, and the images of every policy."""
     place = min(max(frame, 0), len(acquisition.steps) - 1)
     buffer = io.BytesIO()
@@ -33,7 +33,7 @@ def still_picture(acquisition: Acquisition, frame: int) -> bytes:
     return buffer.getvalue()
 
 
-def moving_picture(acquisition: Acquisition) -> bytes:
+def moving_picture(acquisition: SliceRecord) -> bytes:
     """Return all steps as an endless GIF that pauses at the last one."""
     limits = limits_of(acquisition)
     width, height = _frame(acquisition, 0, limits).size
@@ -61,7 +61,7 @@ def _palette() -> Image.Image:
     return picture
 
 
-def _frame(acquisition: Acquisition, place: int, limits: tuple[float, float]) -> Image.Image:
+def _frame(acquisition: SliceRecord, place: int, limits: tuple[float, float]) -> Image.Image:
     top, limit = limits
     n_rows, n_cols = acquisition.target.shape
     scale = max(1, _WIDTH // n_cols)
@@ -91,7 +91,7 @@ def _large(picture: Image.Image, scale: int) -> Image.Image:
     return picture.convert("RGB").resize(size, Image.Resampling.NEAREST)
 
 
-def _strip(acquisition: Acquisition, policy: PolicySteps, place: int, scale: int) -> Image.Image:
+def _strip(acquisition: SliceRecord, policy: PolicySteps, place: int, scale: int) -> Image.Image:
     """Draw the measured columns."""
     row = np.full((1, acquisition.target.shape[1], 3), _OFF, np.uint8)
     now = acquisition.steps[place]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64
 
-from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
+from kscout.evaluation.records.acquisitions import PolicySteps, SliceRecord
 from kscout.figures.png import brightest_shown, gray_uri, heat_uri
 
 _N_COLORS = 8
@@ -32,7 +32,7 @@ _TALLEST = 16_000
 
 
 def acquisition_player(
-    acquisition: Acquisition,
+    acquisition: SliceRecord,
     *,
     name: str = "player",
     colors: Mapping[str, int] | None = None,
@@ -106,14 +106,14 @@ _KEY = (
 )
 
 
-def limits_of(acquisition: Acquisition) -> tuple[float, float]:
+def limits_of(acquisition: SliceRecord) -> tuple[float, float]:
     """Return the white level of images, and the full brightness of error maps."""
     errors = [np.abs(policy.images[0] - acquisition.target) for policy in acquisition.policies]
     limit = float(np.quantile(np.concatenate(errors), _ERROR_QUANTILE))
     return brightest_shown(acquisition.target), limit
 
 
-def _fitted(acquisition: Acquisition, n_bytes: int | None) -> tuple[Acquisition, bool]:
+def _fitted(acquisition: SliceRecord, n_bytes: int | None) -> tuple[SliceRecord, bool]:
     """Reduce images to a number of bytes, and return whether pixels are exact.
 
     First pixels are compressed with some loss, then steps omitted, then images made smaller.
@@ -136,7 +136,7 @@ def _fitted(acquisition: Acquisition, n_bytes: int | None) -> tuple[Acquisition,
             acquisition = _halved(acquisition)
 
 
-def _halved(acquisition: Acquisition) -> Acquisition:
+def _halved(acquisition: SliceRecord) -> SliceRecord:
     policies = tuple(replace(one, images=_half(one.images)) for one in acquisition.policies)
     return replace(acquisition, target=_half(acquisition.target), policies=policies)
 
@@ -150,7 +150,7 @@ def _half(images: Float[np.ndarray, "*lead row col"]) -> Float[np.ndarray, "*lea
 
 
 def _uris(
-    policy: PolicySteps, acquisition: Acquisition, limits: tuple[float, float], is_exact: bool
+    policy: PolicySteps, acquisition: SliceRecord, limits: tuple[float, float], is_exact: bool
 ) -> tuple[str, str]:
     """Return the reconstructions and the error maps of all steps, each as one tall picture."""
     n_cols = acquisition.target.shape[-1]
@@ -196,7 +196,7 @@ _SPACE = '<div class="ratings"></div>'
 """Placeholder for missing scores, so that pictures are aligned."""
 
 
-def _target(acquisition: Acquisition, top: float) -> str:
+def _target(acquisition: SliceRecord, top: float) -> str:
     uri, kspace, more = gray_uri(acquisition.target, top), "", ""
     if acquisition.kspace is not None:
         full = gray_uri(acquisition.kspace, 1.0)
@@ -212,7 +212,7 @@ def _target(acquisition: Acquisition, top: float) -> str:
     )
 
 
-def _picture(kind: str, words: str, uri: str, acquisition: Acquisition) -> str:
+def _picture(kind: str, words: str, uri: str, acquisition: SliceRecord) -> str:
     n_rows, n_cols = acquisition.target.shape
     return (
         f'<img class="{kind}" alt="{escape(words)}" style="aspect-ratio:{n_cols}/{n_rows}" '
@@ -221,7 +221,7 @@ def _picture(kind: str, words: str, uri: str, acquisition: Acquisition) -> str:
 
 
 def _card(
-    policy: PolicySteps, acquisition: Acquisition, uris: tuple[str, str], attributes: str
+    policy: PolicySteps, acquisition: SliceRecord, uris: tuple[str, str], attributes: str
 ) -> str:
     images, errors = uris
     is_told = "oracle" in policy.name.lower()
@@ -237,7 +237,7 @@ def _card(
     )
 
 
-def _more(policy: PolicySteps, acquisition: Acquisition) -> str:
+def _more(policy: PolicySteps, acquisition: SliceRecord) -> str:
     """Return the parts of a computing page: k-space as it fills, and the policy's scores."""
     name, (n_rows, n_cols) = escape(policy.name), acquisition.target.shape
     if acquisition.kspace is None:
@@ -257,7 +257,7 @@ def _more(policy: PolicySteps, acquisition: Acquisition) -> str:
 
 
 def _chart(
-    acquisition: Acquisition, kinds: Sequence[str], hidden: Sequence[str], is_steered: bool
+    acquisition: SliceRecord, kinds: Sequence[str], hidden: Sequence[str], is_steered: bool
 ) -> str:
     """Draw SSIM by step as a strip of lines, with a cursor that the player moves.
 

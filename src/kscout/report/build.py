@@ -14,7 +14,7 @@ from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
 from kscout.files import check_replaceable, locked, write_text
 from kscout.names import ANALYSES
-from kscout.player import Acquisition, acquisition_player
+from kscout.player import SliceRecord, acquisition_player
 from kscout.report.commands import how_to_see
 from kscout.report.evaluations import result_parts
 from kscout.report.folders import FolderContents, search
@@ -152,7 +152,7 @@ def policy_colors(styles: Mapping[str, LineStyle]) -> dict[str, int]:
 
 
 def player_widget(
-    acquisition: Acquisition,
+    acquisition: SliceRecord,
     name: str,
     *,
     colors: Mapping[str, int] | None = None,

@@ -10,7 +10,7 @@ from kscout import __version__
 from kscout.config import to_table
 from kscout.errors import DataError
 from kscout.evaluation.analyses import Tabulated, find_tables
-from kscout.evaluation.records.acquisitions import ACQUISITIONS, Acquisition, load_acquisition
+from kscout.evaluation.records.acquisitions import ACQUISITIONS, SliceRecord, load_acquisition
 from kscout.evaluation.records.results import RESULTS
 from kscout.evaluation.records.run_names import folder_labels
 from kscout.evaluation.summaries.summary import SUMMARY, EvaluationFolder, read_summary
@@ -42,7 +42,7 @@ class FolderContents:
 
     evaluations: tuple[EvaluationFolder, ...]
     runs: tuple[RunRecord, ...]
-    acquisitions: tuple[tuple[Path, Acquisition], ...]
+    acquisitions: tuple[tuple[Path, SliceRecord], ...]
     """Folder and recorded slice."""
     tables: tuple[tuple[str, Tabulated], ...]
     """Label of the folder, and a table of `kscout analyze`."""

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import training_plan
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.config import JointConfig, PolicyConfig
 from kscout.core import Policy, Reconstructor
@@ -36,20 +36,12 @@ def final_picture(
     config: PolicyConfig | JointConfig,
 ) -> Float[Tensor, "new_row new_col"]:
     """Return the first held-out slice at the end of its trajectory in `final_scores`."""
-    training, setting = config.training, config.acquisition
-    draws = action_uniforms(len(slices), 1, setting.horizon, training.seed, "validation")
+    plan = training_plan(config)
+    draws = action_uniforms(len(slices), 1, plan.horizon, plan.seed, "validation")
     batch = slices.batch(torch.tensor([0], device=slices.index_device))
-    simulator = Simulator(batch, reconstructor, protocol=training.protocol, metric=training.metric)
-    found = rollout(
-        policy,
-        simulator,
-        n_initial=setting.start,
-        horizon=setting.horizon,
-        columns_per_step=setting.group,
-        uniforms=draws[:1].to(slices.device),
-        keep_images=True,
-    )
+    simulator, uniforms = plan.simulator(batch, reconstructor), draws[:1].to(slices.device)
+    found = rollout(policy, simulator, plan, uniforms=uniforms, keep_images=True)
     assert found.images is not None
-    start = start_mask(setting.start, batch.selectable.shape, slices.device)
+    start = start_mask(plan.start, batch.selectable.shape, slices.device)
     mask = start.scatter(-1, found.columns[:, 0], True)
     return panel(batch.target[0], found.images[-1, 0, 0], mask[0])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kscout.acquisition.budget import check_budget
-from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import training_plan
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.assemble import make_policy
 from kscout.columns import columns_text, parse_columns
@@ -154,28 +154,16 @@ def final_scores(
 
     The training's metric first, then SSIM.
     """
-    training, setting = config.training, config.acquisition
-    size = _VALIDATION_BATCH[slices.device.type]
-    draws = action_uniforms(len(slices), 1, setting.horizon, training.seed, "validation")
+    plan, size = training_plan(config), _VALIDATION_BATCH[slices.device.type]
+    draws = action_uniforms(len(slices), 1, plan.horizon, plan.seed, "validation")
     index = torch.arange(len(slices), device=slices.index_device)
     total = torch.zeros(2, device=slices.device)
     for part, uniforms in zip(index.split(size), draws.to(slices.device).split(size), strict=True):
-        found = rollout(
-            policy,
-            Simulator(
-                slices.batch(part),
-                reconstructor,
-                protocol=training.protocol,
-                metric=training.metric,
-            ),
-            n_initial=setting.start,
-            horizon=setting.horizon,
-            columns_per_step=setting.group,
-            uniforms=uniforms,
-        )
+        simulator = plan.simulator(slices.batch(part), reconstructor)
+        found = rollout(policy, simulator, plan, uniforms=uniforms)
         scores = (found.ssim if found.score is None else found.score, found.ssim)
         total += torch.stack([x[:, 0, -1].sum() for x in scores])
-    names = (f"val_{metric_word(training.metric)}", "val_ssim")
+    names = (f"val_{metric_word(plan.metric)}", "val_ssim")
     return dict(zip(names, (total / len(slices)).tolist(), strict=True))
 
 

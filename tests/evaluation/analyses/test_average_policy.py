@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kscout.acquisition.plan import Plan
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
 from kscout.evaluation.analyses.average_policy import (
@@ -15,13 +16,12 @@ from kscout.evaluation.analyses.average_policy import (
 )
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.physics.sampling import center_mask
 from kscout.policies.fixed import CenterOut
 from kscout.policies.random import Random
 from kscout.reconstruction.zero_filled import ZeroFilled
 
-PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1, batch_size=2)
+PLAN = Plan(start=3, horizon=4, n_trajectories=1, batch_size=2)
 
 
 def test_fractions_are_counted_by_step() -> None:
@@ -32,7 +32,7 @@ def test_fractions_are_counted_by_step() -> None:
 
 
 def test_random_policy_samples_all_columns_alike(test_slices: SliceSet) -> None:
-    plan = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=200)
+    plan = Plan(start=3, horizon=4, n_trajectories=200)
     found = average_policy(Random(), test_slices, ZeroFilled(), plan)
     start = center_mask(13, 3).numpy()
     for step in range(4):
@@ -55,7 +55,7 @@ def test_deterministic_policy_has_no_probabilities(test_slices: SliceSet) -> Non
 def test_table_gives_the_same_as_the_run(test_slices: SliceSet, tmp_path: Path) -> None:
     setting = EvaluationSetting(n_initial=3, steps=4, trajectories=1, seeds=(4, 9))
     summary = evaluate(("random",), test_slices, ZeroFilled(), setting, out=tmp_path).found
-    plan = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1, seed=9)
+    plan = Plan(start=3, horizon=4, n_trajectories=1, seed=9)
     expected = average_policy(Random(), test_slices, ZeroFilled(), plan)
     found = average_policies_of_results(tmp_path, ["random"], summary, seed=9)["random"]
     np.testing.assert_array_equal(found.sampled, expected.sampled)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from kscout.acquisition.plan import Plan
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
@@ -15,7 +16,6 @@ from kscout.evaluation.analyses.entropy import (
     entropy_rows,
     policy_entropies,
 )
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 
@@ -80,7 +80,7 @@ def _slices(generator: torch.Generator) -> SliceSet:
 
 
 def test_uniform_policy_has_the_entropy_of_what_is_left(generator: torch.Generator) -> None:
-    plan = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=7, batch_size=2)
+    plan = Plan(start=3, horizon=4, n_trajectories=7, batch_size=2)
     found = policy_entropies(_Uniform(), _slices(generator), ZeroFilled(), plan)
     expected = torch.tensor([6.0, 5.0, 4.0, 3.0]).log().double()
     torch.testing.assert_close(found.conditional, expected, atol=1e-6, rtol=0)
@@ -108,7 +108,7 @@ def test_the_choices_of_a_policy_that_draws_nothing_are_all_information(
         torch.rand(5, 12, 9, generator=generator) + torch.tensor([1, 1, 4, 4, 4])[:, None, None]
     )
     slices = SliceSet.from_images(images, list("aabbb"))
-    plan = AcquisitionPlan(n_initial=3, horizon=2, n_trajectories=7, batch_size=2)
+    plan = Plan(start=3, horizon=2, n_trajectories=7, batch_size=2)
     same = policy_entropies(_First(), slices, ZeroFilled(), plan)
     assert same.marginal.abs().max() < 1e-6 and same.conditional.abs().max() < 1e-6
     found = policy_entropies(_ByBrightness(), slices, ZeroFilled(), plan)
@@ -119,7 +119,7 @@ def test_the_choices_of_a_policy_that_draws_nothing_are_all_information(
 
 def test_entropies_of_no_step_are_rejected(generator: torch.Generator) -> None:
     with pytest.raises(ConfigError, match="at least one step"):
-        policy_entropies(_First(), _slices(generator), ZeroFilled(), AcquisitionPlan(3, 0))
+        policy_entropies(_First(), _slices(generator), ZeroFilled(), Plan(3, 0))
 
 
 def test_bands_are_mean_and_std_over_seeds() -> None:

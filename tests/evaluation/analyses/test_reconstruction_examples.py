@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from kscout.acquisition.plan import Plan
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
 from kscout.evaluation.analyses.examples import (
@@ -14,7 +15,7 @@ from kscout.evaluation.analyses.examples import (
     save_examples,
 )
 from kscout.evaluation.running.entries import EvaluationEntry
-from kscout.evaluation.running.trajectories import AcquisitionPlan, choose_slices
+from kscout.evaluation.running.trajectories import choose_slices
 from kscout.metrics import ssim
 from kscout.policies.fixed import CenterOut
 from kscout.policies.random import Random
@@ -27,7 +28,7 @@ def test_examples_show_what_was_measured_and_scored(test_slices: SliceSet, tmp_p
         EvaluationEntry("center-out", 0, CenterOut(n_cols=13), 0),
     ]
     chosen = choose_slices(test_slices, ["b:1", "2"])
-    plan = AcquisitionPlan(n_initial=3, horizon=4, batch_size=1, protocol="paper")
+    plan = Plan(start=3, horizon=4, batch_size=1, protocol="paper")
     examples = reconstruction_examples(entries, chosen, ZeroFilled(), plan)
     assert [(e.volume, e.slice, e.policy) for e in examples] == [
         ("b", 1, "random"),

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kscout.acquisition.plan import Plan
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.evaluation.analyses.unexplored import (
@@ -17,7 +18,6 @@ from kscout.evaluation.analyses.unexplored import (
     tally_states,
     unexplored_rows,
 )
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import center_mask
@@ -25,7 +25,7 @@ from kscout.policies import build
 from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 
-PLAN = AcquisitionPlan(n_initial=3, horizon=1, n_trajectories=1, batch_size=3)
+PLAN = Plan(start=3, horizon=1, n_trajectories=1, batch_size=3)
 
 
 @final
@@ -106,7 +106,7 @@ def test_a_column_that_is_ruled_out_is_unexplored_where_it_is_best(test_slices: 
 
 
 def test_nothing_is_unexplored_by_a_policy_that_tries_everything(test_slices: SliceSet) -> None:
-    plan = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1, batch_size=3)
+    plan = Plan(start=3, horizon=4, n_trajectories=1, batch_size=3)
     tally = tally_policy(Avoids(None), test_slices, ZeroFilled(), plan, rare=1e-4)
     assert tally.n_states == 4 * len(test_slices)
     assert tally.n_best.sum() == tally.n_states and not tally.n_unexplored.any()
@@ -127,7 +127,7 @@ def test_a_column_that_a_deterministic_policy_never_takes_is_unexplored() -> Non
 
 
 def test_a_policy_that_takes_the_best_leaves_nothing_unexplored(test_slices: SliceSet) -> None:
-    plan = AcquisitionPlan(n_initial=3, horizon=2, n_trajectories=1, batch_size=3)
+    plan = Plan(start=3, horizon=2, n_trajectories=1, batch_size=3)
 
     def tally(policy: Policy) -> Tally:
         # What dense gains train takes its best column.

@@ -7,15 +7,15 @@ import pytest
 from typer.testing import CliRunner
 
 from kscout import policies
+from kscout.acquisition.plan import Plan
 from kscout.cli import app
 from kscout.data.slices import SliceSet
 from kscout.errors import KScoutError, WeightsError
 from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.running.fixed_orders import fitted_order
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.reconstruction.zero_filled import ZeroFilled
 
-PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1)
+PLAN = Plan(start=3, horizon=4, n_trajectories=1)
 
 
 def rewritten(cache: Path, order: list[object]) -> None:

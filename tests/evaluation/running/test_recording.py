@@ -9,7 +9,7 @@ import torch
 
 from kscout.data.slices import SliceSet
 from kscout.evaluation.compare import evaluate
-from kscout.evaluation.records.acquisitions import Acquisition, load_acquisition
+from kscout.evaluation.records.acquisitions import SliceRecord, load_acquisition
 from kscout.evaluation.records.results import read_rows, read_scores
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.recording import slice_at_quantile
@@ -31,11 +31,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 
 @pytest.fixture(scope="module")
-def kept(folder: Path) -> list[Acquisition]:
+def kept(folder: Path) -> list[SliceRecord]:
     return [load_acquisition(path) for path in sorted(folder.glob("acquisition-*.npz"))]
 
 
-def test_every_policy_is_kept_as_it_was_scored(folder: Path, kept: list[Acquisition]) -> None:
+def test_every_policy_is_kept_as_it_was_scored(folder: Path, kept: list[SliceRecord]) -> None:
     rows = list(read_rows(folder))
     assert [one.steps for one in kept] == [(0, 1, 2, 3, 4), (4,), (4,)]
     for acquisition in kept:
@@ -55,7 +55,7 @@ def test_every_policy_is_kept_as_it_was_scored(folder: Path, kept: list[Acquisit
 
 
 def test_kept_images_are_those_that_were_scored(
-    test_slices: SliceSet, kept: list[Acquisition]
+    test_slices: SliceSet, kept: list[SliceRecord]
 ) -> None:
     for acquisition in kept:
         volume, number = acquisition.title.split(":")[0].split(", slice ")
@@ -70,7 +70,7 @@ def test_kept_images_are_those_that_were_scored(
             assert float(found) == pytest.approx(float(policy.ssim[-1]), abs=0.01)
 
 
-def test_the_first_slice_has_the_median_lead(folder: Path, kept: list[Acquisition]) -> None:
+def test_the_first_slice_has_the_median_lead(folder: Path, kept: list[SliceRecord]) -> None:
     scores = read_scores(folder)
     final = {
         name: np.mean([one.metric("ssim")[:, -1] for one in scores if one.policy == name], axis=0)

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import torch
 
+from kscout.acquisition.plan import Plan
 from kscout.compatibility import Use, acquisition_note
+from kscout.config import AcquisitionSetting
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.compare import Evaluation, evaluate
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.entries import Sizes, budgets_of, resolve
+from kscout.evaluation.running.entries import budgets_of, resolve
 from kscout.evaluation.running.setting import trained_budget
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -67,8 +69,10 @@ def test_every_policy_of_the_zoo_states_its_columns_and_protocol(name: str) -> N
     n_initial, horizon = expected
     # Of several matrix sizes no number of columns is the one.
     is_one = "-sizes-" not in name
-    assert budgets_of([name]) == ({(n_initial, horizon, None, 1): [name]} if is_one else {})
-    (one,) = resolve(name, Sizes(n_rows=128, n_cols=128, n_initial=16, horizon=16))
+    assert budgets_of([name]) == (
+        {AcquisitionSetting(n_initial, horizon): [name]} if is_one else {}
+    )
+    (one,) = resolve(name, (128, 128), Plan(16, 16))
     # Where columns of another matrix were counted, it is told.
     own, here = ("", "") if is_one else (" of 320", " of 128")
     if not name.endswith("-fixed"):
@@ -83,8 +87,8 @@ def test_policies_of_different_budgets_are_named(tmp_path: Path) -> None:
     order = tmp_path / "order.safetensors"
     extra = {"seed": 0, "protocol": "paper", "n_initial": 3, "horizon": 5}
     save_component(order, FixedOrder(n_cols=13, order=[1]), kind="policy", extra=extra)
-    assert budgets_of([str(order)]) == {(3, 5, None, 1): [str(order)]}
-    assert tuple(trained_budget(["random", "mine=knee-base-greedy"])) == (16, 16, None, 1)
+    assert budgets_of([str(order)]) == {AcquisitionSetting(3, 5): [str(order)]}
+    assert trained_budget(["random", "mine=knee-base-greedy"]) == AcquisitionSetting(16, 16)
     sentence = rf"mine={order}: 3 \+ 5 columns; knee-base-greedy, knee-base-fixed: 16 \+ 16 columns"
     with pytest.raises(ConfigError, match=rf"have different ones \({sentence}\); add --n-initial"):
         trained_budget([f"mine={order}", "knee-base-greedy", "random", "knee-base-fixed"])

@@ -24,10 +24,11 @@ from kscout.names import Protocol
 with lazily():
     import torch
 
+    from kscout.acquisition.plan import Plan
     from kscout.core import Policy, Reconstructor
     from kscout.data.slices import SliceSet
     from kscout.evaluation.running.prepare import open_policies
-    from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
+    from kscout.evaluation.running.trajectories import trajectories
     from kscout.figures.pictures import draw_average_policy
     from kscout.physics.sampling import start_mask
 
@@ -65,7 +66,7 @@ def sampled_by_step(
 
 
 def average_policy(
-    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: AcquisitionPlan
+    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: Plan
 ) -> AveragePolicy:
     """Run a policy on a dataset and average what it measured (paper: one trajectory)."""
     columns, total, count = [], torch.zeros(plan.horizon, slices.n_cols, dtype=torch.float64), 0
@@ -77,7 +78,7 @@ def average_policy(
             total += done.probabilities.double().sum(dim=(1, 2)).cpu()
             count += done.probabilities.shape[1] * done.probabilities.shape[2]
     measured = torch.cat(columns)
-    start = start_mask(plan.start(slices), (len(slices), slices.n_cols)).cpu()
+    start = start_mask(plan.start, (len(slices), slices.n_cols)).cpu()
     start = start.repeat_interleave(len(measured) // len(slices), dim=0)
     return AveragePolicy(
         sampled=sampled_by_step(measured.numpy(), start.numpy()),

@@ -33,10 +33,11 @@ with lazily():
     import torch
     from torch import Tensor
 
+    from kscout.acquisition.plan import Plan
     from kscout.core import Policy, Reconstructor
     from kscout.data.slices import SliceSet
     from kscout.evaluation.running.prepare import open_policies
-    from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
+    from kscout.evaluation.running.trajectories import trajectories
     from kscout.figures.curves import draw_entropies
 
 EPSILON = 1e-11
@@ -114,7 +115,7 @@ def entropies(probabilities: Float[Tensor, "step slice trajectory col"]) -> Entr
 
 
 def policy_entropies(
-    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: AcquisitionPlan
+    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: Plan
 ) -> Entropies:
     """Run a policy on a dataset and return the entropies of its choices.
 

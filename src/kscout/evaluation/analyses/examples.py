@@ -17,11 +17,12 @@ from kscout.figures.blocks import Block, Drawing
 from kscout.files import checked_array, read_arrays, written_whole
 
 with lazily():
+    from kscout.acquisition.plan import Plan
     from kscout.core import Reconstructor
     from kscout.data.slices import SliceSet
     from kscout.evaluation.running.entries import EvaluationEntry
     from kscout.evaluation.running.prepare import open_policies
-    from kscout.evaluation.running.trajectories import AcquisitionPlan, choose_slices, trajectories
+    from kscout.evaluation.running.trajectories import choose_slices, trajectories
     from kscout.figures.pictures import Shown, draw_examples
     from kscout.physics.sampling import start_mask
 
@@ -88,13 +89,10 @@ def read_examples(path: Path) -> list[Example]:
 
 
 def reconstruction_examples(
-    entries: Sequence[EvaluationEntry],
-    slices: SliceSet,
-    reconstructor: Reconstructor,
-    plan: AcquisitionPlan,
+    entries: Sequence[EvaluationEntry], slices: SliceSet, reconstructor: Reconstructor, plan: Plan
 ) -> list[Example]:
     """Run each policy once on the slices; examples are sorted by slice, then by policy."""
-    start = start_mask(plan.start(slices), (len(slices), slices.n_cols)).cpu()
+    start = start_mask(plan.start, (len(slices), slices.n_cols)).cpu()
     examples: list[list[Example]] = [[] for _ in range(len(slices))]
     for entry in entries:
         once, row = replace(plan, n_trajectories=1, seed=entry.draw_seed), 0

@@ -14,8 +14,8 @@ from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.acquisitions import (
-    Acquisition,
     PolicySteps,
+    SliceRecord,
     load_acquisition,
     save_acquisition,
 )
@@ -77,7 +77,7 @@ class ReconstructionComparison:
     """Scores of all reconstructions at all accelerations, and slices of each in pictures."""
 
     rows: list[ReconstructionRow]
-    pictures: list[Acquisition]
+    pictures: list[SliceRecord]
     """One slice under one mask each, the columns of which are its start."""
 
 
@@ -224,14 +224,14 @@ def _picture(
     index: int,
     protocol: Protocol,
     acceleration: float,
-) -> Acquisition:
+) -> SliceRecord:
     batch, mask, shown = slices.batch(torch.tensor([index])), masks[index : index + 1], []
     for name, network in networks.items():
         image, scores = _scored(network, batch, mask, protocol)
         shown.append(PolicySteps(name, image.float().cpu().numpy(), scores[:, 0].cpu().numpy(), ()))
     start = tuple(mask[0].nonzero()[:, 0].tolist())
     title = f"{slices.volumes[index]}, slice {slices.slices[index]}, at {acceleration:g}×"
-    return Acquisition(batch.target[0].float().cpu().numpy(), start, tuple(shown), title)
+    return SliceRecord(batch.target[0].float().cpu().numpy(), start, tuple(shown), title)
 
 
 @final
@@ -348,11 +348,11 @@ def named_reconstructions(sources: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def _pictures(folder: Path) -> list[Acquisition]:
+def _pictures(folder: Path) -> list[SliceRecord]:
     return [load_acquisition(path) for path in sorted(folder.glob(_PICTURES))]
 
 
-def _draw(shown: Acquisition) -> Any:  # noqa: ANN401 - a matplotlib figure
+def _draw(shown: SliceRecord) -> Any:  # noqa: ANN401 - a matplotlib figure
     if shown.start_columns and max(shown.start_columns) >= shown.target.shape[1]:
         raise DataError(f"{shown.title} has columns outside its image; run the analysis again")
     mask = np.isin(np.arange(shown.target.shape[1]), shown.start_columns)

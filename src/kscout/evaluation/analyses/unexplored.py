@@ -24,15 +24,14 @@ with lazily():
     import torch
     from torch import Tensor
 
-    from kscout.acquisition.choose import check_chosen, choose_columns, column_log_probabilities
-    from kscout.acquisition.episode import Simulator
-    from kscout.acquisition.rollout import action_uniforms
+    from kscout.acquisition.choose import choose_columns, column_log_probabilities
+    from kscout.acquisition.loop import Acquisition
+    from kscout.acquisition.plan import Plan
     from kscout.core import Policy, Reconstructor
     from kscout.data.slices import SliceSet
     from kscout.evaluation.running.prepare import open_policies
-    from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits
+    from kscout.evaluation.running.trajectories import ReadyBatch, ready_batches
     from kscout.policies import oracle
-    from kscout.policies.views import in_precision
 
 ANY = "any"
 """The column of a row that is of all columns together."""
@@ -117,24 +116,13 @@ def tally_choices(
 
 
 def tally_policy(
-    policy: Policy,
-    slices: SliceSet,
-    reconstructor: Reconstructor,
-    plan: AcquisitionPlan,
-    *,
-    rare: float,
+    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: Plan, *, rare: float
 ) -> Tally:
     """Run a policy once on each slice, and try every column at every step."""
-    check_fits(policy, slices, plan)
-    reconstructor = reconstructor.to(slices.device).eval()
-    policy = in_precision(policy.to(slices.device).eval(), reconstructor.precision)
-    uniforms = action_uniforms(int(slices.position.max()) + 1, 1, plan.horizon, plan.seed)
     tallies, states = [], []
     with torch.no_grad():
-        for batch in slices.batches(plan.n_at_once(slices)):
-            simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
-            draws = uniforms.to(slices.device)[batch.index, 0]
-            for gains, probabilities, chosen in _decisions(policy, simulator, plan, draws):
+        for ready in ready_batches(policy, slices, reconstructor, plan):
+            for gains, probabilities, chosen in _decisions(ready):
                 if policy.is_stochastic:
                     tallies.append(tally_states(gains, probabilities, rare))
                 else:
@@ -147,20 +135,18 @@ def tally_policy(
     return sum(tallies[1:], start=tallies[0])
 
 
-def _decisions(
-    policy: Policy, simulator: Simulator, plan: AcquisitionPlan, draws: Float[Tensor, "slice step"]
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _decisions(ready: ReadyBatch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield the gains of all columns, the policy's probabilities and its choice at each step."""
-    state = simulator.start(plan.initial[0] if plan.initial else plan.n_initial)
-    policy = policy.bind(simulator.context)
-    for step in range(plan.horizon):
-        seen = simulator.observe(policy, state, n_left=plan.horizon - step)
-        scores, blocked = policy(seen), simulator.blocked(state)
+    simulator, acquisition = ready.simulator, Acquisition(ready.simulator, ready.plan)
+    policy = ready.policy.bind(simulator.context)
+    while acquisition.n_next:
+        state, blocked, scores = acquisition.state, acquisition.blocked, acquisition.scores(policy)
         gains = simulator.score_every_column(state) - state.score[:, None]
-        chosen = choose_columns(policy, scores, blocked, draws[:, step])
-        check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
+        draws = None if ready.uniforms is None else ready.uniforms[:, 0, acquisition.n_acquired]
+        chosen = choose_columns(policy, scores, blocked, draws)
+        acquisition.measure(chosen[:, None])
+        acquisition.finish(type(policy).__name__)
         yield gains, column_log_probabilities(scores, blocked).exp(), chosen
-        state = simulator.acquire(state, chosen)
 
 
 @final

@@ -40,7 +40,7 @@ class PolicySteps:
 
 @final
 @dataclass(frozen=True)
-class Acquisition:
+class SliceRecord:
     """One slice acquired by several policies from the same start."""
 
     target: Float[np.ndarray, "row col"]
@@ -76,19 +76,19 @@ class Acquisition:
                     f"{(n_frames, *self.target.shape)}"
                 )
 
-    def selected(self, places: Sequence[int]) -> "Acquisition":
+    def selected(self, places: Sequence[int]) -> "SliceRecord":
         """Return the same with some of the images, which must include the last one."""
         policies = tuple(policy.at(places) for policy in self.policies)
         return replace(self, policies=policies, steps=tuple(self.steps[row] for row in places))
 
-    def thinned(self, n_images: int) -> "Acquisition":
+    def thinned(self, n_images: int) -> "SliceRecord":
         """Return the same with at most `n_images` images, spread from the first to the last."""
         last = len(self.steps) - 1
         places = np.linspace(0 if n_images > 1 else last, last, min(n_images, last + 1))
         return self.selected(sorted(set(places.round().astype(int).tolist())))
 
 
-def save_acquisition(acquisition: Acquisition, path: Path) -> None:
+def save_acquisition(acquisition: SliceRecord, path: Path) -> None:
     """Write one .npz file; images have 256 levels."""
     top = float(acquisition.target.max())
     arrays = {
@@ -118,7 +118,7 @@ def _levels(
     return np.rint(np.clip(np.nan_to_num(images) / (top or 1.0), 0, 1) * 255).astype(np.uint8)
 
 
-def load_acquisition(path: Path) -> Acquisition:
+def load_acquisition(path: Path) -> SliceRecord:
     """Read the file of `save_acquisition`."""
     try:
         arrays = read_arrays(path)
@@ -136,7 +136,7 @@ def load_acquisition(path: Path) -> Acquisition:
             )
             for index, policy in enumerate(about["policies"])
         )
-        return Acquisition(
+        return SliceRecord(
             *(target.astype(np.float32), _whole(arrays["start_columns"], n_cols), policies),
             title=str(about["title"]),
             steps=_whole(arrays["steps"], n_cols + 1),

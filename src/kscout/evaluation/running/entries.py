@@ -1,14 +1,15 @@
 """Policies of an evaluation: loaded, built or still to be fitted, from names and paths."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from kscout import policies
 from kscout.acquisition.choose import draws_columns, has_weights, is_outside
+from kscout.acquisition.plan import Plan
 from kscout.assemble import make_policy
-from kscout.config import Component, PolicyConfig, of_today
+from kscout.config import AcquisitionSetting, Component, PolicyConfig, of_today
 from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
@@ -85,24 +86,17 @@ def trainings_of(entries: Sequence[EvaluationEntry]) -> dict[str, Training | Non
     return trainings
 
 
-@final
-@dataclass(frozen=True)
-class Sizes:
-    """Arguments of policies that are built by name."""
-
-    n_rows: int
-    n_cols: int
-    n_initial: int
-    horizon: int
-
-
 def is_fitted(name: str) -> bool:
     """Return whether an order is fitted when an evaluation with this policy starts."""
     return name in POLICIES and POLICIES[name].origin == "fit"
 
 
 def resolve(
-    source: str | Path | tuple[str, Policy], sizes: Sizes, *, seeds: Sequence[int] = (0,)
+    source: str | Path | tuple[str, Policy],
+    shape: Sequence[int],
+    plan: Plan,
+    *,
+    seeds: Sequence[int] = (0,),
 ) -> list[EvaluationEntry]:
     """Return the entries for one name, path, `LABEL=NAME`, `LABEL=PATH` or (label, policy).
 
@@ -111,7 +105,8 @@ def resolve(
 
     Args:
         source: the policy; a `Path` is a path, also if a policy has that name.
-        sizes: arguments of policies that are built by name.
+        shape: rows and columns of the images, for policies that are built by name.
+        plan: start and number of columns, for the same.
         seeds: random seeds for sampling.
     """
     if isinstance(source, tuple):
@@ -124,27 +119,31 @@ def resolve(
     if isinstance(source, Path):
         return [_loaded(source, seeds[0])]
     if source in POLICIES:
-        return _named(source, sizes, seeds)
+        return _named(source, shape, plan, seeds)
     label, equals, name = source.partition("=")
     if not equals or Path(source).exists():
         return [_loaded(source, seeds[0])]
     if not label.strip():
         raise ConfigError(f"{source!r} has no label; write LABEL={name}, or {name} alone")
-    entries = _named(name, sizes, seeds) if name in POLICIES else [_loaded(source, seeds[0])]
+    entries = _named(name, shape, plan, seeds) if name in POLICIES else [_loaded(source, seeds[0])]
     _check_label(label, entries[0].policy)
     return [replace(entry, name=label) for entry in entries]
 
 
-def _named(name: str, sizes: Sizes, seeds: Sequence[int]) -> list[EvaluationEntry]:
+def _named(
+    name: str, shape: Sequence[int], plan: Plan, seeds: Sequence[int]
+) -> list[EvaluationEntry]:
     """Return the entries for a name in the table of policies."""
     if is_fitted(name):
-        unfitted = POLICIES.resolve(name)(n_cols=sizes.n_cols, order=[])
+        unfitted = POLICIES.resolve(name)(n_cols=shape[-1], order=[])
         return [EvaluationEntry(name, seeds[0], unfitted, seeds[0], fits=name)]
-    policy = _built(name, sizes, seeds[0])
+    policy = _built(name, shape, plan, seeds[0])
     if any(True for _ in policy.parameters()):
         is_default = name == PolicyConfig.policy.name
         label = "untrained" if is_default else f"untrained {name}"
-        return [EvaluationEntry(label, seed, _built(name, sizes, seed), seed) for seed in seeds]
+        return [
+            EvaluationEntry(label, seed, _built(name, shape, plan, seed), seed) for seed in seeds
+        ]
     return [EvaluationEntry(name, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
 
 
@@ -157,9 +156,12 @@ def _seeds_of(policy: Policy, seeds: Sequence[int]) -> Sequence[int]:
     return seeds if policy.is_stochastic else seeds[:1]
 
 
-def _built(name: str, sizes: Sizes, seed: int) -> Policy:
+def _built(name: str, shape: Sequence[int], plan: Plan, seed: int) -> Policy:
     """Return a policy by name; a network has the initial weights of a training with this seed."""
-    return make_policy(Component(name), seed=seed, **asdict(sizes))
+    sizes = {"n_rows": shape[-2], "n_cols": shape[-1]}
+    return make_policy(
+        Component(name), seed=seed, **sizes, n_initial=plan.n_initial, horizon=plan.horizon
+    )
 
 
 def _loaded(source: str | Path, draw_seed: int) -> EvaluationEntry:
@@ -221,28 +223,13 @@ def _metadata(file: Path) -> dict[str, Any]:
     return {} if description is None else description.extra
 
 
-class Budget(NamedTuple):
-    """The acquisition that a policy or a reconstruction was trained for."""
-
-    n_initial: int
-    horizon: int
-    initial: str | None
-    """Columns of the start; None for central ones."""
-    columns_per_step: int
-
-    def __str__(self) -> str:
-        start = self.n_initial if self.initial is None else f"{self.n_initial} ({self.initial})"
-        group = f", {self.columns_per_step} per step" if self.columns_per_step > 1 else ""
-        return f"{start} + {self.horizon} columns{group}"
-
-
-def budgets_of(sources: Sequence[str]) -> dict[Budget, list[str]]:
+def budgets_of(sources: Sequence[str]) -> dict[AcquisitionSetting, list[str]]:
     """Return the policies by the acquisition for which they were trained or fitted.
 
     No weights are loaded. A run for several matrix sizes does not count: its numbers of columns are
     shares.
     """
-    budgets: dict[Budget, list[str]] = {}
+    budgets: dict[AcquisitionSetting, list[str]] = {}
     for source in sources:
         if source.rpartition("=")[2] not in POLICIES:
             path = _located(source)[1]
@@ -257,7 +244,7 @@ def budgets_of(sources: Sequence[str]) -> dict[Budget, list[str]]:
     return budgets
 
 
-def budget_of_network(source: Path | str) -> Budget | None:
+def budget_of_network(source: Path | str) -> AcquisitionSetting | None:
     """Return the acquisition of the joint training of a reconstruction; None for other ones."""
     file = network_file(zoo_path(source) or Path(source))
     section = _metadata(file)
@@ -269,9 +256,11 @@ def budget_of_network(source: Path | str) -> Budget | None:
     return _budget(section) if _has_columns(section) else None
 
 
-def _budget(section: Mapping[str, Any]) -> Budget:
-    group = section.get("columns_per_step") or 1
-    return Budget(section["n_initial"], section["horizon"], section.get("initial"), group)
+def _budget(section: Mapping[str, Any]) -> AcquisitionSetting:
+    given = {name: section.get(name) for name in ("initial", "columns_per_step")}
+    if given["columns_per_step"] == 1:
+        given["columns_per_step"] = None
+    return AcquisitionSetting(section["n_initial"], section["horizon"], **given)
 
 
 def _has_columns(section: Mapping[str, Any]) -> bool:

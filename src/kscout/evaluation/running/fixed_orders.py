@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from kscout.acquisition.plan import Plan
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.running.trajectories import n_at_once
 from kscout.files import read_record, write_json
 from kscout.physics.sampling import start_mask
 from kscout.training.fixed_order import fit_fixed_order
@@ -23,7 +24,7 @@ ORDERS = "orders"
 def fitted_order(
     slices: SliceSet,
     reconstructor: Reconstructor,
-    plan: AcquisitionPlan,
+    plan: Plan,
     *,
     n_slices_per_step: int | None = None,
     cache: Path | None = None,
@@ -49,7 +50,7 @@ def fitted_order(
         # The seed has an effect only if slices are sampled.
         "seed": None if n_slices_per_step is None else plan.seed,
         # Omitted if it is central, as in the names of existing files.
-        **({"initial": plan.initial} if plan.initial else {}),
+        **({"initial": plan.starts} if plan.starts else {}),
     }
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
     file = None if cache is None else cache / f"order-{key}.json"
@@ -61,9 +62,9 @@ def fitted_order(
     result = fit_fixed_order(
         slices,
         reconstructor,
-        n_initial=plan.start(slices),
+        n_initial=plan.start,
         horizon=plan.horizon,
-        batch_size=plan.n_at_once(slices),
+        batch_size=n_at_once(plan, slices),
         n_slices_per_step=n_slices_per_step,
         seed=plan.seed,
         protocol=plan.protocol,
@@ -78,9 +79,9 @@ def fitted_order(
     return result.order
 
 
-def _is_valid(order: list[Any], slices: SliceSet, plan: AcquisitionPlan) -> bool:
+def _is_valid(order: list[Any], slices: SliceSet, plan: Plan) -> bool:
     """Return whether a list from a file is an order of `horizon` columns outside the start."""
-    start = start_mask(plan.start(slices), (1, slices.n_cols), torch.device("cpu"))[0]
+    start = start_mask(plan.start, (1, slices.n_cols), torch.device("cpu"))[0]
     if not isinstance(order, list):
         return False
     is_new = all(type(x) is int and 0 <= x < slices.n_cols and not start[x] for x in order)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 from kscout import reconstruction
-from kscout.acquisition.budget import check_budget
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import Trajectory
 from kscout.columns import columns_text
 from kscout.compatibility import Use, network_notes, policy_notes, target_note, warn
@@ -20,7 +20,6 @@ from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import (
     EvaluationEntry,
-    Sizes,
     check_distinct,
     resolve,
     store_note,
@@ -29,9 +28,9 @@ from kscout.evaluation.running.entries import (
 from kscout.evaluation.running.fixed_orders import fitted_order
 from kscout.evaluation.running.setting import completed
 from kscout.evaluation.running.trajectories import (
-    AcquisitionPlan,
     check_fits,
     check_start,
+    n_at_once,
     plan_of,
     trajectories,
 )
@@ -87,7 +86,7 @@ class Prepared:
     loaded: Reconstructor
     """The same before freezing."""
     source: SliceSet | Store
-    plan: AcquisitionPlan
+    plan: Plan
     reference: str
     """Name of the policy with which others are compared."""
     setting: EvaluationSetting
@@ -143,7 +142,7 @@ class Prepared:
         )
         return entry.fitted(order, self.slices.n_cols)
 
-    def plan_of(self, entry: EvaluationEntry) -> AcquisitionPlan:
+    def plan_of(self, entry: EvaluationEntry) -> Plan:
         """Return the plan with the random seed of one policy."""
         is_argmax = not entry.draws(is_argmax=self.plan.is_argmax)
         return replace(self.plan, seed=entry.draw_seed, is_argmax=is_argmax)
@@ -220,7 +219,7 @@ def prepare(
     if is_fitting and train is None:
         _check_train(source, setting)
     _check_memory(entries, slices, plan)
-    check_start(slices, frozen, plan.start(slices))
+    check_start(slices, frozen, plan.start)
     notes = [
         _psnr_note(slices),
         _SAME_SPLIT if is_fitting and train is None and setting.split == "train" else None,
@@ -265,21 +264,16 @@ def _psnr_note(slices: SliceSet) -> str | None:
     )
 
 
-def _zero_filled_note(
-    network: Reconstructor, slices: SliceSet, plan: AcquisitionPlan
-) -> str | None:
+def _zero_filled_note(network: Reconstructor, slices: SliceSet, plan: Plan) -> str | None:
     horizon = min(plan.horizons or (plan.horizon,))
     protocol = network.protocol_for(plan.protocol)
-    return zero_filled_note(network, slices, plan.start(slices), horizon, protocol)
+    return zero_filled_note(network, slices, plan.start, horizon, protocol)
 
 
 def _training_notes(
-    entries: Sequence[EvaluationEntry],
-    network: Reconstructor,
-    slices: SliceSet,
-    plan: AcquisitionPlan,
+    entries: Sequence[EvaluationEntry], network: Reconstructor, slices: SliceSet, plan: Plan
 ) -> list[str]:
-    starts = [columns_text(start) for start in plan.initial]
+    starts = [columns_text(start) for start in plan.starts]
     start = "own columns" if len(starts) > 1 else next(iter(starts), None)
     columns = (plan.n_initial, plan.horizon, plan.protocol, start, plan.columns_per_step)
     use = Use(slices.shape, *columns)
@@ -290,18 +284,20 @@ def _training_notes(
 def _entries(
     policies: Sequence[LabeledPolicy],
     slices: SliceSet,
-    plan: AcquisitionPlan,
+    plan: Plan,
     setting: EvaluationSetting,
     network: Reconstructor,
 ) -> tuple[list[EvaluationEntry], str]:
     """Return the policies before orders are fitted, and the name of the reference."""
-    check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
-    slices.check_start(plan.start(slices))
-    sizes = Sizes(*slices.shape[1:], plan.n_initial, plan.horizon)
-    by_source = {str(source): resolve(source, sizes, seeds=setting.seeds) for source in policies}
+    plan.check(slices.selectable)
+    slices.check_start(plan.start)
+    by_source = {
+        str(source): resolve(source, slices.shape[1:], plan, seeds=setting.seeds)
+        for source in policies
+    }
     entries = [entry for source in policies for entry in by_source[str(source)]]
     for entry in entries:
-        if len(plan.initial) > 1 and entry.fits is not None and not entry.is_oracle:
+        if len(plan.starts) > 1 and entry.fits is not None and not entry.is_oracle:
             raise ConfigError(
                 f"policy {entry.name!r} is fitted on training slices, and the starts are those of "
                 "other slices; give one start for all, or leave it out"
@@ -321,12 +317,10 @@ def _entries(
     return entries, choose_reference(names, oracles, reference)
 
 
-def _check_memory(
-    entries: Sequence[EvaluationEntry], slices: SliceSet, plan: AcquisitionPlan
-) -> None:
+def _check_memory(entries: Sequence[EvaluationEntry], slices: SliceSet, plan: Plan) -> None:
     """Raise an error for trajectories that need more memory than there is."""
     if any(entry.draws(is_argmax=plan.is_argmax) for entry in entries):
-        n_states = min(plan.n_at_once(slices), len(slices)) * plan.n_trajectories
+        n_states = min(n_at_once(plan, slices), len(slices)) * plan.n_trajectories
         draws = 4 * len(slices) * plan.n_trajectories * plan.horizon
         check_memory(
             draws + 16 * n_states * math.prod(slices.shape),

@@ -11,19 +11,20 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float64
+from torch.nn.utils.rnn import pad_sequence
 
-from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import NOT_ACQUIRED, Acquisition
+from kscout.acquisition.plan import Plan
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.evaluation.records.acquisitions import (
     ACQUISITIONS,
-    Acquisition,
     PolicySteps,
+    SliceRecord,
     save_acquisition,
 )
 from kscout.evaluation.records.results import Scores, read_rows
 from kscout.evaluation.running.prepare import Prepared
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.summary import PolicySummary, Summary
 
 QUANTILES = (0.5, 0.1, 0.9, 0.3, 0.7, 0.2, 0.8, 0.4, 0.6)
@@ -62,7 +63,7 @@ def record_examples(
         save_acquisition(shown, out / f"acquisition-{number + 1}.npz")
 
 
-def _n_pixels(acquisition: Acquisition) -> int:
+def _n_pixels(acquisition: SliceRecord) -> int:
     return acquisition.target.size * len(acquisition.policies)
 
 
@@ -113,12 +114,12 @@ def replayed(
     slices: SliceSet,
     row: int,
     reconstructor: Reconstructor,
-    plan: AcquisitionPlan,
+    plan: Plan,
     columns: Columns,
     *,
     moments: tuple[int, ...] = (),
     oracles: Collection[str] = (),
-) -> Acquisition:
+) -> SliceRecord:
     """Measure the columns of policies in one slice again, and return all images.
 
     Args:
@@ -131,21 +132,19 @@ def replayed(
         oracles: policies that use the ground truth.
     """
     (batch,) = slices.subset(torch.tensor([row])).batches(1)
-    simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
-    initial = plan.start(slices)
-    start = initial[row : row + 1] if isinstance(initial, torch.Tensor) else initial
-    state = simulator.start(start, n_trajectories=len(columns))
-    start_columns = state.mask[0].nonzero()[:, 0].tolist()
+    simulator = plan.simulator(batch, reconstructor)
+    # Policies may end at different steps.
+    plan = replace(plan.rows([row]), horizons=(plan.horizon,))
+    acquisition = Acquisition(simulator, plan, n_trajectories=len(columns))
+    start_columns = acquisition.state.mask[0].nonzero()[:, 0].tolist()
     images, ssim = [], []
     for taken in zip(*columns.values(), strict=True):
-        mask = state.mask.clone()
-        for i, step in enumerate(taken):
-            mask[i, step] = True
-        state = simulator.grow(state, mask)
-        images.append(simulator.images(state).float().cpu().numpy())
-        ssim.append(state.score.float().cpu().numpy())
+        steps = [torch.tensor(step, device=slices.device) for step in taken]
+        acquisition.measure(pad_sequence(steps, True, NOT_ACQUIRED).long())
+        images.append(simulator.images(acquisition.state).float().cpu().numpy())
+        ssim.append(acquisition.state.score.float().cpu().numpy())
     pictures, scores = np.stack(images, axis=1), np.stack(ssim, axis=1)
-    return Acquisition(
+    return SliceRecord(
         batch.target[0].float().cpu().numpy(),
         tuple(start_columns),
         tuple(

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kscout.config import AcquisitionSetting
 from kscout.core import Reconstructor
 from kscout.errors import ConfigError
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.entries import Budget, budget_of_network, budgets_of
+from kscout.evaluation.running.entries import budget_of_network, budgets_of
 
 
 def completed(
@@ -26,17 +27,17 @@ def completed(
     has_end = setting.steps is not None or setting.budget is not None
     if has_start and has_end:
         return setting
-    n_initial, steps, initial, columns_per_step = trained_budget(policies, source)
+    trained = trained_budget(policies, source)
     if not has_start and not has_end and setting.columns_per_step == 1:
-        setting = replace(setting, columns_per_step=columns_per_step)
-    if not has_start and initial is not None:
-        setting = replace(setting, initial=initial)
+        setting = replace(setting, columns_per_step=trained.group)
+    if not has_start and trained.initial is not None:
+        setting = replace(setting, initial=trained.initial)
     elif not has_start:
-        setting = replace(setting, n_initial=n_initial)
-    return setting if has_end else replace(setting, steps=steps)
+        setting = replace(setting, n_initial=trained.n_initial)
+    return setting if has_end else replace(setting, steps=trained.horizon)
 
 
-def trained_budget(policies: Sequence[str], reconstructor: str | None = None) -> Budget:
+def trained_budget(policies: Sequence[str], reconstructor: str | None = None) -> AcquisitionSetting:
     """Return the acquisition for which all policies were trained that have a start and a budget.
 
     Args:

@@ -7,114 +7,57 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float
 from torch import Tensor
 
-from kscout.acquisition.budget import check_budget
 from kscout.acquisition.choose import draws_columns
 from kscout.acquisition.episode import Simulator
-from kscout.acquisition.pace import check_pace, check_promises
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
-from kscout.acquisition.starts import Starts, for_slices, read_budgets, read_starts
+from kscout.acquisition.starts import for_slices, read_budgets, read_starts
 from kscout.compatibility import check_matrix, check_real
-from kscout.core import Measurement, Policy, Protocol, Reconstructor, SliceBatch
+from kscout.core import Measurement, Policy, Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.request import EvaluationSetting
-from kscout.names import check_protocol
 from kscout.physics.coils import n_central
 from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.views import in_precision
 
 
-@final
-@dataclass(frozen=True)
-class AcquisitionPlan:
-    """How slices are acquired and scored: the setting of an evaluation for given slices."""
-
-    n_initial: int = 0
-    """Central columns measured at the start; with `initial`, the length of its shortest start."""
-    horizon: int = 0
-    """Columns to acquire; with `horizons`, their maximum."""
-    n_trajectories: int = 8
-    """Acquisitions per slice of a stochastic policy (paper: 8)."""
-    seed: int = 0
-    """Random seed for sampling; compared policies use the same one."""
-    is_argmax: bool = False
-    """Acquire the column with the highest score instead of sampling: one acquisition per slice. A
-    policy without weights, such as `random`, samples in any case."""
-    protocol: Protocol | None = None
-    """How images are un-normalized before they are scored; None: as the reconstruction was trained,
-    else `blind`."""
-    batch_size: int | None = None
-    """Slices per batch; results do not depend on it. (default: chosen for the device)"""
-    initial: Starts = ()
-    """Columns measured at the start instead of central ones: one entry, or one per slice."""
-    horizons: tuple[int, ...] = ()
-    """Columns to acquire in each slice; empty if all acquire `horizon`."""
-    columns_per_step: int = 1
-    """Columns selected before each reconstruction; the last step may have fewer."""
-    stop_below: float | None = None
-    """A slice ends when its policy predicts a smaller gain in SSIM for every column."""
-
-    def __post_init__(self) -> None:
-        check_pace(self.columns_per_step, self.stop_below)
-        for name in ("n_trajectories", "batch_size"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise ConfigError(f"{name} is {count}; it must be 1 or more")
-        if self.protocol is not None:
-            check_protocol(self.protocol)
-
-    def n_at_once(self, slices: SliceSet) -> int:
-        """Return the number of slices per batch."""
-        if self.batch_size is not None:
-            return self.batch_size
-        n_pixels = math.prod(slices.shape) * self.n_trajectories
-        return max(16, 2**25 // n_pixels) if slices.device.type == "cuda" else 16
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether slices may have different numbers of columns at the end."""
-        return bool(self.horizons) or self.stop_below is not None
-
-    def start(self, slices: SliceSet) -> Initial:
-        """Return the start of these slices, on their device."""
-        if len(self.initial) < 2:
-            return self.initial[0] if self.initial else self.n_initial
-        masks = [start_mask(start, (1, slices.n_cols)) for start in self.initial]
-        return torch.cat(masks).to(slices.device)
-
-    def columns(self, slices: SliceSet) -> int | Int[Tensor, " slice"]:
-        """Return the number of columns to acquire: one number, or one per slice."""
-        return torch.tensor(self.horizons, device=slices.device) if self.horizons else self.horizon
+def n_at_once(plan: Plan, slices: SliceSet) -> int:
+    """Return the number of slices per batch."""
+    if plan.batch_size is not None:
+        return plan.batch_size
+    n_pixels = math.prod(slices.shape) * plan.n_trajectories
+    return max(16, 2**25 // n_pixels) if slices.device.type == "cuda" else 16
 
 
-def plan_of(setting: EvaluationSetting, slices: SliceSet, *, n_whole: int) -> AcquisitionPlan:
+def plan_of(setting: EvaluationSetting, slices: SliceSet, *, n_whole: int) -> Plan:
     """Return the plan for slices; `n_whole` is the size of their split."""
-    plan = AcquisitionPlan(
-        n_initial=setting.n_initial or 0,
-        horizon=setting.steps or 0,
+    positions = slices.position.tolist()
+    n_whole = max(n_whole, max(positions, default=-1) + 1)
+    start: Initial = setting.n_initial or 0
+    if setting.initial is not None:
+        starts = read_starts(setting.initial, n_cols=slices.n_cols)
+        is_one = len(starts) == 1
+        start = starts[0] if is_one else tuple(for_slices(starts, positions, n_whole, "starts"))
+    plan = Plan(
+        start,
+        setting.steps or 0,
+        columns_per_step=setting.columns_per_step,
+        stop_below=setting.stop_below,
         n_trajectories=setting.trajectories,
         seed=setting.seeds[0],
         is_argmax=setting.argmax,
         protocol=setting.protocol,
         batch_size=setting.batch_size,
-        columns_per_step=setting.columns_per_step,
-        stop_below=setting.stop_below,
     )
-    positions = slices.position.tolist()
-    n_whole = max(n_whole, max(positions, default=-1) + 1)
-    if setting.initial is not None:
-        starts = read_starts(setting.initial, n_cols=slices.n_cols)
-        if len(starts) > 1:
-            starts = tuple(for_slices(starts, positions, n_whole, "starts"))
-        plan = replace(plan, initial=starts, n_initial=min(len(start) for start in starts))
     if setting.budget is None:
         return plan
     budgets = for_slices(read_budgets(setting.budget), positions, n_whole, "budgets")
-    n_starts = [len(start) for start in plan.initial] or [plan.n_initial]
+    n_starts = [len(start) for start in plan.starts] or [plan.n_initial]
     horizons = [m - n for m, n in zip(budgets, itertools.cycle(n_starts), strict=False)]
     if max(budgets) > slices.n_cols:
         raise ConfigError(
@@ -130,24 +73,29 @@ def plan_of(setting: EvaluationSetting, slices: SliceSet, *, n_whole: int) -> Ac
     return replace(plan, horizon=max(horizons), horizons=() if is_even else tuple(horizons))
 
 
-@torch.no_grad()
-def trajectories(
-    policy: Policy,
-    slices: SliceSet,
-    reconstructor: Reconstructor,
-    plan: AcquisitionPlan,
-    *,
-    keep_probabilities: bool = False,
-    keep_images: bool = False,
-) -> Iterator[tuple[SliceBatch, Trajectory]]:
-    """Yield the acquisitions of a policy, batch by batch, on the device of the slices.
+@final
+@dataclass(frozen=True)
+class ReadyBatch:
+    """A batch of slices, and what acquires it."""
 
-    A deterministic policy runs once per slice.
-    """
+    policy: Policy
+    """In the precision of the reconstruction."""
+    simulator: Simulator
+    plan: Plan
+    """The plan of these slices."""
+    uniforms: Float[Tensor, "batch trajectory column"] | None
+    """None if columns are not sampled."""
+
+
+def ready_batches(
+    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: Plan
+) -> Iterator[ReadyBatch]:
+    """Yield slices that are acquired together, on their device."""
     check_fits(policy, slices, plan)
     device = slices.device
     reconstructor = reconstructor.to(device).eval()
     is_drawn = draws_columns(policy, is_argmax=plan.is_argmax)
+    plan = replace(plan, is_argmax=not is_drawn)
     policy = in_precision(policy.to(device).eval(), reconstructor.precision)
     # Numbers for the whole split, indexed by position: batches and subsets do not change them.
     n_positions = int(slices.position.max()) + 1
@@ -156,27 +104,33 @@ def trajectories(
         if is_drawn
         else None
     )
-    start, columns, n_done = plan.start(slices), plan.columns(slices), 0
-    for batch in slices.batches(plan.n_at_once(slices)):
-        simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
-        rows = slice(n_done, n_done + len(batch))
+    n_done = 0
+    for batch in slices.batches(n_at_once(plan, slices)):
+        rows = range(n_done, n_done + len(batch))
         n_done = rows.stop
-        yield (
-            batch,
-            rollout(
-                policy,
-                simulator,
-                n_initial=start[rows] if isinstance(start, Tensor) else start,
-                horizon=columns[rows] if isinstance(columns, Tensor) else columns,
-                columns_per_step=plan.columns_per_step,
-                stop_below=plan.stop_below,
-                most=plan.horizon if plan.horizons else None,
-                uniforms=None if uniforms is None else uniforms[batch.index],
-                is_argmax=not is_drawn,
-                keep_probabilities=keep_probabilities,
-                keep_images=keep_images,
-            ),
+        drawn = None if uniforms is None else uniforms[batch.index]
+        yield ReadyBatch(policy, plan.simulator(batch, reconstructor), plan.rows(rows), drawn)
+
+
+@torch.no_grad()
+def trajectories(
+    policy: Policy,
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    plan: Plan,
+    *,
+    keep_probabilities: bool = False,
+    keep_images: bool = False,
+) -> Iterator[tuple[SliceBatch, Trajectory]]:
+    """Yield the acquisitions of a policy, batch by batch; a deterministic one runs once."""
+    for ready in ready_batches(policy, slices, reconstructor, plan):
+        done = rollout(
+            *(ready.policy, ready.simulator, ready.plan),
+            uniforms=ready.uniforms,
+            keep_probabilities=keep_probabilities,
+            keep_images=keep_images,
         )
+        yield ready.simulator.batch, done
 
 
 @torch.no_grad()
@@ -193,7 +147,7 @@ def check_start(slices: SliceSet, reconstructor: Reconstructor, initial: Initial
 def check_fits(
     policy: Policy,
     slices: SliceSet,
-    plan: AcquisitionPlan,
+    plan: Plan,
     *,
     name: str | None = None,
     network: Reconstructor | None = None,
@@ -209,9 +163,9 @@ def check_fits(
     """
     if not len(slices):
         raise DataError("no slice to acquire; the split, or the selection, is empty")
-    check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
-    slices.check_start(plan.start(slices))
-    check_promises(policy, plan.stop_below)
+    plan.check(slices.selectable)
+    slices.check_start(plan.start)
+    plan.check_policy(policy)
     kind = None if slices.kind == IMAGES.name else f"the slices are {slices.kind}"
     check_real(policy, kind, name=name)
     check_matrix(policy, slices.shape, name=name, network=network)

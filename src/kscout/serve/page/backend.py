@@ -12,14 +12,15 @@ import torch
 
 from kscout.acquisition.advisor import session_note
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.compatibility import Use, check_matrix
 from kscout.config.bounds import AtLeast
 from kscout.config.records import check
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError, RunError
-from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
-from kscout.evaluation.running.entries import EvaluationEntry, Sizes
-from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits, check_start
+from kscout.evaluation.records.acquisitions import PolicySteps, SliceRecord
+from kscout.evaluation.running.entries import EvaluationEntry
+from kscout.evaluation.running.trajectories import check_fits, check_start
 from kscout.names import Protocol
 from kscout.serve.page.catalog import Catalog
 from kscout.serve.page.interactive import InteractiveAcquisition, Verdict, drawn_kspace
@@ -110,11 +111,12 @@ class PageBackend:
 
     @property
     def _budget(self) -> tuple[int, int]:
+        if (trained := self.models.budget) is not None:
+            return trained.n_initial, trained.horizon
         default = max(1, self.catalog.size[1] // 8)
-        n_initial, n_steps, *_ = self.models.budget or (default, default)
-        return n_initial, n_steps
+        return default, default
 
-    def acquire(self, state: PageState, disconnected: threading.Event) -> Acquisition:
+    def acquire(self, state: PageState, disconnected: threading.Event) -> SliceRecord:
         """Acquire a slice by the policies and, if any, by the columns of the user."""
         with self._exclusive():
             slices = self._slice(state)
@@ -126,7 +128,7 @@ class PageBackend:
             if state.own:
                 steps.append(acquisition.replay(YOU, state.own))
             batch = acquisition.simulator.batch
-            return Acquisition(
+            return SliceRecord(
                 batch.target[0].float().cpu().numpy(),
                 acquisition.start_columns,
                 tuple(steps),
@@ -179,9 +181,7 @@ class PageBackend:
         return slices.subset(torch.tensor([state.slice])).to(self.models.device)
 
     def _entry(self, name: str, state: PageState, slices: SliceSet) -> EvaluationEntry:
-        _, n_rows, n_cols = slices.shape
-        sizes = Sizes(n_rows, n_cols, state.n_initial, state.n_steps)
-        entry = self.models.entry(name, sizes)
+        entry = self.models.entry(name, slices.shape[1:], _plan(state))
         check_fits(entry.policy, slices, _plan(state), name=entry.name)
         return entry
 
@@ -216,5 +216,5 @@ class PageBackend:
         return steps
 
 
-def _plan(state: PageState) -> AcquisitionPlan:
-    return AcquisitionPlan(n_initial=state.n_initial, horizon=state.n_steps)
+def _plan(state: PageState) -> Plan:
+    return Plan(state.n_initial, state.n_steps)

@@ -1,6 +1,6 @@
 """One slice acquired step by step on the page, by policies and by the user."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -9,8 +9,15 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from kscout.acquisition.choose import check_chosen, choose_columns, column_log_probabilities
+from kscout.acquisition.choose import (
+    check_chosen,
+    choose_several,
+    column_log_probabilities,
+    is_any_blocked,
+)
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import Acquisition
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.state import State
 from kscout.core import Policy, SliceBatch
@@ -69,57 +76,60 @@ class InteractiveAcquisition:
         is_argmax: bool = False,
         before_step: Callable[[], None] = lambda: None,
     ) -> None:
-        self.simulator, self.n_initial, self.horizon = simulator, n_initial, horizon
-        self.is_argmax, self.before_step = is_argmax, before_step
+        self.simulator, self.plan = simulator, Plan(n_initial, horizon, is_argmax=is_argmax)
+        self.before_step = before_step
 
     @property
     def start_columns(self) -> tuple[int, ...]:
         """The columns of the start."""
-        mask = start_mask(self.n_initial, self.simulator.batch.selectable.shape)
+        mask = start_mask(self.plan.start, self.simulator.batch.selectable.shape)
         return tuple(mask[0].nonzero()[:, 0].tolist())
 
     @torch.no_grad()
     def run(self, entry: EvaluationEntry) -> PolicySteps:
         """Acquire by a policy; columns are sampled if its training sampled them."""
-        simulator, policy = self.simulator, self._ready(entry)
-        state = simulator.start(self.n_initial)
-        states, columns, ratings = [state], list[int](), list[UInt8[np.ndarray, " col"]]()
-        for step in range(self.horizon):
+        acquisition, policy = Acquisition(self.simulator, self.plan), self._ready(entry)
+        states, columns, ratings = (
+            [acquisition.state],
+            list[int](),
+            list[UInt8[np.ndarray, " col"]](),
+        )
+        while acquisition.n_next:
             self.before_step()
-            chosen, rating = self._chosen(entry, policy, state, step)
+            chosen, rating = self._chosen(entry, policy, acquisition)
             columns.append(int(chosen))
             ratings.append(rating)
-            state = simulator.acquire(state, chosen)
-            states.append(state)
+            acquisition.measure(chosen)
+            states.append(acquisition.state)
         # After the last step there are no ratings.
-        ratings.append(np.zeros(simulator.batch.n_cols, np.uint8))
+        ratings.append(np.zeros(self.simulator.batch.n_cols, np.uint8))
         return self._steps(entry.name, states, columns, entry.is_oracle, np.stack(ratings))
 
     @torch.no_grad()
     def replay(self, name: str, columns: Sequence[int]) -> PolicySteps:
         """Measure the columns of the user; the last image fills the remaining steps."""
-        states = self.states(columns)
-        states += states[-1:] * (self.horizon + 1 - len(states))
+        states = [acquisition.state for acquisition in self._after_each(columns)]
+        states += states[-1:] * (self.plan.horizon + 1 - len(states))
         return self._steps(name, states, columns, False, None)
 
-    @torch.no_grad()
-    def states(self, columns: Sequence[int]) -> list[State]:
-        """Return the states at the start and after each column."""
-        if len(columns) > self.horizon:
+    def _after_each(self, columns: Sequence[int]) -> Iterator[Acquisition]:
+        """Yield an acquisition at the start and after each column of the user."""
+        n_most = self.plan.horizon
+        if len(columns) > n_most:
             raise ConfigError(
-                f"{len(columns)} columns were measured, and {self.horizon} may be; take more steps"
+                f"{len(columns)} columns were measured, and {n_most} may be; take more steps"
             )
-        states = [self.simulator.start(self.n_initial)]
+        acquisition = Acquisition(self.simulator, self.plan)
+        yield acquisition
         for column in columns:
             self.before_step()
-            blocked = self.simulator.blocked(states[-1])[0]
-            if not 0 <= column < len(blocked) or blocked[column]:
+            blocked = acquisition.blocked
+            if not 0 <= column < blocked.shape[1] or blocked[0, column]:
                 raise ConfigError(
                     f"column {column} is measured already, or outside of the matrix; take another"
                 )
-            chosen = torch.tensor([column], device=blocked.device)
-            states.append(self.simulator.acquire(states[-1], chosen))
-        return states
+            acquisition.measure(torch.tensor([[column]], device=blocked.device))
+            yield acquisition
 
     @torch.no_grad()
     def compare(
@@ -132,13 +142,14 @@ class InteractiveAcquisition:
             columns: one or more columns, in order.
             others: policies; they choose from the state before the last column.
         """
-        state, step = self.states(columns)[-2], len(columns) - 1
+        *_, acquisition = self._after_each(columns[:-1])
+        state = acquisition.state
         self.before_step()
         scores = self.simulator.score_every_column(state)[0]
         _check_finite(scores[~self.simulator.blocked(state)[0]])
         choices = [(name, columns[-1])]
         for entry in others:
-            chosen, _ = self._chosen(entry, self._ready(entry), state, step)
+            chosen, _ = self._chosen(entry, self._ready(entry), acquisition)
             choices.append((entry.name, int(chosen)))
         choices.append(("oracle", int(scores.argmax())))
         turns = tuple(Turn(who, column, float(scores[column])) for who, column in choices)
@@ -152,15 +163,15 @@ class InteractiveAcquisition:
         return policy.bind(self.simulator.context)
 
     def _chosen(
-        self, entry: EvaluationEntry, policy: Policy, state: State, step: int
-    ) -> tuple[Int[Tensor, " state"], UInt8[np.ndarray, " col"]]:
+        self, entry: EvaluationEntry, policy: Policy, acquisition: Acquisition
+    ) -> tuple[Int[Tensor, "state draw"], UInt8[np.ndarray, " col"]]:
         """Return the column of a policy, and its ratings of all columns."""
-        seen = self.simulator.observe(policy, state, n_left=self.horizon - step)
-        scores, blocked = policy(seen), self.simulator.blocked(state)
-        draws = action_uniforms(1, 1, self.horizon, entry.draw_seed)[0, :, step]
-        uniforms = draws.to(scores.device) if entry.draws(is_argmax=self.is_argmax) else None
-        chosen = choose_columns(policy, scores, blocked, uniforms)
-        check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
+        scores, blocked = acquisition.scores(policy), acquisition.blocked
+        draws = action_uniforms(1, 1, self.plan.horizon, entry.draw_seed)[0]
+        draws = draws[:, acquisition.n_acquired : acquisition.n_acquired + 1].to(scores.device)
+        uniforms = draws if entry.draws(is_argmax=self.plan.is_argmax) else None
+        chosen = choose_several(policy, scores, blocked, uniforms, 1)
+        check_chosen(is_any_blocked(chosen, blocked), type(policy).__name__)
         return chosen, _rated(scores[0].float(), blocked[0], policy.is_stochastic)
 
     def _steps(

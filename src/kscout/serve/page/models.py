@@ -7,12 +7,12 @@ from typing import final
 import torch
 
 from kscout import reconstruction
+from kscout.acquisition.plan import Plan
 from kscout.core import Policy, Reconstructor
 from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.records.run_names import run_label
 from kscout.evaluation.running.entries import (
     EvaluationEntry,
-    Sizes,
     budgets_of,
     check_distinct,
     is_fitted,
@@ -42,8 +42,8 @@ class Models:
         self._frozen: dict[tuple[str, int, int], Reconstructor] = {}
         self._policies: dict[str, EvaluationEntry | None] = {}
         files = [one for one in policies if one not in POLICIES or Path(one).exists()]
-        sizes = Sizes(_SIDE, _SIDE, 1, 1)
-        loaded = [resolve(Path(one) if Path(one).exists() else one, sizes)[0] for one in files]
+        sizes = ((_SIDE, _SIDE), Plan(1, 1))
+        loaded = [resolve(Path(one) if Path(one).exists() else one, *sizes)[0] for one in files]
         check_distinct(loaded)
         for one in policies:
             entry = loaded[files.index(one)] if one in files else None
@@ -53,7 +53,7 @@ class Models:
                     "file or a name of the zoo"
                 )
             if entry is None:
-                resolve(one, sizes)
+                resolve(one, *sizes)
             self._policies[one if entry is None else entry.name] = entry
         for name in _ALWAYS:
             self._policies.setdefault(name)
@@ -104,12 +104,12 @@ class Models:
             )
         return self._frozen[key]
 
-    def entry(self, name: str, sizes: Sizes) -> EvaluationEntry:
-        """Return a policy for an acquisition of the given sizes."""
+    def entry(self, name: str, shape: Sequence[int], plan: Plan) -> EvaluationEntry:
+        """Return a policy for images of a shape."""
         if name not in self._policies:
             raise unknown_name("policy", name, self.policies)
         entry = self._policies[name]
-        return resolve(name, sizes)[0] if entry is None else entry
+        return resolve(name, shape, plan)[0] if entry is None else entry
 
 
 def _label(name: str) -> str:

@@ -26,8 +26,9 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from kscout.acquisition.choose import column_log_probabilities, draw_columns
-from kscout.acquisition.episode import Simulator, how_many_at_once
-from kscout.acquisition.state import State
+from kscout.acquisition.episode import how_many_at_once
+from kscout.acquisition.loop import Acquisition
+from kscout.acquisition.plan import Plan
 from kscout.columns import share_of
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Policy, Reconstructor, SliceBatch
@@ -149,37 +150,36 @@ class Dense(WarmedEstimator):
         """Try columns of each state of an acquisition, and regress scores on their gains."""
         simulator, draws = self.simulator(batch.slices), batch.draws
         n_slices, n_cols = batch.slices.selectable.shape
-        state = simulator.start(self.augmentation.initial(draws["augmentation"], n_cols))
+        start = self.augmentation.initial(draws["augmentation"], n_cols)
+        acquisition = Acquisition(simulator, Plan(start, self.augmentation.n_steps(n_cols)))
         labeled = []
         with torch.no_grad():
-            for step in range(self.augmentation.n_steps(n_cols)):
-                rows, state = self._label(simulator, state, step, draws)
-                labeled.append(rows)
+            while acquisition.n_next:
+                labeled.append(self._label(acquisition, draws))
         if self.training.n_repeats:
             stored = [_stored(rows, batch.slices.index, draws["augmentation"]) for rows in labeled]
             stacked = {name: torch.stack([one[name] for one in stored]) for name in stored[0]}
             self.labeled[n_slices, n_cols] = stacked
         add_gradients(self.view, labeled, self.training.gain_weight, self.slices.n_cols)
-        return state.score.mean()
+        return acquisition.state.score.mean()
 
-    def _label(
-        self, simulator: Simulator, state: State, step: int, draws: Tensors
-    ) -> tuple[Rows, State]:
-        """Return what the policy sees, candidates and their gains, and the states after a step."""
+    def _label(self, acquisition: Acquisition, draws: Tensors) -> Rows:
+        """Try columns, and continue with one; return what the policy sees, candidates and gains."""
+        simulator, state, step = acquisition.simulator, acquisition.state, acquisition.n_acquired
         n_cols, n_best = simulator.batch.n_cols, self.training.n_best
         horizons = self.augmentation.horizons(draws["augmentation"], n_cols)
         seen = observe(self.view, simulator, state, (horizons - step).clamp(min=1))
-        blocked = simulator.blocked(state)
+        blocked = acquisition.blocked
         scores = self.view(seen).float()
         columns = columns_to_try(scores, blocked, draws["tried"][:, step], n_best)
         # Columns that stand in where too few are left to try do not count.
         is_valid = ~blocked.gather(-1, columns)
         choice = choice_of(draws["followed"][:, step], is_valid, n_best)
-        branches = simulator.branch(state, columns)
-        gains = branches.score - state.score[:, None]
+        candidates = acquisition.try_columns(columns)
+        gains = candidates.score - state.score[:, None]
         gains = gains / self.units[self._row(seen.mask)][:, None]
-        rows = rows_of(seen, columns=columns, is_valid=is_valid, gains=gains)
-        return rows, branches.follow(choice)
+        acquisition.follow(candidates, choice)
+        return rows_of(seen, columns=columns, is_valid=is_valid, gains=gains)
 
     def after_step(self, drawn: EpochDraws, step: int) -> None:
         """Move the average, and take steps on states from the replay buffer."""

@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import Acquisition
+from kscout.acquisition.plan import training_plan
 from kscout.compatibility import check_matrix, check_real
 from kscout.config import EnsembleTraining, PolicyConfig
 from kscout.core import Reconstructor
@@ -172,21 +173,15 @@ class Ensemble(Estimator):
         self, index: Int[Tensor, " slice"], number: Int[Tensor, " slice"], sums: "Sums"
     ) -> Float[Tensor, ""]:
         """Acquire slices, try columns of each step, and return the sum of their final scores."""
-        training, setting = self.training, self.config.acquisition
-        simulator = Simulator(
-            self.slices.batch(index),
-            self.reconstructor,
-            protocol=training.protocol,
-            metric=training.metric,
-        )
-        policy, state = self.policy.bind(simulator.context), simulator.start(setting.start)
+        training, plan = self.training, training_plan(self.config)
+        simulator = plan.simulator(self.slices.batch(index), self.reconstructor)
+        policy, acquisition = self.policy.bind(simulator.context), Acquisition(simulator, plan)
         slices = torch.arange(len(index), device=self.device)
-        for step in range(setting.horizon):
-            seen = simulator.observe(policy, state, n_left=setting.horizon - step)
-            blocked = simulator.blocked(state)
+        for step in range(plan.horizon):
+            seen, blocked = acquisition.observe(policy), acquisition.blocked
             if step < len(policy.order):
                 scores = policy.along_order(seen).masked_fill(blocked, -torch.inf)
-                state = simulator.acquire(state, scores.argmax(dim=-1))
+                acquisition.measure(scores.argmax(dim=-1, keepdim=True))
                 continue
             expected = policy.expected(seen).masked_fill(blocked, -torch.inf)
             n_best = min(training.n_best, blocked.shape[-1])
@@ -195,11 +190,13 @@ class Ensemble(Estimator):
             is_left = ~blocked.expand(expected.shape).gather(-1, best)
             best = torch.where(is_left, best, best[..., :1])
             columns = best.transpose(0, 1).flatten(1)
+            state = acquisition.state
             gains = simulator.score_columns(state, columns) - state.score[:, None]
             predicted = expected.gather(-1, columns.expand(len(expected), -1, -1))
             sums.add(step, predicted, gains)
-            state = simulator.acquire(state, best[number % len(best), slices, 0])
-        return state.score.double().sum()
+            acquisition.measure(best[number % len(best), slices, :1])
+        acquisition.finish()
+        return acquisition.state.score.double().sum()
 
 
 @final

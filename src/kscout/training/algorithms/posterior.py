@@ -15,12 +15,14 @@ policy acquires on the same slice (`training.follows`). In half of all cases som
 replaced by sampled ones, because no other policy acquires exactly the columns that this one will.
 """
 
+from dataclasses import replace
 from typing import Any, cast, final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
+from kscout.acquisition.plan import training_plan
 from kscout.acquisition.rollout import rollout
 from kscout.compatibility import check_matrix
 from kscout.config import PolicyConfig, PosteriorTraining
@@ -126,18 +128,12 @@ class Posterior(WarmedEstimator):
     @torch.no_grad()
     def _paths(self) -> Int[Tensor, "slice step"]:
         """Return the columns that another policy acquires, slice by slice."""
-        training, setting = self.training, self.config.acquisition
+        training, plan = self.training, replace(training_plan(self.config), is_argmax=True)
         policy, columns = load(training.follows, device=self.device), []
         name = str(training.follows)
         check_matrix(policy, self.slices.shape, name=name, network=self.reconstructor)
         for batch in self.slices.batches(_N_AT_ONCE[self.device.type]):
-            done = rollout(
-                policy,
-                self.simulator(batch),
-                n_initial=setting.start,
-                horizon=setting.horizon,
-                is_argmax=True,
-            )
+            done = rollout(policy, plan.simulator(batch, self.reconstructor), plan)
             columns.append(done.columns[:, 0].cpu())
         return torch.cat(columns)
 

@@ -18,6 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.choose import best_columns, choose_columns
+from kscout.acquisition.loop import Acquisition
+from kscout.acquisition.plan import training_plan
 from kscout.config import PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
@@ -65,17 +67,17 @@ class Ddqn(Episodic):
         index, uniforms, new = order[places], draws[places].to(self.device), []
         view.refresh()
         simulator = self.simulator(index)
-        state = simulator.start(config.acquisition.start)
+        acquisition = Acquisition(simulator, training_plan(config))
         for step in range(horizon):
-            blocked = simulator.blocked(state)
+            state, blocked = acquisition.state, acquisition.blocked
             scores = view(simulator.observe(view.chooser, state, n_left=None)).float()
             column = explored(scores, blocked, uniforms[:, step], training.chance(epoch))
-            after = simulator.acquire(state, column)
-            gain = (after.score - state.score).float()
+            acquisition.measure(column[:, None])
+            gain = (acquisition.state.score - state.score).float()
             row = (index, state.mask, torch.full_like(index, step), column, gain)
             new.append({x: y.cpu() for x, y in zip(self.columns, row, strict=True)})
-            state = after
-        total = {f"train_{metric_word(training.metric)}": state.score.double().sum()}
+        acquisition.finish()
+        total = {f"train_{metric_word(training.metric)}": acquisition.state.score.double().sum()}
         return new, total, len(places) * (1 + horizon)
 
     def update(self, n_before: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from kscout.acquisition.choose import check_chosen, choose_columns
 from kscout.acquisition.episode import Simulator
-from kscout.config import AcquisitionSetting, JointConfig, JointTraining
+from kscout.acquisition.loop import Acquisition
+from kscout.acquisition.plan import training_plan
+from kscout.config import JointConfig, JointTraining
 from kscout.core import Observation, Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import RunError
@@ -145,7 +147,8 @@ def acquire(
         columns = _blindly(policy, start, batch.selectable, uniforms)
     else:
         simulator = Simulator(batch, view, protocol=config.training.protocol)
-        columns = _looking(policy, simulator, setting, uniforms)
+        acquisition = Acquisition(simulator, training_plan(config))
+        columns = _looking(policy.bind(simulator.context), acquisition, uniforms)
     masks = moments_of(start, columns)
     n_measured = masks.sum(dim=-1)
     is_wrong = n_measured[:, -1] != n_measured[:, 0] + setting.horizon
@@ -154,21 +157,15 @@ def acquire(
 
 
 def _looking(
-    policy: Policy,
-    simulator: Simulator,
-    setting: AcquisitionSetting,
-    uniforms: Float[Tensor, "slice step"],
+    policy: Policy, acquisition: Acquisition, uniforms: Float[Tensor, "slice step"]
 ) -> Int[Tensor, "slice step"]:
-    state, columns = simulator.start(setting.start), []
-    policy = policy.bind(simulator.context)
-    for step in range(setting.horizon):
-        seen = simulator.observe(policy, state, n_left=setting.horizon - step)
-        scores = policy(seen).float()
-        column = choose_columns(policy, scores, simulator.blocked(state), uniforms[:, step])
-        columns.append(column)
-        if step + 1 < setting.horizon:
-            state = simulator.acquire(state, column)
-    return torch.stack(columns, dim=1)
+    columns = []
+    # The last image is not needed, so it is not reconstructed.
+    while acquisition.n_next:
+        scores, draws = acquisition.scores(policy).float(), uniforms[:, acquisition.n_acquired]
+        columns.append(choose_columns(policy, scores, acquisition.blocked, draws)[:, None])
+        acquisition.measure(columns[-1])
+    return torch.cat(columns, dim=1)
 
 
 def _blindly(

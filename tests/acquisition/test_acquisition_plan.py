@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
 from kscout.core import Observation, Policy, SliceBatch
 from kscout.data.slices import SliceSet
@@ -32,10 +33,12 @@ def batch(generator: torch.Generator) -> SliceBatch:
     return slices.batch(torch.arange(N_SLICES))
 
 
-def run(batch: SliceBatch, policy: Policy, **settings: Any) -> Trajectory:
-    return rollout(
-        policy, Simulator(batch, ZeroFilled(), protocol="paper"), **{"n_initial": 3, **settings}
-    )
+def run(
+    batch: SliceBatch, policy: Policy, *, uniforms: Tensor | None = None, **settings: Any
+) -> Trajectory:
+    plan = Plan(**{"start": 3, **settings})
+    simulator = Simulator(batch, ZeroFilled(), protocol="paper")
+    return rollout(policy, simulator, plan, uniforms=uniforms)
 
 
 def score(batch: SliceBatch, row: int, columns: list[int]) -> float:
@@ -58,7 +61,7 @@ ORDER = [13, 5, 2, 0, 11, 8, 4, 9, 1]
 
 
 def test_a_fixed_order_skips_what_is_measured_already(batch: SliceBatch) -> None:
-    found = run(batch, FixedOrder(n_cols=N_COLS, order=ORDER), n_initial=START, horizon=4)
+    found = run(batch, FixedOrder(n_cols=N_COLS, order=ORDER), start=START, horizon=4)
     taken = [column for column in ORDER if column not in START][:4]
     assert found.columns.tolist() == [[taken]] * N_SLICES
     for row in range(N_SLICES):
@@ -73,12 +76,12 @@ def test_every_slice_may_start_from_a_mask_of_its_own(batch: SliceBatch) -> None
     for row, start in enumerate(starts):
         masks[row, start] = True
     uniforms = action_uniforms(N_SLICES, 2, 5, 0)
-    found = run(batch, conv_policy(), n_initial=masks, horizon=5, uniforms=uniforms)
+    found = run(batch, conv_policy(), start=masks, horizon=5, uniforms=uniforms)
     for row, start in enumerate(starts):
         alone = run(
             batch.rows(torch.tensor([row])),
             *(conv_policy(),),
-            n_initial=start,
+            start=start,
             horizon=5,
             uniforms=uniforms[row : row + 1],
         )
@@ -90,7 +93,7 @@ def test_every_slice_may_start_from_a_mask_of_its_own(batch: SliceBatch) -> None
 @pytest.mark.parametrize("columns_per_step", [2, 3, 7])
 def test_several_columns_cost_one_reconstruction(batch: SliceBatch, columns_per_step: int) -> None:
     order = FixedOrder(n_cols=N_COLS, order=ORDER)
-    found = run(batch, order, n_initial=[6], horizon=7, columns_per_step=columns_per_step)
+    found = run(batch, order, start=[6], horizon=7, columns_per_step=columns_per_step)
     n_steps = -(-7 // columns_per_step)
     assert found.ssim.shape == (N_SLICES, 1, n_steps + 1)
     assert found.columns[0, 0, :7].tolist() == ORDER[:7]
@@ -124,7 +127,7 @@ def test_several_draws_are_without_replacement(batch: SliceBatch) -> None:
 def test_one_column_a_step_is_the_same_through_the_general_path(batch: SliceBatch) -> None:
     uniforms = action_uniforms(N_SLICES, 2, 5, 3)
     plain = run(batch, conv_policy(), horizon=5, uniforms=uniforms)
-    each = run(batch, conv_policy(), horizon=torch.full((N_SLICES,), 5), uniforms=uniforms)
+    each = run(batch, conv_policy(), horizon=5, horizons=(5,) * N_SLICES, uniforms=uniforms)
     assert torch.equal(plain.columns, each.columns)
     torch.testing.assert_close(plain.ssim, each.ssim, atol=1e-5, rtol=0)
 
@@ -133,12 +136,12 @@ def test_one_column_a_step_is_the_same_through_the_general_path(batch: SliceBatc
 def test_a_slice_ends_with_its_own_budget_and_keeps_its_scores(
     batch: SliceBatch, columns_per_step: int
 ) -> None:
-    horizons, uniforms = torch.tensor([3, 0, 6, 5]), action_uniforms(N_SLICES, 2, 6, 1)
-    pace = {"columns_per_step": columns_per_step}
-    found = run(batch, conv_policy(), horizon=horizons, uniforms=uniforms, **pace)
-    whole = run(batch, conv_policy(), horizon=6, uniforms=uniforms, **pace)
+    horizons, uniforms = (3, 0, 6, 5), action_uniforms(N_SLICES, 2, 6, 1)
+    given = {"horizon": 6, "columns_per_step": columns_per_step, "uniforms": uniforms}
+    found = run(batch, conv_policy(), horizons=horizons, **given)
+    whole = run(batch, conv_policy(), **given)
     assert found.n_acquired.tolist() == [[3, 3], [0, 0], [6, 6], [5, 5]]
-    for row, horizon in enumerate(horizons.tolist()):
+    for row, horizon in enumerate(horizons):
         assert torch.equal(found.columns[row, :, :horizon], whole.columns[row, :, :horizon])
         last = -(-horizon // columns_per_step)
         for name in ("ssim", "psnr", "nmse"):
@@ -185,14 +188,15 @@ def test_a_network_stops_by_what_it_predicts_of_so_many_measured_columns(batch: 
 @pytest.mark.parametrize(
     "settings, sentence",
     [
-        ({"n_initial": [3, 14]}, "column 14 of the start is not one of the 14"),
-        ({"n_initial": [3, 3]}, "column 3 occurs twice"),
-        ({"n_initial": []}, "names no column"),
-        ({"n_initial": torch.zeros(4, 14, dtype=torch.bool)}, "from no column at all"),
-        ({"n_initial": torch.ones(4, 13, dtype=torch.bool)}, "4 of 13 columns, the slices 4 of 14"),
-        ({"n_initial": list(range(12))}, r"4 of 4 slices: 12 \+ 3 columns.*to 2 or less"),
-        ({"horizon": torch.tensor([1, 12, 2, 2])}, r"1 of 4 slices: 3 \+ 12 columns"),
-        ({"horizon": torch.tensor([1, -1, 2, 2])}, "cannot acquire -1"),
+        ({"start": [3, 14]}, "column 14 of the start is not one of the 14"),
+        ({"start": [3, 3]}, "column 3 occurs twice"),
+        ({"start": []}, "names no column"),
+        ({"start": torch.zeros(4, 14, dtype=torch.bool)}, "from no column at all"),
+        ({"start": torch.ones(4, 13, dtype=torch.bool)}, "4 of 13 columns, the slices 4 of 14"),
+        ({"start": list(range(12))}, r"4 of 4 slices: 12 \+ 3 columns.*to 2 or less"),
+        ({"horizon": 12, "horizons": (1, 12, 2, 2)}, r"1 of 4 slices: 3 \+ 12 columns"),
+        ({"horizons": (1, -1, 2, 2)}, "cannot acquire -1"),
+        ({"horizons": (1, 4, 2, 2)}, "less than the 4 columns of a slice"),
         ({"columns_per_step": 0}, "0 columns per step"),
         ({"stop_below": float("nan")}, "gain in SSIM of nan"),
         ({"stop_below": 0.1}, "Random predicts no gain"),

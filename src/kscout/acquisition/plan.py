@@ -1,0 +1,136 @@
+"""The plan of acquisitions: where they start and end, how they are scored, and random seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from kscout.acquisition.budget import check_budget
+from kscout.acquisition.episode import Simulator
+from kscout.config import JointConfig, PolicyConfig
+from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
+from kscout.errors import ConfigError
+from kscout.names import check_protocol
+from kscout.physics.sampling import Initial, listed_columns
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """Start, number of columns, stopping threshold, scores and random seed of acquisitions."""
+
+    start: Initial
+    """Central columns measured at the start, columns, or columns or a mask for each slice."""
+    horizon: int
+    """Columns to acquire after the start; with `horizons`, their maximum or more."""
+    horizons: tuple[int, ...] | Int[Tensor, " batch"] = ()
+    """Columns to acquire in each slice; empty if all acquire `horizon`."""
+    columns_per_step: int = 1
+    """Columns selected before each reconstruction; the last step may have fewer."""
+    stop_below: float | None = None
+    """A slice ends before a step in which no column has this predicted gain in SSIM."""
+    n_trajectories: int = 1
+    """Acquisitions per slice of a policy that samples columns."""
+    seed: int = 0
+    """Random seed for sampling; compared policies use the same one."""
+    is_argmax: bool = False
+    """Acquire the column with the highest score instead of sampling: one acquisition per slice."""
+    protocol: Protocol | None = None
+    """How images are un-normalized before they are scored; None: as the reconstruction was trained,
+    else `blind`."""
+    metric: str = "ssim"
+    """Metric of the scores: a name of `kscout.names.METRICS`, or `module:function`."""
+    batch_size: int | None = None
+    """Slices per batch; results do not depend on it. (default: chosen for the device)"""
+
+    def __post_init__(self) -> None:
+        if self.columns_per_step < 1:
+            raise ConfigError(
+                f"cannot acquire {self.columns_per_step} columns per step; give 1 or more, e.g. 2"
+            )
+        if self.stop_below is not None and not -1 <= self.stop_below <= 1:
+            raise ConfigError(
+                f"a gain in SSIM of {self.stop_below} cannot be a threshold; give a number like "
+                ".001"
+            )
+        for name in ("n_trajectories", "batch_size"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ConfigError(f"{name} is {count}; it must be 1 or more")
+        if self.protocol is not None:
+            check_protocol(self.protocol)
+        if isinstance(self.horizons, tuple) and max(self.horizons, default=0) > self.horizon:
+            raise ConfigError(
+                f"horizon is {self.horizon}, less than the {max(self.horizons)} columns of a "
+                "slice; give their maximum"
+            )
+
+    @property
+    def n_initial(self) -> int:
+        """Columns measured at the start; those of the shortest start if they differ."""
+        if isinstance(self.start, int):
+            return self.start
+        if isinstance(self.start, Tensor):
+            return int(self.start.sum(dim=-1).min())
+        return min(map(len, self.starts))
+
+    @property
+    def starts(self) -> Sequence[Sequence[int]]:
+        """Columns of the start: one list, or one per slice; none if they are central or masks."""
+        return listed_columns(self.start)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every step acquires one column of every slice."""
+        return self.columns_per_step == 1 and self.stop_below is None and not len(self.horizons)
+
+    def each(self, device: torch.device) -> int | Int[Tensor, " batch"]:
+        """Return the number of columns to acquire: one number, or one per slice."""
+        return torch.as_tensor(self.horizons, device=device) if len(self.horizons) else self.horizon
+
+    def rows(self, rows: Sequence[int]) -> "Plan":
+        """Return the plan of some of the slices."""
+        start, horizons = self.start, self.horizons
+        if isinstance(start, Tensor):
+            start = start[list(rows)]
+        elif len(self.starts) > 1:
+            start = [self.starts[row] for row in rows]
+        if isinstance(horizons, Tensor):
+            horizons = horizons[list(rows)]
+        elif horizons:
+            horizons = tuple(horizons[row] for row in rows)
+        return replace(self, start=start, horizons=horizons)
+
+    def check(self, selectable: Bool[Tensor, "slice col"]) -> None:
+        """Raise an error if a slice lacks columns of the start or columns to acquire."""
+        horizon = self.each(selectable.device)
+        check_budget(selectable, n_initial=self.start, horizon=horizon)
+
+    def check_policy(self, policy: Policy) -> None:
+        """Raise an error for a threshold with a policy that does not predict gains."""
+        if self.stop_below is not None and not policy.gain_units:
+            raise ConfigError(
+                f"{type(policy).__name__} predicts no gain in SSIM to stop below "
+                f"{self.stop_below:g}; leave out the threshold, or use the oracle or a policy "
+                "trained with --method dense, posterior or ensemble"
+            )
+
+    def simulator(self, batch: SliceBatch, reconstructor: Reconstructor) -> Simulator:
+        """Return the simulator of a batch of slices, which scores by protocol and metric."""
+        return Simulator(batch, reconstructor, protocol=self.protocol, metric=self.metric)
+
+
+def training_plan(config: PolicyConfig | JointConfig) -> Plan:
+    """Return the plan of the acquisitions of a training."""
+    setting, training = config.acquisition, config.training
+    return Plan(
+        setting.start,
+        setting.horizon,
+        columns_per_step=setting.group,
+        protocol=training.protocol,
+        metric=training.metric,
+        seed=training.seed,
+    )
