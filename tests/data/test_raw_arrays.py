@@ -190,6 +190,28 @@ def test_arrays_in_the_other_domain_cause_a_warning(tmp_path: Path) -> None:
     assert sentence.endswith("contain k-space; import k-space without --origin image")
 
 
+@pytest.mark.parametrize(
+    ("array", "advice"),
+    [
+        (KSPACE[:, 0], "as in --axes slice,row,col "),
+        (KSPACE[0, 0], "as in --axes row,col "),
+        (KSPACE, "as in --axes slice,coil,row,col "),
+        (np.ones((2, 9, 11, 3)), "save gray values with these axes"),
+    ],
+)
+def test_advice_has_the_axes_of_the_array(array: np.ndarray, advice: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(DataError, match=advice):
+        import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings())
+
+
+@pytest.mark.parametrize("option", ["size", "crop"])
+def test_the_error_about_small_kspace_names_the_given_option(option: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", KSPACE)
+    with pytest.raises(DataError, match=f"18x20, smaller than --{option} 500; lower it"):
+        imported(tmp_path / "a.npy", axes=AXES, **{option: 500})
+
+
 @pytest.mark.parametrize("name", ["ksp", "scan/ksp"])
 def test_the_first_error_of_an_unknown_file_names_the_way_to_its_kspace(
     name: str, tmp_path: Path

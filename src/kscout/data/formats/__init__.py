@@ -38,11 +38,6 @@ LARGEST_DEFLATION = 1032
 _LOGGERS = [logging.getLogger(name) for name in ("pydicom", "nibabel")]
 """Loggers of libraries, with those below them, that report irrelevant details of files."""
 _PIECE, _LISTED = 2**20, 10
-COMPLEX_ADVICE = (
-    "if these are images, save their absolute values; if they are k-space, name its axes, as in "
-    "--axes slice,coil,row,col (complex images of coils: also --origin image)"
-)
-"""Advice for complex arrays that are imported as images."""
 
 
 class ImageScan(NamedTuple):
@@ -66,6 +61,15 @@ def ordered(images: np.ndarray, axes: tuple[str, ...], path: Path) -> np.ndarray
         )
     images = np.moveaxis(images, [axes.index("row"), axes.index("col")], [-2, -1])
     return np.ascontiguousarray(images.reshape(-1, *images.shape[-2:]))
+
+
+def complex_advice(n_axes: int) -> str:
+    """Return the advice for a complex array that is imported as images."""
+    axes = {2: "row,col", 3: "slice,row,col"}.get(n_axes, "slice,coil,row,col")
+    return (
+        "if these are images, save their absolute values; if they are k-space, name its axes, as "
+        f"in --axes {axes} (complex images of coils: also --origin image)"
+    )
 
 
 def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module

@@ -12,10 +12,10 @@ import numpy as np
 
 from kscout.data import formats
 from kscout.data.formats import (
-    COMPLEX_ADVICE,
     LARGEST_DEFLATION,
     ImageScan,
     check_size,
+    complex_advice,
     listed,
     ordered,
     printable,
@@ -48,10 +48,12 @@ def read_hdf5(path: Path, key: str | None = None, axes: tuple[str, ...] | None =
         if data is None:
             raise DataError(_no_target(file, path, key))
         if data.shape is None or len(data.shape) != n_axes or data.dtype.kind not in "fiu":
-            named = "name another dataset with --key, or all of its axes with --axes"
+            advice = "name another dataset with --key, or all of its axes with --axes"
+            if is_complex(data):
+                advice = complex_advice(len(data.shape or ()))
             raise DataError(
                 f"{path} holds {name} as {data.dtype} of shape {data.shape} instead of real "
-                f"images slice x row x column; {COMPLEX_ADVICE if is_complex(data) else named}"
+                f"images slice x row x column; {advice}"
             )
         check_size(path, data.shape, data.dtype)
         check_chunks(data, path)
@@ -187,7 +189,8 @@ def _no_target(file: h5py.File, path: Path, key: str | None) -> str:
     message = f"{path} has no {wanted} (it has: {listed(found)}); "
     # ISMRMRD stores raw data in the second.
     if key or not {"kspace", "dataset"} & set(file):
-        name = next((name for name, data in found.items() if is_complex(data)), "NAME")
+        whole = (name for name, data in found.items() if is_complex(data))
+        name = next(whole, "REAL,IMAGINARY")
         return message + (
             "name the dataset of images with --key, or that of k-space with its axes, as in "
             f"--key {name} --axes slice,coil,row,col"

@@ -10,10 +10,10 @@ from typing import IO, Any
 import numpy as np
 
 from kscout.data.formats import (
-    COMPLEX_ADVICE,
     ImageScan,
     check_expansion,
     check_size,
+    complex_advice,
     listed,
     ordered,
 )
@@ -75,12 +75,14 @@ def read_array(
     if dtype.kind == "c":
         raise DataError(
             f"{path} holds {dtype} of shape {shape}, and kscout imports magnitudes of images: "
-            f"{COMPLEX_ADVICE}"
+            f"{complex_advice(len(shape))}"
         )
     if dtype.kind not in "fiub" or (n_axes and len(shape) not in n_axes):
+        has_colors = len(shape) > 3 and shape[-1] in (3, 4)
+        remedy = "save gray values" if has_colors else "save it"
         raise DataError(
             f"{path} holds {dtype} of shape {shape} instead of real images slice x row x column; "
-            "save it with these axes, or name all of its axes with --axes"
+            f"{remedy} with these axes, or name all of its axes with --axes"
         )
     check_size(path, shape, dtype)
     file.seek(0)

@@ -34,9 +34,10 @@ class Cutting:
         wanted = settings.crop if settings.crop is not None else settings.size
         kept = cls.of_readout(scan).kept if wanted is None else sides(wanted)
         if kept[0] > n_rows or kept[1] > n_cols:
+            option = "--size" if settings.crop is None else "--crop"
             raise DataError(
-                f"{path} has k-space of {n_rows}x{n_cols}, smaller than --crop {size_text(kept)}; "
-                "lower it, or zero-pad k-space with --resize"
+                f"{path} has k-space of {n_rows}x{n_cols}, smaller than {option} "
+                f"{size_text(kept)}; lower it, or zero-pad k-space with --resize"
             )
         stored = kept if settings.resize is None else sides(settings.resize)
         return cls(size, kept, stored)
