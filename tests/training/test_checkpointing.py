@@ -96,10 +96,11 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     torch.save({"model": {}}, path)
     with pytest.raises(RunError, match="no checkpoint of a training: it has no 'epoch'"):
         load_checkpoint(path)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(RunError, match=r"c\.pt is damaged \(no plain file\)"):
-        load_checkpoint(path)
+    for misplace in (os.mkfifo, lambda path: path.symlink_to("nowhere")):
+        path.unlink()
+        misplace(path)
+        with pytest.raises(RunError, match=r"c\.pt is damaged \(no plain file\)"):
+            load_checkpoint(path)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kscout.errors import RunError
-from kscout.files import written_whole
+from kscout.files import reason_of, written_whole
 from kscout.pickles import load_tensors
 
 
@@ -62,26 +62,24 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         with written_whole(path) as aside:
             torch.save(dict(checkpoint), aside)
     except (OSError, RuntimeError) as error:  # torch raises the latter for a full disk
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(
-            f"cannot write {path} ({reason}); free some disk space and run the same command "
-            "again: it resumes from the last complete checkpoint"
+            f"cannot write {path} ({reason_of(error)}); free some disk space and run the same "
+            "command again: it resumes from the last complete checkpoint"
         ) from error
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:
     """Read a checkpoint to the CPU, without executing code from it; None if there is none."""
-    if not path.exists():
+    if not (path.exists() or path.is_symlink()):
         return None
-    if not path.is_file():
+    # A link could be read, but not be replaced after the next epoch.
+    if path.is_symlink() or not path.is_file():
         raise RunError(f"{path} is damaged (no plain file); delete it to train from the start")
     try:
         content = load_tensors(path)
     except Exception as error:  # a damaged pickle may raise anything
-        text = (isinstance(error, OSError) and error.strerror) or str(error)
-        reason = text.splitlines()[0] if text else type(error).__name__
         raise RunError(
-            f"{path} is damaged ({reason}); delete it to train from the start"
+            f"{path} is damaged ({reason_of(error)}); delete it to train from the start"
         ) from error
     kinds = {"epoch": int, "model": dict, "optimizer": dict, "facts": dict}
     found = content if isinstance(content, dict) else {}
