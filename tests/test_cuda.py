@@ -147,7 +147,7 @@ def test_acquisitions_equal_those_on_a_cpu(
     for device in ("cpu", "cuda"):
         batch = slices.to(device).batch(torch.arange(6, device=device))
         simulator = Simulator(batch, ZeroFilled(), protocol=protocol, memory_limit=memory_limit)
-        start = simulator.start(8, n_trajectories=2).rows(torch.arange(0, 12, 2, device=device))
+        start = simulator.start(8).repeated(2).rows(torch.arange(0, 12, 2, device=device))
         branches = simulator.branch(start, columns.to(device))
         followed, every = branches.follow(choice.to(device)), branches.every()
         last = simulator.acquire(every, torch.full((24,), 20, device=device))

@@ -111,7 +111,7 @@ def test_every_column_means_those_that_are_left(batch: SliceBatch) -> None:
 
 def test_trajectories_of_a_slice_start_equal_and_lie_together(batch: SliceBatch) -> None:
     simulator = engine(batch)
-    one, many = simulator.start(N_INITIAL), simulator.start(N_INITIAL, n_trajectories=2)
+    one, many = simulator.start(N_INITIAL), simulator.start(N_INITIAL).repeated(2)
     assert many.owner.tolist() == [0, 0, 1, 1, 2, 2]
     assert torch.equal(many.image, one.image.repeat_interleave(2, dim=0))
 
@@ -204,7 +204,7 @@ def count_reconstructions(simulator: Simulator) -> list[int]:
 def test_states_of_a_slice_that_come_to_one_mask_share_a_reconstruction(batch: SliceBatch) -> None:
     simulator = engine(batch)
     n_reconstructed = count_reconstructions(simulator)
-    state = simulator.start(N_INITIAL, n_trajectories=3)
+    state = simulator.start(N_INITIAL).repeated(3)
     mask = state.mask.clone()
     for chosen in PATHS:
         state = simulator.acquire(state, chosen)
@@ -255,7 +255,7 @@ def test_states_of_different_slices_are_never_taken_for_one(batch: SliceBatch) -
 
 def test_branches_of_several_states_share_masks_and_keep_their_places(batch: SliceBatch) -> None:
     simulator = engine(batch)
-    state = simulator.start(N_INITIAL, n_trajectories=2)
+    state = simulator.start(N_INITIAL).repeated(2)
     state = simulator.acquire(state, torch.tensor([0, 1, 2, 2, 0, 16]))
     columns = torch.tensor([[1, 3], [0, 3], [5, 6], [6, 5], [16, 16], [0, 1]])
     branches = simulator.branch(state, columns)

@@ -127,7 +127,7 @@ def test_oracle(golden: Golden, unet: UNet, tag: str) -> None:
 
 def test_na_oracle(golden: Golden, unet: UNet) -> None:
     slices = golden_slices(golden, 64, "r64")
-    fitted = fit_fixed_order(slices, frozen(unet, 64), n_initial=8, horizon=8, batch_size=4)
+    fitted = fit_fixed_order(slices, frozen(unet, 64), Plan(8, 8, batch_size=4))
     assert fitted.order == golden("baselines_r64", "r64/average_oracle/columns").tolist()
     means = golden("baselines_r64", "r64/average_oracle/ssim_mean")
     assert fitted.mean_scores == pytest.approx(means.tolist(), abs=SSIM)

@@ -24,7 +24,7 @@ def acquisition() -> InteractiveAcquisition:
     noise = torch.rand(1, N_ROWS, N_COLS, generator=torch.Generator().manual_seed(0))
     slices = SliceSet.from_images(noise.cumsum(dim=-1), ["a"])
     simulator = Simulator(slices.batch(torch.tensor([0])), ZeroFilled())
-    return InteractiveAcquisition(simulator, n_initial=N_INITIAL, horizon=HORIZON)
+    return InteractiveAcquisition(simulator, Plan(N_INITIAL, HORIZON))
 
 
 def entry(name: str) -> EvaluationEntry:
@@ -52,14 +52,14 @@ def test_policies_take_the_columns_of_a_rollout_as_they_were_trained(
 def test_a_service_with_argmax_shows_the_columns_of_its_sessions(
     acquisition: InteractiveAcquisition,
 ) -> None:
-    one, given = replace(entry("conv"), is_learned=True), {"n_initial": N_INITIAL}
+    one = replace(entry("conv"), is_learned=True)
     plan = Plan(N_INITIAL, HORIZON, is_argmax=True)
     best = rollout(one.policy, acquisition.simulator, plan)
     backend = PageBackend(
         OfferedNames(("zero-filled",), ("center-out",), argmax=True), device=torch.device("cpu")
     )
-    how = {"horizon": HORIZON, "is_argmax": backend.is_argmax}
-    found = InteractiveAcquisition(acquisition.simulator, **given, **how).run(one)
+    plan = Plan(N_INITIAL, HORIZON, is_argmax=backend.is_argmax)
+    found = InteractiveAcquisition(acquisition.simulator, plan).run(one)
     assert found.columns == tuple(best.columns[0, 0].tolist()) != acquisition.run(one).columns
 
 

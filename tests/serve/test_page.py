@@ -85,9 +85,8 @@ def test_choices_tell_slices_and_what_was_given(client: Client) -> None:
 def test_an_acquisition_is_that_of_the_simulator(client: Client, backend: PageBackend) -> None:
     html = client.post(f"{PLACE}/acquisitions", {**ASKED, "own": [0, 15]}).json()["html"]
     slices = backend.catalog.find("test").slices
-    acquisition = InteractiveAcquisition(
-        Simulator(slices.batch(torch.tensor([3])), ZeroFilled()), n_initial=4, horizon=5
-    )
+    simulator = Simulator(slices.batch(torch.tensor([3])), ZeroFilled())
+    acquisition = InteractiveAcquisition(simulator, Plan(4, 5))
     sizes = ((N_ROWS, N_COLS), Plan(4, 5))
     for name in ("center-out", "oracle"):
         columns = acquisition.run(resolve(name, *sizes)[0]).columns

@@ -84,8 +84,8 @@ def test_a_trained_policy_takes_its_best_column(
     trained = policies.load(run.path)
     assert not trained.is_stochastic
     # What a score of 1 stands for: the spread of gains along a fixed order, at each step.
-    setting = {"n_initial": 2, "horizon": 3, "n_slices_per_step": 4}
-    gains = fit_fixed_order(store.split("train"), ZeroFilled(), **setting).gains
+    slices = store.split("train")
+    gains = fit_fixed_order(slices, ZeroFilled(), Plan(2, 3), n_slices_per_step=4).gains
     spread = [float(np.nanstd(row)) for row in gains.numpy()]
     np.testing.assert_allclose(trained.gain_units, spread, rtol=1e-5)
 

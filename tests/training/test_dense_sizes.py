@@ -9,6 +9,7 @@ import torch
 from training_stores import COLUMN, CONV, blob_store, dense_config
 
 from kscout import policies
+from kscout.acquisition.plan import Plan
 from kscout.core import Observation
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -49,7 +50,7 @@ def check_mean_gains(
 ) -> None:
     """Compare what a policy of 32 columns began from with an order fitted for itself."""
     n_steps, n_cols = gains.shape
-    fixed = fit_fixed_order(slices, ZeroFilled(), n_initial=n_initial, horizon=n_steps)
+    fixed = fit_fixed_order(slices, ZeroFilled(), Plan(n_initial, n_steps))
     expected = fixed.gains / units[:, None] * (n_cols / 32)
     left = ~center_mask(n_cols, n_initial)
     for step in range(n_steps):
@@ -72,7 +73,7 @@ def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_start(
     policy, train = policies.load(run.path), large.split("train")
     assert isinstance(policy, ColumnPolicy) and policy.known_starts == [6, 8]
     # Of 4 to 13 columns; a file tells those from 6 on.
-    mine = fit_fixed_order(train, ZeroFilled(), n_initial=4, horizon=10).gains
+    mine = fit_fixed_order(train, ZeroFilled(), Plan(4, 10)).gains
     units = torch.stack([row[~row.isnan()].std(correction=0) for row in mine])
     torch.testing.assert_close(units[2:], torch.tensor(policy.gain_units))
     for n_cols, start in itertools.product((32, 16), (6, 8)):
@@ -93,9 +94,9 @@ def test_gains_of_later_starts_are_those_of_slices_drawn_for_each_step(tmp_path:
     policy = ColumnPolicy(n_cols=32, n_initial=4, horizon=10, known_starts=[8], **sizes)
     units = torch.linspace(1, 2, 10)
     BaselineGains(config, train, ZeroFilled(), torch.device("cpu")).give(policy, units)
-    drawn = {"n_initial": 8, "horizon": 6, "n_slices_per_step": 4}
     assert len(train) > 4
-    expected = fit_fixed_order(train, ZeroFilled(), **drawn).gains / units[4:, None]
+    order = fit_fixed_order(train, ZeroFilled(), Plan(8, 6), n_slices_per_step=4)
+    expected = order.gains / units[4:, None]
     torch.testing.assert_close(policy.prior_from_8, filled_gains(expected))
 
 

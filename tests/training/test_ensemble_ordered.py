@@ -47,7 +47,7 @@ def test_an_order_comes_first_and_the_sum_decides_then(store: Store, tmp_path: P
     found, slices = policies.load(run.path), store.split("train")
     assert isinstance(found, EnsemblePolicy)
     order = fit_fixed_order(
-        slices, ZeroFilled(), n_initial=2, horizon=2, n_slices_per_step=4, batch_size=16
+        slices, ZeroFilled(), Plan(2, 2, batch_size=16), n_slices_per_step=4
     ).order
     assert list(found.order) == order and found.order_cols == 16 and found.gain_units == ()
     simulator = Simulator(slices.batch(torch.arange(11)), ZeroFilled())

@@ -30,8 +30,10 @@ def slices(generator: torch.Generator) -> SliceSet:
 
 
 def fit(slices: SliceSet, reconstructor: Reconstructor, **settings: Any) -> FixedOrderResult:
-    own = {"n_initial": N_INITIAL, "horizon": 4, "protocol": "paper", **settings}
-    return fit_fixed_order(slices, reconstructor, **own)
+    names = ("n_slices_per_step", "n_candidates", "device", "on_step")
+    own = {name: settings.pop(name) for name in names if name in settings}
+    plan = Plan(**{"start": N_INITIAL, "horizon": 4, "protocol": "paper", **settings})
+    return fit_fixed_order(slices, reconstructor, plan, **own)
 
 
 def mean_ssim(slices: SliceSet, columns: list[int]) -> float:

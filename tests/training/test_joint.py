@@ -12,6 +12,7 @@ from training_stores import check_continued, stopping_at
 from typer.testing import CliRunner
 
 from kscout import policies, reconstruction
+from kscout.acquisition.plan import Plan
 from kscout.cli import app
 from kscout.config import JointConfig, LearnedSampling
 from kscout.core import Policy, SliceBatch
@@ -141,9 +142,7 @@ def test_the_fixed_order_is_fitted_for_the_network_as_it_is(
     network = reconstruction.load(runs["fixed"] / "epoch-0002.safetensors")
     view = network.frozen(precision="auto", n_rows=12, n_cols=16, device="cpu")
     with convolution.convolution("native"):
-        wanted = fit_fixed_order(
-            slices, view, n_initial=2, horizon=3, n_slices_per_step=n_slices, seed=3
-        )
+        wanted = fit_fixed_order(slices, view, Plan(2, 3, seed=3), n_slices_per_step=n_slices)
     policy = policies.load(runs["fixed"])
     assert isinstance(policy, FixedOrder)
     assert list(policy.order) == wanted.order

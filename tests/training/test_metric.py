@@ -122,7 +122,7 @@ def test_samplers_that_learn_with_a_network_learn_by_any_metric(
 
 
 def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:
-    found = fit_fixed_order(slices, ZeroFilled(), n_initial=2, horizon=1, metric="nmse")
+    found = fit_fixed_order(slices, ZeroFilled(), Plan(2, 1, metric="nmse"))
     start = center_mask(14, 2)
     scores = []
     for column in range(14):

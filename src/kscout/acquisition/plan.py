@@ -124,7 +124,7 @@ class Plan:
 
 
 def training_plan(config: PolicyConfig | JointConfig) -> Plan:
-    """Return the plan of the acquisitions of a training."""
+    """Return the plan of a training, whose random numbers have seeds of their own."""
     setting, training = config.acquisition, config.training
     return Plan(
         setting.start,
@@ -132,5 +132,4 @@ def training_plan(config: PolicyConfig | JointConfig) -> Plan:
         columns_per_step=setting.group,
         protocol=training.protocol,
         metric=training.metric,
-        seed=training.seed,
     )

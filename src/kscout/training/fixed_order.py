@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from kscout.acquisition.budget import check_budget
-from kscout.acquisition.episode import Simulator
-from kscout.core import Protocol, Reconstructor
+from kscout.acquisition.plan import Plan
+from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.physics.sampling import Initial, start_mask
+from kscout.physics.sampling import start_mask
 from kscout.policies.oracle import TIE
 from kscout.randomness import keyed_generator
 
@@ -38,44 +38,33 @@ class FixedOrderResult:
 def fit_fixed_order(
     slices: SliceSet,
     reconstructor: Reconstructor,
+    plan: Plan,
     *,
-    n_initial: Initial,
-    horizon: int,
-    batch_size: int = 16,
     n_slices_per_step: int | None = None,
     n_candidates: int | None = None,
-    seed: int = 0,
-    protocol: Protocol | None = None,
-    metric: str = "ssim",
     device: torch.device | str = "cpu",
     on_step: Callable[[dict[str, Any]], None] | None = None,
 ) -> FixedOrderResult:
     """Choose columns one by one, each time the one with the highest mean SSIM.
 
     Equal means go to the lowest column. A slice in which a column cannot be measured counts as no
-    gain. Memory is bounded by `batch_size`, whatever the number of slices.
+    gain. Memory is bounded by the batch size, whatever the number of slices.
 
     Args:
         slices: the data to choose on; may live on another device than the work is done on.
         reconstructor: turns measured columns into images.
-        n_initial: central columns measured at the start, columns, or a mask per slice.
-        horizon: columns to choose.
-        batch_size: slices held at once; changes nothing but speed and memory.
+        plan: start, number of columns, protocol and metric; its seed decides the draws. The batch
+            size, 16 by default, has no effect on results.
         n_slices_per_step: slices, drawn again for each step; None for all.
         n_candidates: columns tried, drawn again for each step; None for all that are left.
-        seed: decides both draws.
-        protocol: how images are un-normalized before they are scored; None for the one of the
-            reconstructor.
-        metric: what is best; `kscout.names.METRICS`.
         device: where the work is done.
         on_step: called after each step with `step` (from 1), `n_steps`, `column`, `ssim`.
     """
-    check_budget(slices.selectable, n_initial=n_initial, horizon=horizon)
+    horizon, seed = plan.horizon, plan.seed
+    check_budget(slices.selectable, n_initial=plan.start, horizon=horizon)
     _check_counts(len(slices), n_slices_per_step, n_candidates)
-    start = start_mask(n_initial, slices.selectable.shape)
-    trial = _Trial(
-        slices, reconstructor.to(device).eval(), start, batch_size, protocol, metric, device
-    )
+    start = start_mask(plan.start, slices.selectable.shape)
+    trial = _Trial(slices, reconstructor.to(device).eval(), start, plan, device)
     order: list[int] = []
     mean_scores: list[float] = []
     gains = torch.full((horizon, slices.n_cols), torch.nan)
@@ -104,9 +93,7 @@ class _Trial:
     slices: SliceSet
     reconstructor: Reconstructor
     start: Bool[Tensor, "slice col"]
-    batch_size: int
-    protocol: Protocol | None
-    metric: str
+    plan: Plan
     device: torch.device | str
 
     def columns_left(self, order: list[int]) -> Int[Tensor, " n"]:
@@ -120,7 +107,7 @@ class _Trial:
     ) -> tuple[float, Float64[Tensor, " candidate"]]:
         """Return mean SSIM after the present order, and after each candidate in addition."""
         before, after = 0.0, torch.zeros(len(candidates), dtype=torch.float64)
-        for part in rows.split(self.batch_size):
+        for part in rows.split(self.plan.batch_size or 16):
             now, then = self._scores(part, order, candidates)
             before += float(now.double().sum())
             after += then.double().sum(dim=0).cpu()
@@ -131,7 +118,7 @@ class _Trial:
         self, rows: Int[Tensor, " part"], order: list[int], candidates: Int[Tensor, " candidate"]
     ) -> tuple[Float[Tensor, " part"], Float[Tensor, "part candidate"]]:
         batch = self.slices.batch(rows).to(self.device)
-        simulator = Simulator(batch, self.reconstructor, protocol=self.protocol, metric=self.metric)
+        simulator = self.plan.simulator(batch, self.reconstructor)
         chosen = torch.zeros(self.slices.n_cols, dtype=torch.bool)
         chosen[order] = True
         start = self.start[rows].to(self.device)

@@ -37,7 +37,7 @@ def final_picture(
 ) -> Float[Tensor, "new_row new_col"]:
     """Return the first held-out slice at the end of its trajectory in `final_scores`."""
     plan = training_plan(config)
-    draws = action_uniforms(len(slices), 1, plan.horizon, plan.seed, "validation")
+    draws = action_uniforms(len(slices), 1, plan.horizon, config.training.seed, "validation")
     batch = slices.batch(torch.tensor([0], device=slices.index_device))
     simulator, uniforms = plan.simulator(batch, reconstructor), draws[:1].to(slices.device)
     found = rollout(policy, simulator, plan, uniforms=uniforms, keep_images=True)

@@ -155,7 +155,7 @@ def final_scores(
     The training's metric first, then SSIM.
     """
     plan, size = training_plan(config), _VALIDATION_BATCH[slices.device.type]
-    draws = action_uniforms(len(slices), 1, plan.horizon, plan.seed, "validation")
+    draws = action_uniforms(len(slices), 1, plan.horizon, config.training.seed, "validation")
     index = torch.arange(len(slices), device=slices.index_device)
     total = torch.zeros(2, device=slices.device)
     for part, uniforms in zip(index.split(size), draws.to(slices.device).split(size), strict=True):

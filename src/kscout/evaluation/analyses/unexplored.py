@@ -25,12 +25,13 @@ with lazily():
     from torch import Tensor
 
     from kscout.acquisition.choose import choose_columns, column_log_probabilities
+    from kscout.acquisition.episode import Simulator
     from kscout.acquisition.loop import Acquisition
     from kscout.acquisition.plan import Plan
     from kscout.core import Policy, Reconstructor
     from kscout.data.slices import SliceSet
     from kscout.evaluation.running.prepare import open_policies
-    from kscout.evaluation.running.trajectories import ReadyBatch, ready_batches
+    from kscout.evaluation.running.trajectories import ready_batches
     from kscout.policies import oracle
 
 ANY = "any"
@@ -122,7 +123,7 @@ def tally_policy(
     tallies, states = [], []
     with torch.no_grad():
         for ready in ready_batches(policy, slices, reconstructor, plan):
-            for gains, probabilities, chosen in _decisions(ready):
+            for gains, probabilities, chosen in _decisions(*ready):
                 if policy.is_stochastic:
                     tallies.append(tally_states(gains, probabilities, rare))
                 else:
@@ -135,14 +136,18 @@ def tally_policy(
     return sum(tallies[1:], start=tallies[0])
 
 
-def _decisions(ready: ReadyBatch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _decisions(
+    policy: Policy,
+    simulator: Simulator,
+    plan: Plan,
+    uniforms: Float[Tensor, "batch trajectory column"] | None,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield the gains of all columns, the policy's probabilities and its choice at each step."""
-    simulator, acquisition = ready.simulator, Acquisition(ready.simulator, ready.plan)
-    policy = ready.policy.bind(simulator.context)
+    policy, acquisition = policy.bind(simulator.context), Acquisition(simulator, plan)
     while acquisition.n_next:
         state, blocked, scores = acquisition.state, acquisition.blocked, acquisition.scores(policy)
         gains = simulator.score_every_column(state) - state.score[:, None]
-        draws = None if ready.uniforms is None else ready.uniforms[:, 0, acquisition.n_acquired]
+        draws = None if uniforms is None else uniforms[:, 0, acquisition.n_acquired]
         chosen = choose_columns(policy, scores, blocked, draws)
         acquisition.measure(chosen[:, None])
         acquisition.finish(type(policy).__name__)

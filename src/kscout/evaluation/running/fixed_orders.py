@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +61,8 @@ def fitted_order(
     if _is_valid(order, slices, plan):
         return order
     result = fit_fixed_order(
-        slices,
-        reconstructor,
-        n_initial=plan.start,
-        horizon=plan.horizon,
-        batch_size=n_at_once(plan, slices),
+        *(slices, reconstructor, replace(plan, batch_size=n_at_once(plan, slices))),
         n_slices_per_step=n_slices_per_step,
-        seed=plan.seed,
-        protocol=plan.protocol,
         device=slices.device,
         on_step=on_step,
     )

@@ -3,8 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -73,24 +72,10 @@ def plan_of(setting: EvaluationSetting, slices: SliceSet, *, n_whole: int) -> Pl
     return replace(plan, horizon=max(horizons), horizons=() if is_even else tuple(horizons))
 
 
-@final
-@dataclass(frozen=True)
-class ReadyBatch:
-    """A batch of slices, and what acquires it."""
-
-    policy: Policy
-    """In the precision of the reconstruction."""
-    simulator: Simulator
-    plan: Plan
-    """The plan of these slices."""
-    uniforms: Float[Tensor, "batch trajectory column"] | None
-    """None if columns are not sampled."""
-
-
 def ready_batches(
     policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: Plan
-) -> Iterator[ReadyBatch]:
-    """Yield slices that are acquired together, on their device."""
+) -> Iterator[tuple[Policy, Simulator, Plan, Float[Tensor, "batch trajectory column"] | None]]:
+    """Yield, for each batch: policy, simulator, plan, and random numbers if columns are sampled."""
     check_fits(policy, slices, plan)
     device = slices.device
     reconstructor = reconstructor.to(device).eval()
@@ -109,7 +94,7 @@ def ready_batches(
         rows = range(n_done, n_done + len(batch))
         n_done = rows.stop
         drawn = None if uniforms is None else uniforms[batch.index]
-        yield ReadyBatch(policy, plan.simulator(batch, reconstructor), plan.rows(rows), drawn)
+        yield policy, plan.simulator(batch, reconstructor), plan.rows(rows), drawn
 
 
 @torch.no_grad()
@@ -123,14 +108,14 @@ def trajectories(
     keep_images: bool = False,
 ) -> Iterator[tuple[SliceBatch, Trajectory]]:
     """Yield the acquisitions of a policy, batch by batch; a deterministic one runs once."""
-    for ready in ready_batches(policy, slices, reconstructor, plan):
+    for ready, simulator, own, uniforms in ready_batches(policy, slices, reconstructor, plan):
         done = rollout(
-            *(ready.policy, ready.simulator, ready.plan),
-            uniforms=ready.uniforms,
+            *(ready, simulator, own),
+            uniforms=uniforms,
             keep_probabilities=keep_probabilities,
             keep_images=keep_images,
         )
-        yield ready.simulator.batch, done
+        yield simulator.batch, done
 
 
 @torch.no_grad()

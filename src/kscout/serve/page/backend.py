@@ -200,9 +200,8 @@ class PageBackend:
         default = reconstructor.protocol_for()
         protocol: Protocol = "blind" if slices.kind == "kspace" else default
         simulator = Simulator(batch, reconstructor, protocol=protocol)
-        sizes = {"n_initial": state.n_initial, "horizon": state.n_steps}
-        options = {"is_argmax": self.is_argmax, "before_step": before_step}
-        return InteractiveAcquisition(simulator, **sizes, **options)  # type: ignore[arg-type]
+        plan = replace(_plan(state), is_argmax=self.is_argmax)
+        return InteractiveAcquisition(simulator, plan, before_step=before_step)
 
     def _run(
         self, state: PageState, entry: EvaluationEntry, acquisition: InteractiveAcquisition

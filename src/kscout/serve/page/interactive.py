@@ -61,23 +61,14 @@ class InteractiveAcquisition:
 
     Args:
         simulator: simulator of a batch of one slice.
-        n_initial: central columns measured at the start.
-        horizon: columns to acquire.
-        is_argmax: trained policies take the highest-scoring columns.
+        plan: start and number of columns.
         before_step: called before every step; an error that it raises ends the acquisition.
     """
 
     def __init__(
-        self,
-        simulator: Simulator,
-        *,
-        n_initial: int,
-        horizon: int,
-        is_argmax: bool = False,
-        before_step: Callable[[], None] = lambda: None,
+        self, simulator: Simulator, plan: Plan, *, before_step: Callable[[], None] = lambda: None
     ) -> None:
-        self.simulator, self.plan = simulator, Plan(n_initial, horizon, is_argmax=is_argmax)
-        self.before_step = before_step
+        self.simulator, self.plan, self.before_step = simulator, plan, before_step
 
     @property
     def start_columns(self) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from kscout.acquisition.choose import column_log_probabilities, draw_columns
 from kscout.acquisition.episode import how_many_at_once
 from kscout.acquisition.loop import Acquisition
-from kscout.acquisition.plan import Plan
+from kscout.acquisition.plan import Plan, training_plan
 from kscout.columns import share_of
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Policy, Reconstructor, SliceBatch
@@ -494,14 +494,9 @@ class BaselineGains:
     def _measured(self, span: _Span) -> FixedOrderResult:
         """Fit a fixed order to slices of this size."""
         slices, n_each = self._slices(span.n_cols)
+        plan = replace(training_plan(self.config), start=self._start(span), horizon=span.n_rows)
         return fit_fixed_order(
-            slices,
-            self.reconstructor,
-            n_initial=self._start(span),
-            horizon=span.n_rows,
-            n_slices_per_step=n_each,
-            device=self.device,
-            **self._scored_by,
+            slices, self.reconstructor, plan, n_slices_per_step=n_each, device=self.device
         )
 
     def _gains(self, span: _Span) -> Float[Tensor, "step col"]:
@@ -519,11 +514,6 @@ class BaselineGains:
     def _start(self, span: _Span) -> Initial:
         is_stored = span.n_cols == self.slices.n_cols and not _dense(self.config).starts
         return self.config.acquisition.start if is_stored else span.n_first
-
-    @property
-    def _scored_by(self) -> dict[str, Any]:
-        training = _dense(self.config)
-        return {"protocol": training.protocol, "metric": training.metric}
 
     def _in_units(self, span: _Span, units: Float[Tensor, " unit"]) -> Float[Tensor, "step col"]:
         measured = torch.arange(span.n_rows, device=self.device)

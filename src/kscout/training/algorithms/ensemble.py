@@ -11,7 +11,7 @@ selected.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
 import torch
@@ -94,15 +94,10 @@ class Ensemble(Estimator):
             self.order = state["order"] if state else self._fitted_order()
 
     def _fitted_order(self) -> list[int]:
-        training = self.training
+        plan = replace(training_plan(self.config), horizon=self.n_ordered[-1])
         return fit_fixed_order(
-            self.slices,
-            self.reconstructor,
-            n_initial=self.config.acquisition.start,
-            horizon=self.n_ordered[-1],
-            n_slices_per_step=training.n_baseline_slices,
-            protocol=training.protocol,
-            metric=training.metric,
+            *(self.slices, self.reconstructor, plan),
+            n_slices_per_step=self.training.n_baseline_slices,
             device=self.device,
         ).order
 

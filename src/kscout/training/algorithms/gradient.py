@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.graphs import GraphPool
+from kscout.acquisition.plan import training_plan
 from kscout.config import (
     DenseTraining,
     GradientTraining,
@@ -147,10 +148,7 @@ class GradientEstimator(Estimator, ABC):
     @final
     def simulator(self, slices: SliceBatch) -> Simulator:
         """Return a simulator of slices with the reconstruction, protocol and metric of the run."""
-        training = self.config.training
-        return Simulator(
-            slices, self.reconstructor, protocol=training.protocol, metric=training.metric
-        )
+        return training_plan(self.config).simulator(slices, self.reconstructor)
 
     @final
     def begin_epoch(self, epoch: int) -> None:

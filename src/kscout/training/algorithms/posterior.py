@@ -109,15 +109,10 @@ class Posterior(WarmedEstimator):
         return total[0] / total[1].clamp(min=_LEAST_STD)
 
     def _begin(self) -> None:
-        training, setting = self.training, self.config.acquisition
+        training = self.training
         order = fit_fixed_order(
-            self.slices,
-            self.reconstructor,
-            n_initial=setting.start,
-            horizon=setting.horizon,
+            *(self.slices, self.reconstructor, training_plan(self.config)),
             n_slices_per_step=training.n_baseline_slices,
-            protocol=training.protocol,
-            metric=training.metric,
             device=self.device,
         )
         gains = filled_gains(order.gains.to(self.device))

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import training_plan
 from kscout.core import Observation, Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.physics.sampling import start_mask
@@ -137,13 +138,8 @@ class Episodic(Estimator):
 
     def simulator(self, index: Int[Tensor, " slice"]) -> Simulator:
         """Return a simulator of some slices."""
-        training = self.config.training
-        return Simulator(
-            self.slices.batch(index.to(self.slices.index_device)),
-            self.reconstructor,
-            protocol=training.protocol,
-            metric=training.metric,
-        )
+        batch = self.slices.batch(index.to(self.slices.index_device))
+        return training_plan(self.config).simulator(batch, self.reconstructor)
 
     def replayed(self, rows: Int[Tensor, " row"]) -> Replayed:
         """Read rows of the replay buffer, among them `mask`."""

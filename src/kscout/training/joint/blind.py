@@ -1,7 +1,9 @@
 """Samplers without images: random columns, and one order for all slices."""
 
+from dataclasses import replace
 from typing import Any, final
 
+from kscout.acquisition.plan import training_plan
 from kscout.config import FixedSampling, JointConfig, RandomSampling
 from kscout.core import Policy
 from kscout.data.slices import SliceSet
@@ -52,16 +54,12 @@ class Fixed(Sampler):
     def renew(self, epoch: int, *, is_first: bool) -> None:
         """Fit the order again, always on the same samples of slices."""
         slices, config, training = self.material.slices, self.material.config, self.training
+        size = _N_FITTED_AT_ONCE[slices.device.type]
         found = fit_fixed_order(
             slices,
             self.material.view,
-            n_initial=config.acquisition.start,
-            horizon=config.acquisition.horizon,
-            batch_size=_N_FITTED_AT_ONCE[slices.device.type],
+            replace(training_plan(config), batch_size=size, seed=training.seed),
             n_slices_per_step=training.n_fit_slices,
-            seed=training.seed,
-            protocol=training.protocol,
-            metric=training.metric,
             device=slices.device,
         )
         self.learner = self._made(found.order)
