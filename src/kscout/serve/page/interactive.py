@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import final
 
 import numpy as np
@@ -99,19 +100,18 @@ class InteractiveAcquisition:
     @torch.no_grad()
     def replay(self, name: str, columns: Sequence[int]) -> PolicySteps:
         """Measure the columns of the user; the last image fills the remaining steps."""
-        states = [acquisition.state for acquisition in self._after_each(columns)]
+        states = [acquisition.state for acquisition in self._through(columns)]
         states += states[-1:] * (self.plan.horizon + 1 - len(states))
         return self._steps(name, states, columns, False, None)
 
-    def _after_each(self, columns: Sequence[int]) -> Iterator[Acquisition]:
-        """Yield an acquisition at the start and after each column of the user."""
+    def _through(self, columns: Sequence[int]) -> Iterator[Acquisition]:
+        """Yield an acquisition before each column of the user, and after the last one."""
         n_most = self.plan.horizon
         if len(columns) > n_most:
             raise ConfigError(
                 f"{len(columns)} columns were measured, and {n_most} may be; take more steps"
             )
         acquisition = Acquisition(self.simulator, self.plan)
-        yield acquisition
         for column in columns:
             self.before_step()
             blocked = acquisition.blocked
@@ -119,8 +119,9 @@ class InteractiveAcquisition:
                 raise ConfigError(
                     f"column {column} is measured already, or outside of the matrix; take another"
                 )
-            acquisition.measure(torch.tensor([[column]], device=blocked.device))
             yield acquisition
+            acquisition.measure(torch.tensor([[column]], device=blocked.device))
+        yield acquisition
 
     @torch.no_grad()
     def compare(
@@ -133,7 +134,7 @@ class InteractiveAcquisition:
             columns: one or more columns, in order.
             others: policies; they choose from the state before the last column.
         """
-        *_, acquisition = self._after_each(columns[:-1])
+        *_, acquisition = islice(self._through(columns), len(columns))
         state = acquisition.state
         self.before_step()
         scores = self.simulator.score_every_column(state)[0]
