@@ -71,7 +71,8 @@ class EnsemblePolicy(Policy):
         order_cols: int = 0,
     ) -> None:
         super().__init__()
-        if not _are_policies(members) or not 2 <= len(members) <= MOST_MEMBERS:
+        is_list = isinstance(members, list | tuple) and 2 <= len(members) <= MOST_MEMBERS
+        if not is_list or not all(isinstance(one, Policy | ZooMember) for one in members):
             raise ConfigError(
                 f"members are {members!r:.200}; give two policies or more, as in --set "
                 '\'policy.members=["runs/posterior", "knee-base-column"]\''
@@ -157,12 +158,6 @@ class EnsemblePolicy(Policy):
             unit = policy.units_at(seen.mask, seen.for_each(seen.step))
             found.append(policy(shown).float() * unit[:, None])
         return torch.stack(found)
-
-
-def _are_policies(members: object) -> bool:
-    return isinstance(members, list | tuple) and all(
-        isinstance(one, Policy | ZooMember) for one in members
-    )
 
 
 def check_can_be_member(kind: type[Policy]) -> None:

@@ -79,7 +79,8 @@ def test_every_policy_of_the_zoo_states_its_columns_and_protocol(name: str) -> N
         use = Use((1, 128, 128), 10, 4, "blind")
         note = acquisition_note(name, one.policy, None, use)
         assert note is not None
-        assert f"{n_initial} + {horizon}{own} columns under protocol paper" in note
+        protocol = "blind" if "-general-" in name else "paper"
+        assert f"{n_initial} + {horizon}{own} columns under protocol {protocol}" in note
         assert f"runs here with 10 + 4{here} under blind" in note
 
 
