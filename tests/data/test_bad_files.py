@@ -317,3 +317,9 @@ def test_pipes_that_come_first_block_no_import(tmp_path: Path, options: dict[str
         os.mkfifo(tmp_path / "source" / name)
     with pytest.raises(DataError, match=r"[01]\.h5 is no regular file"):
         import_folder(tmp_path / "source", tmp_path / "store", ImportSettings(**options))
+
+
+def test_a_file_of_no_format_is_answered_with_those_of_images_and_of_kspace(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("hi")
+    with pytest.raises(DataError, match=r"DICOM, .*, or k-space as HDF5, MRD, "):
+        import_folder(tmp_path / "note.txt", tmp_path / "store", ImportSettings())

@@ -25,7 +25,7 @@ _PREFIXES = ("singlecoil_", "multicoil_", "")
 _EMPTY_FOLDER = "put HDF5, NIfTI, DICOM or NumPy files there, or remove the folder"
 _NO_FOLDERS = (
     "give a folder with singlecoil_train, singlecoil_val and singlecoil_test, or with NIfTI, "
-    "DICOM, .npy or .npz files"
+    "DICOM, .npy or .npz files, or k-space as HDF5, MRD, .cfl, .dat, .mat, .npy or .npz"
 )
 _NO_KSPACE = (
     "give k-space: HDF5 of fastMRI or MRD, BART's .cfl and .hdr, Siemens' .dat, or an array with "
