@@ -142,6 +142,8 @@ def is_any_blocked(
 ) -> Bool[Tensor, ""]:
     """Return whether some column is blocked, or occurs twice in a state; negative ones are none."""
     n_cols = blocked.shape[1]
+    if columns.shape[1] == 1:
+        return (blocked.gather(-1, columns.clamp(min=0)) & (columns >= 0)).any()
     times = torch.zeros(len(columns), n_cols + 1, dtype=torch.int32, device=columns.device)
     # Negative columns are counted in an extra entry, which is removed.
     places = torch.where(columns < 0, n_cols, columns)

@@ -44,6 +44,7 @@ class Acquisition:
         self._state = self._distinct.repeated(n_trajectories)
         self._measured: Int[Tensor, "state draw"] | None = None
         """Columns that `state` does not contain yet."""
+        self._blocked: tuple[State, Bool[Tensor, "state col"]] | None = None
         self._horizon = plan.each(self._state.owner.device)
         self._is_over = torch.zeros_like(self._state.owner, dtype=torch.bool)
         self._is_any_bad = torch.zeros((), dtype=torch.bool, device=self._is_over.device)
@@ -64,7 +65,10 @@ class Acquisition:
     @property
     def blocked(self) -> Bool[Tensor, "state col"]:
         """Columns that must not be chosen: measured, or outside the matrix."""
-        return self.simulator.blocked(self.state)
+        state = self.state
+        if self._blocked is None or self._blocked[0] is not state:
+            self._blocked = (state, self.simulator.blocked(state))
+        return self._blocked[1]
 
     def observe(self, policy: Policy) -> Observation:
         """Return the observation of a policy in every state."""
