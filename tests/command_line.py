@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner
 
-from kscout.cli import app
+from kscout.apps.cli import app
 
 
 def kscout(*words: object) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from kscout.apps.player import PolicySteps, SliceRecord
 from kscout.evaluation.records.results import Scores
 from kscout.evaluation.summaries.conditions import Conditions
 from kscout.evaluation.summaries.summarize import summarize
 from kscout.evaluation.summaries.summary import Summary, write_summary
-from kscout.player import PolicySteps, SliceRecord
 
 N_COLS, N_INITIAL, STEPS = 48, 6, 9
 GAINS = {

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -11,10 +12,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "kscout"
 # From the roof to the ground; docs/developers/architecture.md explains the order.
 LAYERS = [
     {"__main__"},
-    {"cli"},
-    {"demo"},
-    {"report", "serve", "bench"},
-    {"campaign", "export", "player"},
+    {"apps.cli"},
+    {"apps.demo"},
+    {"apps.report", "apps.serve", "apps.bench"},
+    {"apps.campaign", "apps.export", "apps.player"},
     {"evaluation", "gym_env"},
     {"training"},
     {"assemble", "contracts", "runs"},
@@ -37,6 +38,11 @@ def nodes(path: Path) -> list[ast.AST]:
     return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
 
 
+def part_of(names: Sequence[str]) -> str:
+    """Return the part of kscout that a module belongs to; each application is one."""
+    return ".".join(names[: 2 if names[0] == "apps" else 1]).removesuffix(".py")
+
+
 def imported_modules(path: Path) -> set[str]:
     """Return the parts of kscout that a file imports, wherever the import stands."""
     found = set()
@@ -44,14 +50,13 @@ def imported_modules(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, "relative imports hide the direction"
             path = node.module.split(".")
-            if path == ["kscout"]:
-                found.update(alias.name for alias in node.names)
+            if path in (["kscout"], ["kscout", "apps"]):
+                found.update(part_of([*path[1:], alias.name]) for alias in node.names)
             elif path[0] == "kscout":
-                found.add(path[1])
+                found.add(part_of(path[1:]))
         elif isinstance(node, ast.Import):
-            found.update(
-                alias.name.split(".")[1] for alias in node.names if alias.name.startswith("kscout.")
-            )
+            modules = [alias.name.split(".") for alias in node.names]
+            found.update(part_of(path[1:]) for path in modules if path[0] == "kscout" != path[-1])
     return found
 
 
@@ -63,7 +68,7 @@ def source_files() -> list[Path]:
 
 def test_imports_point_down() -> None:
     for path in source_files():
-        own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        own = part_of(path.relative_to(SOURCE).parts)
         for other in imported_modules(path) - {own, "__version__"}:
             assert other in HEIGHT, f"{path}: kscout.{other} has no floor in this house"
             assert HEIGHT[other] < HEIGHT[own], f"{path}: {own} may not import {other}"
@@ -88,7 +93,7 @@ def test_only_these_files_have_acquisition_loops_of_their_own() -> None:
     # States of a replay buffer, and single states for a benchmark and an ONNX file.
     single = {
         *("training/algorithms/dense.py", "training/baselines/episodic.py"),
-        *("bench/parts.py", "export/onnx.py"),
+        *("apps/bench/parts.py", "apps/export/onnx.py"),
     }
     steps = {"start", "start_from", "acquire", "branch", "grow"}
     found = {
@@ -110,8 +115,8 @@ def test_only_these_files_have_acquisition_loops_of_their_own() -> None:
 
 
 def test_every_part_has_a_floor() -> None:
-    parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in SOURCE.rglob("*.py")}
-    assert parts - {"__init__"} <= set(HEIGHT)
+    parts = {part_of(path.relative_to(SOURCE).parts) for path in SOURCE.rglob("*.py")}
+    assert parts - {"__init__", "apps.__init__"} <= set(HEIGHT)
 
 
 def test_files_stay_below_their_ceiling() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kscout.cli import main, sentence_of
-from kscout.cli.environment import check_environment, check_file_names
+from kscout.apps.cli import main, sentence_of
+from kscout.apps.cli.environment import check_environment, check_file_names
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 
@@ -99,7 +99,7 @@ def test_ctrl_c_before_a_command_begins_is_one_sentence(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kscout.cli.app", interrupted)
+    monkeypatch.setattr("kscout.apps.cli.app", interrupted)
     monkeypatch.setattr(sys, "argv", ["kscout", "zoo"])
     with pytest.raises(SystemExit) as stopped:
         main()
@@ -122,7 +122,7 @@ _AT_IMPORT = """
 import os, signal, sys
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
-        if name == "kscout.cli":
+        if name == "kscout.apps.cli":
             os.kill(os.getpid(), signal.{name})
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupt())

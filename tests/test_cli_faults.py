@@ -20,16 +20,16 @@ from rich.text import Text
 import command_line
 import kscout
 from kscout import files
-from kscout.cli import TERMINATED, main, sentence_of
-from kscout.cli.console import PlainLines, console
-from kscout.cli.progress import _Lines
-from kscout.cli.threads import cpu_quota, settle, share_the_machine
+from kscout.apps.cli import TERMINATED, main, sentence_of
+from kscout.apps.cli.console import PlainLines, console
+from kscout.apps.cli.progress import _Lines
+from kscout.apps.cli.threads import cpu_quota, settle, share_the_machine
+from kscout.apps.demo import run_demo
+from kscout.apps.report.build import build_report, write_report
 from kscout.data.store_writer import StoreWriter
-from kscout.demo import run_demo
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import Step
 from kscout.files import locked, take_lock, written_whole
-from kscout.report.build import build_report, write_report
 from kscout.training import loop
 
 LABELS = ("[/x]", "[bold]", ":smile:", "| a *b* [c](d)")
@@ -307,7 +307,7 @@ def test_help_says_nothing_of_how_busy_the_machine_is(
     monkeypatch: pytest.MonkeyPatch, words: list[str], told: int
 ) -> None:
     calls: list[int] = []
-    monkeypatch.setattr("kscout.cli.share_the_machine", lambda is_long: calls.append(is_long))
+    monkeypatch.setattr("kscout.apps.cli.share_the_machine", lambda is_long: calls.append(is_long))
     monkeypatch.setattr("sys.argv", ["kscout", "evaluate", *words])
     with pytest.raises(SystemExit):
         main()
@@ -321,7 +321,7 @@ def test_only_trainings_hint_at_another_number_of_threads(
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
-    monkeypatch.setattr("kscout.cli.threads.cpu_quota", lambda: None)
+    monkeypatch.setattr("kscout.apps.cli.threads.cpu_quota", lambda: None)
     share_the_machine(is_long=False)
     assert not caplog.messages
     share_the_machine(is_long=True)

@@ -5,7 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from kscout.cli.progress import TrainingLines
+from kscout.apps.cli.progress import TrainingLines
 from kscout.runs import Progress
 
 N_EPOCHS, N_STEPS = 4, 40

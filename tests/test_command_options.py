@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kscout.cli.options import AsJson, from_fields
+from kscout.apps.cli.options import AsJson, from_fields
 from kscout.config.bounds import AtLeast, Between
 from kscout.config.forms import MATRIX, Form
 

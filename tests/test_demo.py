@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fuzz.forks import load_modules, run_task
-from kscout.campaign import task
-from kscout.campaign.grid import parse_grid, read_grid
-from kscout.campaign.plan import CampaignPlan, make_plan
-from kscout.campaign.state import node_state
-from kscout.cli import app
-from kscout.demo import CORES, DemoResult, campaign_table, run_demo
-from kscout.demo.page import next_commands
+from kscout.apps.campaign import task
+from kscout.apps.campaign.grid import parse_grid, read_grid
+from kscout.apps.campaign.plan import CampaignPlan, make_plan
+from kscout.apps.campaign.state import node_state
+from kscout.apps.cli import app
+from kscout.apps.demo import CORES, DemoResult, campaign_table, run_demo
+from kscout.apps.demo.page import next_commands
 from kscout.errors import RunError
 from undrawn import leave_undrawn
 

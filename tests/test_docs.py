@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from command_line import kscout
-from kscout.cli import app
+from kscout.apps.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(page for folder in (".", "docs", "docs/*") for page in ROOT.glob(f"{folder}/*.md"))

@@ -66,9 +66,9 @@ def test_help_waits_for_no_heavy_import(tmp_path: Path) -> None:
     )
     assert done.returncode == 0 and "evaluate" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "kscout.cli" in imported
+    assert "kscout.apps.cli" in imported
     assert not imported & {"torch", "scipy", "h5py", "matplotlib", "gymnasium", "distributed"}
-    assert "kscout.campaign.execute" not in imported
+    assert "kscout.apps.campaign.execute" not in imported
 
 
 def test_results_hold_every_slice_step_and_policy(workplace: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kscout.apps.player import load_acquisition
 from kscout.config import read_file
 from kscout.errors import ConfigError, DataError, RunError
 from kscout.evaluation.records.results import COLUMNS, read_scores
@@ -28,7 +29,6 @@ from kscout.files import (
     write_json,
     written_whole,
 )
-from kscout.player import load_acquisition
 
 
 def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:

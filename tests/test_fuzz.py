@@ -19,8 +19,8 @@ from fuzz.judge import LIMIT_S, fault_of, snapshot
 from fuzz.long_commands import CAMPAIGN, JOINT
 from fuzz.service import ATTACKS, SERVE, attacked
 from fuzz.volumes import stack
-from kscout.campaign import task
-from kscout.cli import main
+from kscout.apps.campaign import task
+from kscout.apps.cli import main
 
 SOME = Case("options", "", ["data", "info", "store"])
 

@@ -172,14 +172,14 @@ def test_help_lists_the_names_of_the_tables(tmp_path: Path) -> None:
 
 
 def test_torch_is_loaded_only_where_it_is_needed() -> None:
-    code = "import sys, kscout.cli.data, kscout.data, kscout.player, kscout.names as n; "
+    code = "import sys, kscout.apps.cli.data, kscout.data, kscout.apps.player, kscout.names as n; "
     code += "n.POLICIES['conv'], list(n.ESTIMATORS), kscout.data.__all__, kscout.use('json'); "
     code += "sys.exit(bool({'torch', 'h5py'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_commands_load_numpy_only_when_they_run() -> None:
-    code = "import sys, kscout.cli; sys.exit(bool({'torch', 'numpy'} & sys.modules.keys()))"
+    code = "import sys, kscout.apps.cli; sys.exit(bool({'torch', 'numpy'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from command_line import kscout
 from fuzz.forks import load_modules, run_task
-from kscout.campaign import task
+from kscout.apps.campaign import task
 
 OUTSIDE = Path(__file__).parent / "outside"
 DOCS = Path(__file__).parents[1] / "docs" / "how-to"

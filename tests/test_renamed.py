@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kscout import policies
-from kscout.campaign.grid import read_grid
-from kscout.campaign.plan import make_plan
-from kscout.cli import app
+from kscout.apps.campaign.grid import read_grid
+from kscout.apps.campaign.plan import make_plan
+from kscout.apps.cli import app
 from kscout.config import PolicyConfig, of_0_2, read_file, settle
 from kscout.config.bounds import OneOf
 from kscout.errors import ConfigError

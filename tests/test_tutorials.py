@@ -59,7 +59,7 @@ def test_a_tutorial_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a child of this process, and so are the runs of its campaign: torch is loaded once."""
-    monkeypatch.setattr("kscout.campaign.task._run_command", run_task)
+    monkeypatch.setattr("kscout.apps.campaign.task._run_command", run_task)
 
     def work() -> int:
         warnings.resetwarnings()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from kscout.cli import app
+from kscout.apps.cli import app
 from website.settings import settings_page
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ import torch
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.plan import Plan
-from kscout.cli import app
+from kscout.apps.cli import app
 from kscout.compatibility import Use, network_notes
 from kscout.compressed import plain_stem
 from kscout.core import Observation

@@ -13,7 +13,7 @@ def paint_once() -> None:
     Those take longer than most that they show. `figures/test_drawings.py`, which knows the function
     by its own name, reads all three.
     """
-    for name in ("kscout.figures.style", "kscout.report.page"):
+    for name in ("kscout.figures.style", "kscout.apps.report.page"):
         if name in sys.modules:
             sys.modules[name].save_figure = _save_coarse  # type: ignore[attr-defined]
 
@@ -37,4 +37,5 @@ def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
         return [folder / f"{name}.png"]
 
     patch.setattr("kscout.figures.style.save_figure", touch)
-    patch.setattr("kscout.report.page.to_inline_svg", lambda figure, *, name, label: "<svg></svg>")
+    svg = "kscout.apps.report.page.to_inline_svg"
+    patch.setattr(svg, lambda figure, *, name, label: "<svg></svg>")

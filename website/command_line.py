@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from kscout.cli import app
-from kscout.report.commands import as_shell
+from kscout.apps.cli import app
+from kscout.apps.report.commands import as_shell
 
 _HEAD = """# Command line
 

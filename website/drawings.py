@@ -180,7 +180,7 @@ def with_drawings(html: str, find: Callable[[str], Figure]) -> str:
 
 def palette() -> str:
     """Return the colors of drawings as a style sheet: those of reports, light and dark."""
-    text = files("kscout.player").joinpath("templates/base.css").read_text(encoding="utf-8")
+    text = files("kscout.apps.player").joinpath("templates/base.css").read_text(encoding="utf-8")
     blocks = re.findall(r":root \{(.*?)\}", text, flags=re.DOTALL)[:2]
     schemes = zip(("default", "slate"), blocks, strict=True)
     return "".join(

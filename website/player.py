@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from kscout import Plan, policies, rollout
+from kscout.apps.player import PolicySteps, SliceRecord, acquisition_player
 from kscout.core import Policy
-from kscout.player import PolicySteps, SliceRecord, acquisition_player
 from website.drawings import N_INITIAL, SIZE, scene
 
 MARKER = re.compile(r"<!-- player -->.*?<!-- /player -->", flags=re.DOTALL)
@@ -63,7 +63,7 @@ def home_player() -> str:
     acquisition = SliceRecord(
         simulator.batch.target[0].numpy(), start, steps, shown=tuple(ENTRIES)[1:]
     )
-    folder = files("kscout.player").joinpath("templates")
+    folder = files("kscout.apps.player").joinpath("templates")
     style, script = (
         folder.joinpath(f"player.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
     )

@@ -97,7 +97,7 @@ def _run_cell(source: str, names: dict[str, Any]) -> dict[str, str]:
 
 def _command(words: list[str]) -> None:
     """Run a command of kscout in this process."""
-    from kscout.cli import main
+    from kscout.apps.cli import main
 
     if not words:
         return

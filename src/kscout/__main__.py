@@ -7,7 +7,7 @@ def main() -> None:
     """Run the command line; Ctrl-C ends it silently before it is imported and after it is done."""
     is_handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     _end_silently(is_handled)
-    from kscout.cli import main as run
+    from kscout.apps.cli import main as run
 
     if is_handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)

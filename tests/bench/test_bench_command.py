@@ -8,10 +8,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kscout.bench import limits, parts
-from kscout.bench.limits import wait
-from kscout.bench.table import print_tables
-from kscout.cli import app
+from kscout.apps.bench import limits, parts
+from kscout.apps.bench.limits import wait
+from kscout.apps.bench.table import print_tables
+from kscout.apps.cli import app
 
 pytestmark = pytest.mark.slow
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from kscout.bench import run_benchmarks
-from kscout.bench.engine import Engine, TrainingBatch, Workload
-from kscout.bench.growth import measure_scaling
-from kscout.bench.parts import replayed
-from kscout.bench.table import print_tables
-from kscout.bench.yardstick import compare_with_plain, gradient_cosine, plain_policy
+from kscout.apps.bench import run_benchmarks
+from kscout.apps.bench.engine import Engine, TrainingBatch, Workload
+from kscout.apps.bench.growth import measure_scaling
+from kscout.apps.bench.parts import replayed
+from kscout.apps.bench.table import print_tables
+from kscout.apps.bench.yardstick import compare_with_plain, gradient_cosine, plain_policy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
 from kscout.training.gradients import GraphedGradients

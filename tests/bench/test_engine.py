@@ -6,10 +6,10 @@ import os
 import pytest
 import torch
 
-from kscout.bench import growth
-from kscout.bench.engine import Engine, TrainingBatch, Workload, knee_images
-from kscout.bench.growth import BatchCost, alone, growth_exponent, measure_scaling
-from kscout.bench.parts import replayed
+from kscout.apps.bench import growth
+from kscout.apps.bench.engine import Engine, TrainingBatch, Workload, knee_images
+from kscout.apps.bench.growth import BatchCost, alone, growth_exponent, measure_scaling
+from kscout.apps.bench.parts import replayed
 from kscout.core import Reconstructor
 from kscout.training.loop import TrainingLoop
 from kscout.training.training_run import TrainingRun

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kscout.bench import limits
-from kscout.bench.limits import Ceilings, Work, best_time, count_work
+from kscout.apps.bench import limits
+from kscout.apps.bench.limits import Ceilings, Work, best_time, count_work
 from kscout.reconstruction.unet import UNet
 
 

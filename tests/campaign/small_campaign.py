@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kscout.campaign.execute import RunOptions
-from kscout.campaign.plan import CampaignPlan
-from kscout.campaign.workers import WorkerOptions
+from kscout.apps.campaign.execute import RunOptions
+from kscout.apps.campaign.plan import CampaignPlan
+from kscout.apps.campaign.workers import WorkerOptions
 
 FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_kscout.py")))
 

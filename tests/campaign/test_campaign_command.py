@@ -10,7 +10,7 @@ import pytest
 from coil_data import coil_store
 from command_line import kscout
 from fuzz.forks import load_modules, run_task
-from kscout.campaign import task
+from kscout.apps.campaign import task
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.names import ANALYSES

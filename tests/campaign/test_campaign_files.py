@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from small_campaign import TABLE, PlanOf
 
-from kscout.campaign.grid import parse_grid, read_grid
-from kscout.campaign.plan import CampaignPlan, make_plan
+from kscout.apps.campaign.grid import parse_grid, read_grid
+from kscout.apps.campaign.plan import CampaignPlan, make_plan
 from kscout.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"

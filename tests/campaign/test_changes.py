@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from small_campaign import PlanOf
 
-from kscout.campaign.changes import changed_inputs
-from kscout.campaign.plan import CampaignPlan
-from kscout.cli.campaign_display import show_status
+from kscout.apps.campaign.changes import changed_inputs
+from kscout.apps.campaign.plan import CampaignPlan
+from kscout.apps.cli.campaign_display import show_status
 
 SMALL = {"horizons": ["short"], "methods": ["greedy"], "seeds": [0]}
 

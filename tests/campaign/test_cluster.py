@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from small_campaign import FAKE, PATIENCE_S, PlanOf, fake_processes, products, serially, wait_for
 
-from kscout.campaign import slurm, workers
-from kscout.campaign.execute import RunOptions, run_campaign
-from kscout.campaign.plan import CampaignPlan
-from kscout.campaign.slurm import SlurmJobs, cluster_class, slurm_settings
-from kscout.campaign.state import read_status
-from kscout.campaign.workers import WorkerOptions, open_pool
+from kscout.apps.campaign import slurm, workers
+from kscout.apps.campaign.execute import RunOptions, run_campaign
+from kscout.apps.campaign.plan import CampaignPlan
+from kscout.apps.campaign.slurm import SlurmJobs, cluster_class, slurm_settings
+from kscout.apps.campaign.state import read_status
+from kscout.apps.campaign.workers import WorkerOptions, open_pool
 from kscout.errors import ConfigError, RunError
 
 pytestmark = [

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from small_campaign import FAKE, PlanOf, fake_processes, serially, wait_for
 
-from kscout.campaign.execute import Event, run_campaign
-from kscout.campaign.nodes import Node
-from kscout.campaign.state import locked, node_state, read_status
-from kscout.campaign.task import Task, run_task
-from kscout.cli.campaign_display import print_outcome
+from kscout.apps.campaign.execute import Event, run_campaign
+from kscout.apps.campaign.nodes import Node
+from kscout.apps.campaign.state import locked, node_state, read_status
+from kscout.apps.campaign.task import Task, run_task
+from kscout.apps.cli.campaign_display import print_outcome
 from kscout.errors import RunError
 from kscout.files import is_locked
 
@@ -176,7 +176,7 @@ def test_the_index_names_every_run_for_reports(plan_of: PlanOf) -> None:
 def start_worker(node: Node) -> subprocess.Popen[bytes]:
     """Start a process that does one run, as a worker would."""
     code = (
-        "import pickle, sys; from kscout.campaign.task import run_task;"
+        "import pickle, sys; from kscout.apps.campaign.task import run_task;"
         "sys.exit(0 if run_task(pickle.load(sys.stdin.buffer)).is_done else 1)"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)

@@ -10,9 +10,9 @@ import pytest
 from small_campaign import TABLE, PlanOf
 
 from coil_data import coil_store
-from kscout.campaign.grid import parse_grid
-from kscout.campaign.plan import CampaignPlan, make_plan
-from kscout.campaign.state import write_index
+from kscout.apps.campaign.grid import parse_grid
+from kscout.apps.campaign.plan import CampaignPlan, make_plan
+from kscout.apps.campaign.state import write_index
 from kscout.config import PolicyConfig, load, read
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
@@ -135,7 +135,7 @@ def test_policies_of_the_zoo_are_evaluated_and_known_by_their_weights(
         assert "zoo=knee-base-greedy" in node.command
     newer = tmp_path / "newer.safetensors"
     newer.write_bytes(b"other weights")
-    monkeypatch.setattr("kscout.campaign.plan.zoo_path", lambda _: newer)
+    monkeypatch.setattr("kscout.apps.campaign.plan.zoo_path", lambda _: newer)
     after = plan_of(evaluation=wanted)
     assert not set(keys(after, "evaluation")) & set(keys(before, "evaluation"))
     assert keys(after, "policy") == keys(before, "policy")
@@ -228,7 +228,7 @@ def test_modules_named_in_the_file_are_used(plan_of: PlanOf) -> None:
 @pytest.mark.slow
 def test_planning_does_not_wait_for_torch() -> None:
     code = (
-        "import sys; from pathlib import Path; import kscout.cli.campaign_display as c; "
+        "import sys; from pathlib import Path; import kscout.apps.cli.campaign_display as c; "
         f"c.plan_of(Path({str(CONFIGS / 'campaign-small.toml')!r}), None, 'cpu'); "
         "sys.exit('torch' in sys.modules)"
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from small_campaign import FAKE, PlanOf
 
-from kscout.campaign.execute import RunOptions, run_campaign
-from kscout.campaign.task import Task, run_task
-from kscout.campaign.workers import WorkerOptions
+from kscout.apps.campaign.execute import RunOptions, run_campaign
+from kscout.apps.campaign.task import Task, run_task
+from kscout.apps.campaign.workers import WorkerOptions
 
 pytestmark = pytest.mark.slow
 

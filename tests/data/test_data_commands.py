@@ -14,8 +14,8 @@ from matplotlib.image import imread
 
 from coil_data import coil_store
 from command_line import kscout
-from kscout.campaign.file import ImportedStore
-from kscout.cli.data import import_
+from kscout.apps.campaign.file import ImportedStore
+from kscout.apps.cli.data import import_
 from kscout.data import info
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe

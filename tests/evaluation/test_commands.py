@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kscout.cli import app
+from kscout.apps.cli import app
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kscout.acquisition.plan import Plan
-from kscout.cli.evaluate import summary_table
+from kscout.apps.cli.evaluate import summary_table
 from kscout.compatibility import Use, acquisition_note
 from kscout.core import Observation, Policy, Protocol
 from kscout.data.slices import SliceSet

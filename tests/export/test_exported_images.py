@@ -16,15 +16,15 @@ from typer.testing import CliRunner
 from coil_data import coil_kspace, coil_store, imported
 from dicom_files import write_dicom
 from kscout.acquisition import Advisor, Scan, Session
-from kscout.cli import app
+from kscout.apps.cli import app
+from kscout.apps.export.image_files import ExportedVolume
+from kscout.apps.export.volumes import ExportSetting, _name, export_store
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.kinds import IMAGES, KSPACE
 from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError, RunError
-from kscout.export.image_files import ExportedVolume
-from kscout.export.volumes import ExportSetting, _name, export_store
 from kscout.policies import save
 from kscout.policies.fixed import CenterOut, FixedOrder
 from kscout.reconstruction import load

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from kscout import names, policies, reconstruction
 from kscout.acquisition.state import shown_to
-from kscout.cli import app
+from kscout.apps.cli import app
+from kscout.apps.export.onnx import TOLERANCE, Graph, export_onnx, onnx_packages
 from kscout.core import Measurement, Observation, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
-from kscout.export.onnx import TOLERANCE, Graph, export_onnx, onnx_packages
 from kscout.physics.normalization import denormalize
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
@@ -67,7 +67,7 @@ def test_a_file_gives_images_and_scores_for_any_batch_and_coils(
 @pytest.mark.slow
 def test_the_runtime_leaves_nothing_in_the_home_folder(tmp_path: Path) -> None:
     """In a process of its own: it writes when it is imported."""
-    code = "from kscout.export.onnx import onnx_packages; onnx_packages()"
+    code = "from kscout.apps.export.onnx import onnx_packages; onnx_packages()"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ORT_")}
     environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

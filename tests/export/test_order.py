@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from kscout import policies
 from kscout.acquisition import Advisor, Scan, Session
-from kscout.cli import app
+from kscout.apps.cli import app
+from kscout.apps.export import order as tables
 from kscout.errors import ConfigError, DataError
-from kscout.export import order as tables
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled

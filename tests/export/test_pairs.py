@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kscout.export.pairs import ComplexPairs, real_arithmetic
+from kscout.apps.export.pairs import ComplexPairs, real_arithmetic
 from kscout.physics.fourier import fft2c, ifft2c
 
 FUNCTIONS: dict[str, Callable[[Any, Tensor], Any]] = {

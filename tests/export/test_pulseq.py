@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from coil_data import coil_kspace, imported, stored
-from kscout.cli import app
+from kscout.apps.cli import app
+from kscout.apps.export.order import ScanTable
+from kscout.apps.export.pulseq import GradientEcho, write_pulseq
 from kscout.data.formats.ismrmrd_header import read_header
 from kscout.errors import ConfigError, DataError
-from kscout.export.order import ScanTable
-from kscout.export.pulseq import GradientEcho, write_pulseq
 from mrd_files import line, write
 
 N_COLS, ORDER = 11, [4, 5, 6, 3, 7, 2, 8, 1, 9, 0, 10]

@@ -90,7 +90,7 @@ def test_each_final_difference_is_a_row_with_its_number_and_interval() -> None:
 
 
 def test_figures_are_drawn_in_the_colors_of_the_page() -> None:
-    css = (resources.files("kscout.player") / "templates" / "base.css").read_text()
+    css = (resources.files("kscout.apps.player") / "templates" / "base.css").read_text()
     light, dark, printed = re.findall(r"--series-1: [^}]*?--series-8: #\w+", css)
     assert tuple(re.findall(r"#\w{6}", light)) == tuple(re.findall(r"#\w{6}", printed)) == SERIES
     assert len(set(re.findall(r"#\w{6}", dark))) == len(SERIES)

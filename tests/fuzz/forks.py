@@ -19,7 +19,7 @@ from typing import final
 import typer
 
 from campaign import fake_kscout
-from kscout.campaign.task import Task
+from kscout.apps.campaign.task import Task
 from undrawn import paint_once
 
 TRACEBACK = 99
@@ -31,9 +31,10 @@ _MODULES = [
     *("torch._dynamo", "matplotlib.pyplot", "nibabel", "pydicom", "pydicom.pixels", "h5py"),
     *("scipy.stats", "kscout.training.joint.train"),
     *("kscout.training.reconstructor", "kscout.training.policy", "kscout.evaluation.compare"),
-    *("kscout.evaluation.analyses", "kscout.report.build", "kscout.data.generate", "kscout.cli"),
-    *("kscout.data.importing.folder", "kscout.data.montage", "kscout.campaign.state"),
-    *("kscout.cli.campaign_display", "kscout.data.makers.knee"),
+    *("kscout.evaluation.analyses", "kscout.apps.report.build"),
+    *("kscout.data.generate", "kscout.apps.cli"),
+    *("kscout.data.importing.folder", "kscout.data.montage", "kscout.apps.campaign.state"),
+    *("kscout.apps.cli.campaign_display", "kscout.data.makers.knee"),
     *(f"matplotlib.backends.backend_{name}" for name in ("agg", "pdf", "svg")),
 ]
 
@@ -157,7 +158,7 @@ def _live(work: Callable[[], int], folder: Path, log: Path, n_bytes: int) -> Non
 def run_task(task: Task, lock: int) -> int:
     """Run the command of a campaign's task as it is, in a child that need not import torch.
 
-    Tests put this in place of `kscout.campaign.task._run_command`.
+    Tests put this in place of `kscout.apps.campaign.task._run_command`.
     """
     log = task.folder / "fork.log"
 
@@ -177,7 +178,7 @@ def stand_in(task: Task, lock: int) -> int:
 
 def command(words: Sequence[str]) -> int:
     """Run kscout's command line in this process; return its exit code."""
-    from kscout.cli import main
+    from kscout.apps.cli import main
 
     sys.argv = ["kscout", *words]
     try:

@@ -26,9 +26,9 @@ from fuzz.damage import damage_bytes, flipped
 from fuzz.long_commands import JOINT
 from fuzz.service import SERVE
 from fuzz.volumes import stack
+from kscout.apps.player import save_acquisition
 from kscout.evaluation.analyses.examples import Example, save_examples
 from kscout.evaluation.analyses.masks import MaskRow
-from kscout.player import save_acquisition
 from kscout.weights import Weights, read_weights, save_weights
 from synthetic_results import make_acquisition, write_run
 

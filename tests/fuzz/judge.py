@@ -15,7 +15,7 @@ from fuzz.cases import Case, case
 from fuzz.forks import INVALID, TRACEBACK, Ended, command, in_child, stand_in
 from fuzz.programs import become
 from fuzz.service import attacked
-from kscout.campaign import task
+from kscout.apps.campaign import task
 
 LIMIT_S = 120.0
 """A case that takes longer hangs; all take less than a few seconds."""

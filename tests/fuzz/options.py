@@ -22,7 +22,7 @@ _MOST_EPOCHS = 2
 @cache
 def options_of(words: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the flag of every option of a command that takes a value, and the name of its type."""
-    from kscout.cli import app
+    from kscout.apps.cli import app
 
     command: Any = typer.main.get_command(app)
     for word in words:

@@ -59,5 +59,5 @@ def become(words: list[str], stdout: str) -> None:
     code = "import sys; sys.path[:] = filter(None, sys.path); "
     if "--seeds" in words:  # as on a GPU, where they are trained at once
         code += "from kscout.training import several; several._n_at_once = lambda *_: 2; "
-    code += "from kscout.cli import main; main()"
+    code += "from kscout.apps.cli import main; main()"
     os.execv(sys.executable, [sys.executable, "-c", code, *words])

@@ -22,8 +22,8 @@ import typer
 
 from fuzz.damage import BYTES
 from kscout.acquisition import Session
-from kscout.serve.mrd_messages import ACQUISITION_HEAD, Id, acquisition_message, text_message
-from kscout.serve.sessions import Limits
+from kscout.apps.serve.mrd_messages import ACQUISITION_HEAD, Id, acquisition_message, text_message
+from kscout.apps.serve.sessions import Limits
 
 SERVE = ["serve", "--reconstructor", "zero-filled", "--policy", "center-out", "--device", "cpu"]
 SIZE = 64

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kscout.apps.player import acquisition_player, load_acquisition, save_acquisition
+from kscout.apps.player.frames import moving_picture, still_picture
 from kscout.errors import DataError
 from kscout.figures.png import gray_uri, heat_uri
-from kscout.player import acquisition_player, load_acquisition, save_acquisition
-from kscout.player.frames import moving_picture, still_picture
 from synthetic_results import make_acquisition
 
 

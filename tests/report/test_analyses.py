@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from kscout.apps.player import save_acquisition
+from kscout.apps.report.build import build_report, write_report
+from kscout.apps.report.page import drawings_of
 from kscout.errors import DataError
 from kscout.evaluation.analyses import Page, write_table
 from kscout.evaluation.analyses.average_policy import AveragePolicies, PolicyRow
@@ -21,9 +24,6 @@ from kscout.evaluation.analyses.unexplored import Unexplored, tally_states, unex
 from kscout.evaluation.records.results import writing_results
 from kscout.figures.blocks import Drawing
 from kscout.figures.tables import Measured, Table, to_csv
-from kscout.player import save_acquisition
-from kscout.report.build import build_report, write_report
-from kscout.report.page import drawings_of
 from synthetic_results import (
     N_COLS,
     N_INITIAL,

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from kscout.apps.player import save_acquisition
+from kscout.apps.report.build import build_report, write_report
+from kscout.apps.report.page import Front, write_page
 from kscout.figures.blocks import Section
 from kscout.figures.tables import Column, Measured, Row, Table
-from kscout.player import save_acquisition
-from kscout.report.build import build_report, write_report
-from kscout.report.page import Front, write_page
 from synthetic_results import make_acquisition, write_evaluation, write_run
 
 pytestmark = pytest.mark.browser

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from kscout.cli import app
+from kscout.apps.cli import app
+from kscout.apps.player import save_acquisition
+from kscout.apps.report.build import build_report, write_report
+from kscout.apps.report.evaluations import facts_html
+from kscout.apps.report.folders import search
+from kscout.apps.report.page import Front, write_page
 from kscout.errors import DataError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.ranking import MetricRanking
 from kscout.evaluation.summaries.summary import policy_table
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.tables import Table
-from kscout.player import save_acquisition
-from kscout.report.build import build_report, write_report
-from kscout.report.evaluations import facts_html
-from kscout.report.folders import search
-from kscout.report.page import Front, write_page
 from synthetic_results import make_acquisition, make_summary, write_evaluation, write_run
 
 
@@ -113,7 +113,7 @@ def test_policies_that_are_shown_at_first_have_colors_of_their_own(tmp_path: Pat
 def test_recorded_slices_of_many_evaluations_share_the_bytes_of_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kscout.report.build.PICTURE_BYTES", 120_000)
+    monkeypatch.setattr("kscout.apps.report.build.PICTURE_BYTES", 120_000)
     acquisition = make_acquisition()
     for number in range(3):
         folder = write_evaluation(tmp_path / f"e{number}")

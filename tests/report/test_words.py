@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from kscout.evaluation.summaries.summary import (
-    EvaluationFolder,
-    PolicySummary,
-    Summary,
-    policy_table,
-)
-from kscout.policies import oracle
-from kscout.report.words import (
+from kscout.apps.report.words import (
     TIE,
     describe_comparison,
     describe_comparisons,
@@ -23,6 +16,13 @@ from kscout.report.words import (
     facts,
     sentences,
 )
+from kscout.evaluation.summaries.summary import (
+    EvaluationFolder,
+    PolicySummary,
+    Summary,
+    policy_table,
+)
+from kscout.policies import oracle
 from synthetic_results import make_summary
 
 SUMMARY = make_summary()

@@ -33,12 +33,12 @@ import numpy as np
 import torch
 
 from kscout.acquisition import Scan
+from kscout.apps.serve.counts import reply
+from kscout.apps.serve.run import settle
+from kscout.apps.serve.sessions import Limits, Sessions, advisor_maker
 from kscout.policies import save
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.fixed import CenterOut
-from kscout.serve.counts import reply
-from kscout.serve.run import settle
-from kscout.serve.sessions import Limits, Sessions, advisor_maker
 
 SIZE, N_INITIAL, BUDGET = 128, 16, 117
 """Of a slice: 100 decisions that follow a column; the one after the start is not timed."""
@@ -116,7 +116,7 @@ async def acquire(ask: Ask, start: list[int], tally: Tally) -> None:
 
 async def over_mrd(address: dict[str, Any], tally: Tally) -> None:
     """Acquire slices over one MRD stream."""
-    from kscout.serve import mrd_messages as mrd
+    from kscout.apps.serve import mrd_messages as mrd
 
     reader, writer = await asyncio.open_connection("127.0.0.1", address["mrd_port"])
 
@@ -206,8 +206,8 @@ def serve_in_child(
 ) -> None:
     """Serve until the parent ends this process; tell it where."""
     if over == "websocket":
-        from kscout.serve.run import serve
-        from kscout.serve.service import ServeSettings
+        from kscout.apps.serve.run import serve
+        from kscout.apps.serve.service import ServeSettings
 
         tell = lambda line: to.send(json.loads(line))  # noqa: E731
         settings = ServeSettings(
@@ -217,7 +217,7 @@ def serve_in_child(
         return
     import socket
 
-    from kscout.serve.mrd import MrdServer
+    from kscout.apps.serve.mrd import MrdServer
 
     async def live() -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:

@@ -13,10 +13,10 @@ import numpy as np
 from ismrmrd.serialization import ConfigText, ProtocolDeserializer, ProtocolSerializer
 
 from kscout.acquisition import Advisor, Scan
+from kscout.apps.serve.mrd import MrdServer, serve_stream
+from kscout.apps.serve.sessions import Sessions
 from kscout.policies.fixed import CenterOut
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.mrd import MrdServer, serve_stream
-from kscout.serve.sessions import Sessions
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from kscout.apps.serve.page.backend import OfferedNames, PageBackend
 from kscout.data.store_writer import StoreWriter
-from kscout.serve.page.backend import OfferedNames, PageBackend
 
 N_ROWS, N_COLS = 18, 16
 

@@ -34,9 +34,9 @@ import numpy as np
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
+from kscout.apps.serve import mrd_messages as mrd
 from kscout.policies import save
 from kscout.policies.column import ColumnPolicy
-from kscout.serve import mrd_messages as mrd
 
 SIZE, N_INITIAL, BUDGET = 64, 4, 60
 SESSION = {"n_rows": SIZE, "n_cols": SIZE, "budget": BUDGET, "n_initial": N_INITIAL}

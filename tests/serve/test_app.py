@@ -20,13 +20,13 @@ from PIL import Image
 from torch import Tensor
 
 from kscout.acquisition import Advisor, Scan, Session
+from kscout.apps.serve.app import make_app
+from kscout.apps.serve.guard import LOOPBACK, Guard
+from kscout.apps.serve.sessions import Defaults, Limits, Sessions, advisor_maker
 from kscout.core import Observation, Policy
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.app import make_app
-from kscout.serve.guard import LOOPBACK, Guard
-from kscout.serve.sessions import Defaults, Limits, Sessions, advisor_maker
 
 N_ROWS, N_COLS, N_COILS = 12, 16, 2
 ASKED = {"n_rows": N_ROWS, "n_cols": N_COLS, "n_coils": N_COILS, "budget": 7, "n_initial": 3}

@@ -18,10 +18,10 @@ from test_app import ASKED, client_of, maker, sessions_of
 from test_mrd_stream import HEAD
 from uvicorn.server import ServerState
 
+from kscout.apps.serve.connections import BoundedProtocol, log_once_per_minute, reserve_handles
+from kscout.apps.serve.mrd_messages import Id, text_message
+from kscout.apps.serve.sessions import Limits, Sessions
 from kscout.errors import ConfigError
-from kscout.serve.connections import BoundedProtocol, log_once_per_minute, reserve_handles
-from kscout.serve.mrd_messages import Id, text_message
-from kscout.serve.sessions import Limits, Sessions
 
 QUICK = Limits(n_sessions=1, receive_s=0.2)
 PATIENT = Limits(n_sessions=1, receive_s=0.5)

@@ -13,8 +13,8 @@ from page_backend import make_backend, write_store
 from test_app import ASKED, LIMITS, column_of, expected, sessions_of
 from test_page import ASKED as SHOWN
 
-from kscout.serve.app import make_app
-from kscout.serve.guard import LOOPBACK, Guard
+from kscout.apps.serve.app import make_app
+from kscout.apps.serve.guard import LOOPBACK, Guard
 
 N_MESSAGES = 5000
 ODD: list[Any] = [

@@ -9,12 +9,12 @@ import torch
 from kscout.acquisition import Simulator, action_uniforms
 from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
+from kscout.apps.serve.page.backend import OfferedNames, PageBackend
+from kscout.apps.serve.page.interactive import InteractiveAcquisition, drawn_kspace
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.running.entries import EvaluationEntry, resolve
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.page.backend import OfferedNames, PageBackend
-from kscout.serve.page.interactive import InteractiveAcquisition, drawn_kspace
 
 N_ROWS, N_COLS, N_INITIAL, HORIZON = 18, 13, 3, 4
 

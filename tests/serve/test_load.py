@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kscout.acquisition import Advisor, Scan
+from kscout.apps.serve.sessions import Sessions
 from kscout.policies.fixed import CenterOut
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.sessions import Sessions
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from mrd_client import acquisition, answered, listening, plain, talking
 from test_app import LIMITS, N_COILS, N_COLS, N_ROWS, expected, kspace, maker, sessions_of
 
 from kscout.acquisition import Scan, Session
-from kscout.serve.mrd_messages import (
+from kscout.apps.serve.mrd_messages import (
     ACQUISITION_HEAD,
     Id,
     acquisition_message,
@@ -28,8 +28,8 @@ from kscout.serve.mrd_messages import (
     read_message,
     text_message,
 )
-from kscout.serve.mrd_stream import Stream
-from kscout.serve.sessions import Limits, Sessions
+from kscout.apps.serve.mrd_stream import Stream
+from kscout.apps.serve.sessions import Limits, Sessions
 
 CONFIG = {"budget": 7, "n_initial": 3}
 HEADER = f"""<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">

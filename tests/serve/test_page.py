@@ -19,6 +19,12 @@ from test_app import LIMITS, sessions_of
 from dicom_files import write_dicom
 from kscout.acquisition import Simulator
 from kscout.acquisition.plan import Plan
+from kscout.apps.serve.app import make_app
+from kscout.apps.serve.guard import LOOPBACK, Guard
+from kscout.apps.serve.page import backend as backend_module
+from kscout.apps.serve.page import routes as routes_module
+from kscout.apps.serve.page.backend import DisconnectedError, OfferedNames, PageBackend, PageState
+from kscout.apps.serve.page.interactive import InteractiveAcquisition
 from kscout.data.kinds import KSPACE
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
@@ -26,12 +32,6 @@ from kscout.evaluation.running.entries import resolve
 from kscout.policies import save
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.app import make_app
-from kscout.serve.guard import LOOPBACK, Guard
-from kscout.serve.page import backend as backend_module
-from kscout.serve.page import routes as routes_module
-from kscout.serve.page.backend import DisconnectedError, OfferedNames, PageBackend, PageState
-from kscout.serve.page.interactive import InteractiveAcquisition
 
 ASKED: dict[str, Any] = {
     **{"source": "test", "slice": 3, "reconstruction": "zero-filled", "n_initial": 4},

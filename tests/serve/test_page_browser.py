@@ -11,9 +11,9 @@ from page_backend import blobs, make_backend, npy, write_store
 from PIL import Image
 from test_app import maker
 
-from kscout.serve.app import make_app
-from kscout.serve.guard import LOOPBACK, Guard
-from kscout.serve.sessions import Limits, Sessions
+from kscout.apps.serve.app import make_app
+from kscout.apps.serve.guard import LOOPBACK, Guard
+from kscout.apps.serve.sessions import Limits, Sessions
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 from coil_data import imported, stored
 from kscout.acquisition import Scan, Session
-from kscout.cli import app as command_line
+from kscout.apps.cli import app as command_line
+from kscout.apps.serve.mrd_messages import ACQUISITION_HEAD, Id, image_message, text_message
+from kscout.apps.serve.sessions import Limits, Sessions
 from kscout.errors import RunError
-from kscout.serve.mrd_messages import ACQUISITION_HEAD, Id, image_message, text_message
-from kscout.serve.sessions import Limits, Sessions
 from mrd_files import N_COLS as FILE_COLS
 from mrd_files import NOISE, header, line, lines, write
 

@@ -23,18 +23,18 @@ from websockets.sync.client import connect
 from fuzz.forks import start
 from kscout.acquisition import Advisor, Scan
 from kscout.acquisition.session_file import read_session
-from kscout.cli import main
+from kscout.apps.cli import main
+from kscout.apps.serve.mrd_messages import close_message
+from kscout.apps.serve.page.backend import OfferedNames, PageBackend
+from kscout.apps.serve.run import fallback_maker, policy_maker, serve
+from kscout.apps.serve.service import ServeSettings
+from kscout.apps.serve.sessions import MOST_SPARE, Defaults, Limits, Sessions, advisor_maker
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, KScoutError
 from kscout.files import locked
 from kscout.policies import save
 from kscout.policies.fixed import CenterOut, FixedOrder, NaOracle
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.mrd_messages import close_message
-from kscout.serve.page.backend import OfferedNames, PageBackend
-from kscout.serve.run import fallback_maker, policy_maker, serve
-from kscout.serve.service import ServeSettings
-from kscout.serve.sessions import MOST_SPARE, Defaults, Limits, Sessions, advisor_maker
 
 
 def sent(address: str, message: Any) -> Any:
@@ -305,7 +305,7 @@ def test_a_service_that_is_stopped_says_what_becomes_of_its_sessions(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("kscout.serve.run.serve", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr("kscout.apps.serve.run.serve", lambda *_, **__: signal.raise_signal(number))
     monkeypatch.chdir(tmp_path)
     for name in kept or ():
         Path("kept").mkdir()

@@ -12,10 +12,10 @@ from asgi_client import Client
 from mrd_client import acquisition, listening, talking
 from test_mrd_stream import HEADER, SHIFT
 
+from kscout.apps.serve.app import make_app
+from kscout.apps.serve.sessions import Limits, Sessions, advisor_maker
 from kscout.core import Policy, Reconstructor
 from kscout.reconstruction.unet import UNet
-from kscout.serve.app import make_app
-from kscout.serve.sessions import Limits, Sessions, advisor_maker
 from tiny_sessions import FACTORS, HORIZON, N_COLS, N_INITIAL, N_ROWS, column_policy
 
 Found = tuple[list[int], list[float], np.ndarray]

@@ -11,12 +11,12 @@ from mrd_client import answered
 from test_app import ASKED, LIMITS, column_of, opened, sessions_of
 from test_mrd_stream import CONFIG, HEAD, lines_of
 
+from kscout.apps.serve.app import make_app
+from kscout.apps.serve.guard import LOOPBACK, Guard, token_for
+from kscout.apps.serve.mrd_messages import Id, text_message
+from kscout.apps.serve.run import serve
+from kscout.apps.serve.service import ServeSettings
 from kscout.errors import ConfigError
-from kscout.serve.app import make_app
-from kscout.serve.guard import LOOPBACK, Guard, token_for
-from kscout.serve.mrd_messages import Id, text_message
-from kscout.serve.run import serve
-from kscout.serve.service import ServeSettings
 
 TOKEN = "0123456789abcdef-._~+/=A"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

@@ -18,7 +18,7 @@ from training_stores import blob_store, run_command
 from typer.testing import CliRunner
 
 from fuzz.forks import start
-from kscout.cli.train import app
+from kscout.apps.cli.train import app
 from kscout.errors import unknown_name
 from kscout.runs import read_run
 from kscout.training.distributed import (

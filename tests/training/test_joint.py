@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from kscout import policies, reconstruction
 from kscout.acquisition.plan import Plan
-from kscout.cli import app
+from kscout.apps.cli import app
 from kscout.config import JointConfig, LearnedSampling
 from kscout.core import Policy, SliceBatch
 from kscout.data.store import Store

@@ -9,8 +9,8 @@ from joint_runs import joint_config
 from typer.testing import CliRunner
 
 from kscout import reconstruction
-from kscout.cli import app
-from kscout.cli.train_joint import resolve_joint
+from kscout.apps.cli import app
+from kscout.apps.cli.train_joint import resolve_joint
 from kscout.config import Component, JointConfig, of_today
 from kscout.core import Policy
 from kscout.data.slices import SliceSet

@@ -13,12 +13,12 @@ from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.episode import SimulatedContext, Simulator
 from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
+from kscout.apps.export.onnx import export_onnx
 from kscout.contracts import check_policy
 from kscout.core import Protocol, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.running.trajectories import check_fits
-from kscout.export.onnx import export_onnx
 from kscout.physics.fourier import conjugate_mirror, fft2c, opposite
 from kscout.physics.sampling import apply_mask
 from kscout.policies.posterior import PosteriorPolicy, moved_noises, noises

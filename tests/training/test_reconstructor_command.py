@@ -10,7 +10,7 @@ from training_stores import blob_store
 from typer.testing import CliRunner
 
 from command_line import kscout
-from kscout.cli.train import app, resolve_reconstructor
+from kscout.apps.cli.train import app, resolve_reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.runs import read_run
 

@@ -10,9 +10,9 @@ from training_stores import CONV, blob_store, small_config, train_whole_and_cut,
 from typer.testing import CliRunner
 
 from kscout import policies
+from kscout.apps.cli.progress import print_runs
+from kscout.apps.cli.train import app
 from kscout.assemble import make_policy
-from kscout.cli.progress import print_runs
-from kscout.cli.train import app
 from kscout.config import Component, PolicyConfig
 from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError

@@ -152,7 +152,7 @@ def run_command(arguments: list[str]) -> None:
 
     import torch
 
-    from kscout.cli.train import app
+    from kscout.apps.cli.train import app
 
     torch.set_num_threads(1)
     with Path(os.devnull).open("w") as silence, redirect_stdout(silence), redirect_stderr(silence):

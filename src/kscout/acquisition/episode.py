@@ -84,13 +84,19 @@ class Simulator:
         """Reconstruction, protocol and metric, which `Policy.bind` receives."""
         return SimulatedContext(self.reconstructor, self.protocol, self.metric)
 
-    def start(self, initial: Initial) -> State:
-        """Measure the first columns and reconstruct: central ones, columns, or those per slice."""
+    def start(self, initial: Initial, *, n_trajectories: int = 1) -> State:
+        """Measure the first columns and reconstruct; trajectories of a slice are adjacent.
+
+        Args:
+            initial: central columns, columns, or those of each slice.
+            n_trajectories: states of each slice.
+        """
         mask = start_mask(initial, self.batch.selectable.shape, self.batch.kspace.device)
         n_measured = initial if isinstance(initial, int) else 0
         if len(lists := listed_columns(initial)) == 1:
             n_measured = len(lists[0])
-        return self.start_from(mask, n_measured=n_measured)
+        state = self.start_from(mask, n_measured=n_measured)
+        return state if n_trajectories == 1 else state.repeated(n_trajectories)
 
     def start_from(
         self,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from command_line import kscout
-from kscout.campaign.grid import parse_grid
-from kscout.campaign.plan import make_plan
+from kscout.apps.campaign.grid import parse_grid
+from kscout.apps.campaign.plan import make_plan
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError

@@ -8,7 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kscout.cli import app
+from kscout.apps.cli import app
+from kscout.apps.report.build import build_report
 from kscout.data.generate import make_store
 from kscout.data.making import MakeSettings
 from kscout.data.slices import SliceSet
@@ -27,7 +28,6 @@ from kscout.metrics import ssim
 from kscout.names import PROTOCOLS
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.report.build import build_report
 from kscout.training.masks import MaskDistribution
 
 N_ROWS, N_COLS = 16, 24

@@ -289,7 +289,7 @@ from kscout.names import ANALYSES
 for name in ANALYSES.entries:
     ANALYSES.resolve(name)
 assert not {{"torch", "matplotlib"}} & set(sys.modules)
-from kscout.report.build import build_report
+from kscout.apps.report.build import build_report
 report = build_report([{str(old / "results")!r}, {str(old / "analyses")!r}])
 assert {{"Scores", "Adaptivity", "Training"}} <= {{one.title for one in report.sections}}
 assert "torch" not in sys.modules

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from kscout import policies
 from kscout.acquisition.plan import Plan
-from kscout.cli import app
+from kscout.apps.cli import app
 from kscout.data.slices import SliceSet
 from kscout.errors import KScoutError, WeightsError
 from kscout.evaluation import EvaluationSetting, evaluate

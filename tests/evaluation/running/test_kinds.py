@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kscout import policies, reconstruction
-from kscout.cli import app
+from kscout.apps.cli import app
 from kscout.errors import ConfigError, WeightsError
 from kscout.evaluation.running.kinds import check_kinds
 from kscout.policies.fixed import FixedOrder

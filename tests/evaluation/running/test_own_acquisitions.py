@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from kscout.cli import app
-from kscout.cli.evaluate import summary_table
+from kscout.apps.cli import app
+from kscout.apps.cli.evaluate import summary_table
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter

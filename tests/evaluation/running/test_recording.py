@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from kscout.apps.report.build import build_report, write_report
 from kscout.data.slices import SliceSet
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.records.acquisitions import SliceRecord, load_acquisition
@@ -15,7 +16,6 @@ from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.recording import slice_at_quantile
 from kscout.metrics import ssim
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.report.build import build_report, write_report
 
 SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=3, batch_size=3)
 NAMES = ("random", "center-out", "fixed", "oracle")

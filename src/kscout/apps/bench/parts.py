@@ -1,0 +1,153 @@
+"""Images per second of each part of a training next to its limit.
+
+Parts run in the arithmetic of a training: on CUDA by the fused 16-bit kernels, as graphs.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from kscout.acquisition.episode import Simulator
+from kscout.apps.bench.engine import Engine, TrainingBatch, Workload, release
+from kscout.apps.bench.limits import Ceilings, Work, best_time, count_work, ssim_work
+from kscout.apps.bench.yardstick import plain_policy
+from kscout.core import Measurement, Observation
+from kscout.metrics import SsimScorer
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.training.gradients import EagerGradients, GraphedGradients
+
+N_IMAGES = {"cpu": (32,), "cuda": (128, 640, 2048)}
+"""Images per call of the U-Net: q = 8 candidates of a batch of 4 on a CPU; of 16, of 80, and many
+on CUDA."""
+
+N_POLICY_IMAGES = {"cpu": 4, "cuda": 256}
+"""States per gradient computation: those of a step on a CPU, of 16 steps on CUDA."""
+
+
+class Part(NamedTuple):
+    """One part, ready to be timed."""
+
+    name: str
+    run: Callable[[], Any]
+    n_images: int
+    work: Work
+    """Work of one image."""
+    in_half: bool
+
+
+def measure_parts(engine: Engine, ceilings: Ceilings, *, at_least_s: float) -> list[dict[str, Any]]:
+    """Return one record per part: images per second, the limit, and their quotient."""
+    records = []
+    for part in _parts(engine):
+        speed = part.n_images / best_time(part.run, engine.device, at_least_s=at_least_s)
+        limit = ceilings.limit(part.work, in_half=part.in_half)
+        records.append(
+            {
+                "part": part.name,
+                "size": engine.size,
+                "n_images": part.n_images,
+                "bits": 16 if part.in_half else 32,
+                "images_per_s": speed,
+                "limit_images_per_s": limit,
+                "share_of_limit": speed / limit,
+                "flops_per_image": part.work.flops,
+                "bytes_per_image": part.work.n_bytes,
+            }
+        )
+    release(engine.device)
+    return records
+
+
+def _parts(engine: Engine) -> Iterator[Part]:
+    size, in_half = engine.size, engine.frozen.precision == "fp16"
+    image = torch.zeros(1, 1, size, size, device=engine.device)
+    unet = count_work(engine.unet.network, image, bytes_per_value=2 if in_half else 4)
+    counts = N_IMAGES[engine.device.type]
+    for n_images in counts:
+        yield Part("U-Net forward", _unet(engine, n_images), n_images, unet, in_half)
+    ssim = ssim_work(size, size)
+    yield Part("SSIM", _ssim(engine, counts[-1]), counts[-1], ssim, in_half=False)
+    both = Work(unet.flops + ssim.flops, unet.n_bytes + ssim.n_bytes)
+    for n_images in counts[:: max(1, len(counts) - 1)]:
+        yield Part("candidate scoring", *_scoring(engine, n_images), both, in_half)
+    yield _policy(engine)
+
+
+def replayed(
+    engine: Engine,
+    function: Callable[[Sequence[Tensor]], Tensor],
+    parameters: Sequence[nn.Parameter] = (),
+    inputs: Sequence[Tensor] = (),
+) -> Callable[[], Tensor]:
+    """Return a function as a graph on CUDA, with the engine's convolutions on a CPU."""
+
+    def run(given: Sequence[Tensor]) -> Tensor:
+        with engine.ready_convolutions(), torch.set_grad_enabled(bool(parameters)):
+            return function(given)
+
+    if engine.device.type != "cuda":
+        eager = EagerGradients(run, parameters)
+        return lambda: eager(inputs)
+    graph = GraphedGradients(run, parameters, inputs)
+    return lambda: graph(inputs)
+
+
+def _repeated(engine: Engine, n_images: int) -> Tensor:
+    """Return slice numbers, repeated cyclically."""
+    return torch.arange(n_images, device=engine.device) % len(engine.slices)
+
+
+def _unet(engine: Engine, n_images: int) -> Callable[[], Tensor]:
+    batch = engine.slices.batch(_repeated(engine, n_images))
+    full = Measurement.of(batch.kspace, batch.selectable)
+    # Magnitudes and statistics are computed before the timed part, as the simulator's kernel does.
+    summary = (full.magnitude, full.mean, full.std)
+    measured = Measurement(full.zero_filled, full.mask, summary=summary)
+    return replayed(engine, lambda _: engine.frozen.reconstruct(measured).image)
+
+
+def _ssim(engine: Engine, n_images: int) -> Callable[[], Tensor]:
+    batch, rows = engine.batch, _repeated(engine, n_images)
+    scorer = SsimScorer(batch.target, data_range=batch.data_range)
+    images, scale = batch.target[rows], torch.ones(n_images, device=engine.device)
+    shift = torch.zeros_like(scale)
+    return replayed(engine, lambda _: scorer.score(images, rows, scale=scale, shift=shift))
+
+
+def _scoring(engine: Engine, n_images: int) -> tuple[Callable[[], Tensor], int]:
+    with engine.ready_convolutions():
+        simulator = Simulator(engine.batch, engine.frozen)
+        state = simulator.start(engine.size // 8)
+    n_columns = min(n_images // len(state), state.n_left)
+    blocked = simulator.blocked(state)
+    columns = blocked.to(torch.int8).argsort(dim=-1, stable=True)[:, :n_columns].contiguous()
+    run = replayed(engine, lambda _: simulator.score_columns(state, columns))
+    return run, columns.numel()
+
+
+def _policy(engine: Engine) -> Part:
+    """Forward and backward pass of the policy as a training runs it."""
+    n_images = N_POLICY_IMAGES[engine.device.type]
+    batch = TrainingBatch(engine, Workload(2, 1, 2))
+    learned = batch.estimator.view
+    mask = torch.zeros(n_images, engine.size, dtype=torch.bool, device=engine.device)
+
+    def backward(inputs: Sequence[Tensor]) -> Tensor:
+        loss = learned(Observation(image=inputs[0], mask=mask)).sum()
+        loss.backward()
+        return loss
+
+    inputs = [engine.slices.magnitudes(_repeated(engine, n_images))]
+    run = replayed(engine, backward, [*batch.policy.parameters()], inputs)
+    in_half = isinstance(learned, HalfPrecisionConvPolicy)
+    forward = count_work(
+        plain_policy(batch),
+        torch.zeros(1, engine.size, engine.size, device=engine.device),
+        bytes_per_value=2 if in_half else 4,
+        n_together=n_images,
+    )
+    # A backward pass multiplies twice for each product of the forward pass, and reads it all again.
+    work = Work(3 * forward.flops, 3 * forward.n_bytes)
+    return Part("policy forward + backward", run, n_images, work, in_half)

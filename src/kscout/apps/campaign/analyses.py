@@ -1,0 +1,210 @@
+"""The analyses of a campaign: the runs or evaluations that each reads, and its command."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, final
+
+from kscout.apps.campaign.file import Wholes
+from kscout.apps.campaign.nodes import (
+    Node,
+    Setting,
+    Source,
+    file_name,
+    flags,
+    make_node,
+    name_of,
+    path_of,
+)
+from kscout.columns import LEAST_CENTRAL
+from kscout.config.records import read, unknown_key
+from kscout.errors import ConfigError
+from kscout.evaluation.analyses import Analysis, options_of
+from kscout.names import ANALYSES, untrained_reconstructions
+
+_OF_CAMPAIGN = ("data", "reconstructor", "device", "n_initial", "steps", "protocol", "results")
+"""Options that the campaign sets."""
+_ONCE_WITHOUT_PROTOCOL = ("entropy",)
+"""Analyses whose names have no protocol if it is the one of version 0.2: `blind` for k-space, else
+`paper`."""
+
+
+@final
+@dataclass(frozen=True)
+class Selection:
+    """Keys by which a file selects the analyzed results; empty: all."""
+
+    methods: tuple[str, ...] = ()
+    seeds: Wholes | None = None
+    policies: tuple[str, ...] = ()
+
+
+_CHOOSING = tuple(item.name for item in fields(Selection))
+
+
+def check_analysis(name: str, options: Mapping[str, Any], has_evaluation: bool) -> None:
+    """Raise an error, before any run, for invalid options of an analysis in a campaign file."""
+    where = f"analyses.{name}"
+    kind = ANALYSES.resolve(name)
+    own = {option.name: option for option in options_of(kind)}
+    allowed = [key for key in own if key not in _OF_CAMPAIGN]
+    allowed += ["policies"] if kind.reads == "policies" else []
+    allowed += ["methods", "seeds"] if not _reads_evaluation(kind) else []
+    for key in options:
+        if key not in allowed:
+            raise unknown_key(key, allowed, where)
+    if _reads_evaluation(kind) and not has_evaluation:
+        raise ConfigError(f"analysis {name!r} reads an evaluation; add [evaluation]")
+    read(Selection, {key: value for key, value in options.items() if key in _CHOOSING}, where)
+    given = {
+        key: list(own[key].several(value)) if own[key].is_many else value
+        for key, value in options.items()
+        if key in own
+    }
+    given |= {"results": "."} if "results" in own else {}
+    read(kind, given, where)
+
+
+def _reads_evaluation(kind: type[Analysis[Any]]) -> bool:
+    """Return whether an analysis reads an evaluation: required, or optional and available."""
+    return kind.reads == "results" or any(option.name == "results" for option in options_of(kind))
+
+
+def analysis_nodes(
+    root: Path,
+    analyses: Mapping[str, Mapping[str, Any]],
+    setting: Setting,
+    policies: Sequence[Node],
+    evaluation: Node | None,
+) -> Iterator[Node]:
+    """Yield the analyses of one store, reconstruction and horizon."""
+    for name, options in analyses.items():
+        kind = ANALYSES.resolve(name)
+        if kind.spans_horizons:
+            continue
+        label = f"{file_name(name)}-{setting.label}"
+        settings: dict[str, Any] = {"analysis": name, "label": label, **options}
+        settings |= setting.columns
+        own = {key: value for key, value in options.items() if key not in _CHOOSING}
+        if evaluation is not None and _reads_evaluation(kind):
+            runs, words = [evaluation], _of_evaluation(name, kind, options, policies, evaluation)
+        else:
+            runs = _chosen(name, kind, options, policies)
+            words = [*options.get("policies", []), *(path_of(node) for node in runs)]
+            if kind.reads == "reconstructions":
+                own_network = path_of(setting.reads["reconstructor"])
+                free = _untrained(setting)
+                runs, words = [], list(dict.fromkeys([*free, own_network]))
+                if free != _untrained():
+                    settings["reconstructions"] = free
+            own |= _given(kind, setting)
+            settings |= _protocol(name, own, setting)
+        if not words:
+            raise ConfigError(f"analysis {name!r} has no runs to read; list grid.methods")
+        yield make_node(
+            root,
+            "analysis",
+            label,
+            title=f"{name}, {setting.label}",
+            product=f"{kind.file}.json",
+            words=("analyze", name, *words, *flags(own)),
+            settings=settings,
+            reads={**setting.reads, "runs": runs},
+            group=name,
+        )
+
+
+def _protocol(name: str, own: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+    """Return the protocol of an analysis, if it is part of its name."""
+    of_0_2 = "blind" if setting.kind == "kspace" else "paper"
+    is_usual = name in _ONCE_WITHOUT_PROTOCOL and setting.protocol == of_0_2
+    return {"protocol": own["protocol"]} if "protocol" in own and not is_usual else {}
+
+
+def _untrained(setting: Setting | None = None) -> list[str]:
+    """Return the reconstructions that need no training; of coils those that see them as one, too.
+
+    These find sensitivities in the central columns of the start, of which they need some.
+    """
+    n_center = 0 if setting is None or setting.horizon.initial else setting.horizon.n_initial
+    of_coils = setting is not None and setting.kind == "kspace" and n_center >= LEAST_CENTRAL
+    return untrained_reconstructions(of_coils=of_coils)
+
+
+def spanning_nodes(
+    root: Path,
+    analyses: Mapping[str, Mapping[str, Any]],
+    store: Node | Source,
+    network: Node | Source,
+    evaluations: Sequence[Node],
+) -> Iterator[Node]:
+    """Yield the analyses that read all horizons of a store and reconstruction."""
+    for name, options in analyses.items():
+        kind = ANALYSES.resolve(name)
+        if not kind.spans_horizons:
+            continue
+        label = f"{file_name(name)}-{store.label}-{name_of(network)}"
+        paths = [path_of(node) for node in evaluations]
+        yield make_node(
+            root,
+            "analysis",
+            label,
+            title=f"{name} of {store.label}, {name_of(network)}",
+            product=f"{kind.file}.json",
+            words=("analyze", name, *paths, *flags(options)),
+            settings={"label": label, **options},
+            reads={"runs": evaluations},
+            group=name,
+        )
+
+
+def _given(kind: type[Analysis[Any]], setting: Setting) -> dict[str, Any]:
+    """Return the options of an analysis that the campaign defines."""
+    said = {
+        **{key: path_of(part) for key, part in setting.reads.items()},
+        "device": setting.device,
+        # Policies start from given columns if no number of central columns is set.
+        **{key: value for key, value in setting.columns.items() if key != "initial"},
+        "protocol": setting.protocol,
+    }
+    return {one.name: said[one.name] for one in options_of(kind) if one.name in said}
+
+
+def _of_evaluation(
+    name: str,
+    kind: type[Analysis[Any]],
+    options: Mapping[str, Any],
+    policies: Sequence[Node],
+    evaluation: Node,
+) -> list[str]:
+    if kind.reads == "results":
+        return [path_of(evaluation)]
+    # The evaluation names runs by their folders, which may have the name of another version.
+    folders = [node.output.name for node in policies]
+    shown = options.get("policies") or list(
+        dict.fromkeys(name.rpartition("-seed")[0] or name for name in folders)
+    )
+    if not shown:
+        raise ConfigError(f"analysis {name!r} has no policy; name some in analyses.{name}")
+    return [*shown, "--results", path_of(evaluation)]
+
+
+def _chosen(
+    name: str, kind: type[Analysis[Any]], options: Mapping[str, Any], policies: Sequence[Node]
+) -> list[Node]:
+    """Return the runs of the methods and seeds that an analysis selects."""
+    methods = list(dict.fromkeys(name_of(node) for node in policies))
+    for method in options.get("methods", []):
+        if method not in methods:
+            raise ConfigError(
+                f"analyses.{name}.methods names {method!r}; this campaign trains: "
+                f"{', '.join(methods) or 'none'}"
+            )
+    seeds = list(dict.fromkeys(node.settings["training"]["seed"] for node in policies))
+    wanted = options.get("seeds", seeds[:1] if kind.one_seed else seeds)
+    return [
+        node
+        for node in policies
+        if name_of(node) in options.get("methods", methods)
+        and node.settings["training"]["seed"] in wanted
+    ]

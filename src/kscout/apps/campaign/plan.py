@@ -1,0 +1,338 @@
+"""From a grid to the graph of its runs, each after its dependencies."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+from kscout.apps.campaign.analyses import analysis_nodes, spanning_nodes
+from kscout.apps.campaign.file import EvaluationSection, GivenStore, MadeStore, Store
+from kscout.apps.campaign.grid import CampaignGrid, Network
+from kscout.apps.campaign.nodes import (
+    Node,
+    Setting,
+    Source,
+    address,
+    file_name,
+    flags,
+    make_node,
+    path_of,
+)
+from kscout.compressed import plain_checksum
+from kscout.config import (
+    AcquisitionSetting,
+    PolicyConfig,
+    ReconstructorConfig,
+    of_0_2,
+    to_table,
+    to_toml,
+)
+from kscout.data.manifest import MANIFEST, read_manifest
+from kscout.errors import ConfigError, DataError
+from kscout.files import read_record
+from kscout.names import FORMATS, PROTOCOLS, RAW_FORMATS, RECONSTRUCTORS, Protocol
+from kscout.names.renamed import in_0_2
+from kscout.zoo import zoo_path
+
+_SINCE_0_1 = {"metric": "ssim", "sizes": []}
+"""Settings of trainings that 0.1 lacked; with these values they are not part of a name."""
+INDEX = "campaign.json"
+SETTINGS = "settings.toml"
+_WEIGHTS = "weights.safetensors"
+_RAW_ONLY = {one for entry in RAW_FORMATS.values() for one in entry.suffixes}
+_RAW_ONLY -= {one for entry in FORMATS.values() for one in entry.suffixes}
+"""Suffixes of files that contain k-space and no images."""
+
+
+@final
+@dataclass
+class CampaignPlan:
+    """The runs of a campaign by key, in an executable order."""
+
+    name: str
+    root: Path
+    use: tuple[str, ...] = ()
+    """Modules of other packages for `--use` of every command."""
+    nodes: dict[str, Node] = field(default_factory=dict)
+    given: dict[str, Source] = field(default_factory=dict)
+    """Given stores and reconstructions, by key."""
+    kspace: list[str] = field(default_factory=list)
+    """Paths of given stores of k-space."""
+    protocols: dict[str, Protocol] = field(default_factory=dict)
+    """Protocols of given reconstructions by path, known from before if a file is gone."""
+
+    def add(self, node: Node) -> Node:
+        """Add a run; an existing one is unchanged."""
+        use = flags({"use": self.use})
+        return self.nodes.setdefault(node.key, replace(node, command=(*use, *node.command)))
+
+    def of_kind(self, kind: str) -> list[Node]:
+        return [node for node in self.nodes.values() if node.kind == kind]
+
+    @property
+    def missing(self) -> list[Source]:
+        return [source for source in self.given.values() if source.is_missing]
+
+    def source_fingerprints(self) -> dict[str, str]:
+        """Return the fingerprints of existing sources for the index, by path."""
+        there = [one for one in self.given.values() if one.product and not one.is_missing]
+        return {one.path: one.content for one in there}
+
+    def check_sources(self) -> None:
+        """Raise an error if a given source is missing."""
+        text = "; ".join(f"{one.path} does not exist: {one.hint}" for one in self.missing)
+        if text:
+            raise DataError(f"campaign {self.name} cannot start: {text}")
+
+
+def known_sources(root: Path) -> dict[str, str]:
+    """Return the fingerprints of given stores and weights from the campaign's index."""
+    found = read_record(root / INDEX, sources=dict).get("sources", {})
+    return {path: value for path, value in found.items() if isinstance(value, str)}
+
+
+def known_kspace(root: Path) -> list[str]:
+    """Return the paths of given stores of k-space from the campaign's index."""
+    found = read_record(root / INDEX, kspace=list).get("kspace", [])
+    return [path for path in found if isinstance(path, str)]
+
+
+def known_protocols(root: Path) -> dict[str, Protocol]:
+    """Return the protocols of given reconstructions that a campaign met before, by path."""
+    found = read_record(root / INDEX, protocols=dict).get("protocols", {})
+    return {path: protocol for path in found for protocol in PROTOCOLS if found[path] == protocol}
+
+
+def make_plan(grid: CampaignGrid, root: Path, *, device: str = "auto") -> CampaignPlan:
+    """Expand a grid to the graph of its runs under `root`; only reads manifests."""
+    plan = CampaignPlan(grid.name, root, grid.use, protocols=known_protocols(root))
+    known, gone = known_sources(root), known_kspace(root)
+    kinds = {name: _kind_of(store, gone) for name, store in grid.stores.items()}
+    given = [(one, kinds[name]) for name, one in grid.stores.items() if isinstance(one, GivenStore)]
+    plan.kspace = sorted({store.path for store, kind in given if kind == "kspace"})
+    for name in grid.crossed:
+        store = _store(plan, name, grid.stores[name], known)
+        for network in grid.networks:
+            teacher = network.store or name
+            learned_from = _store(plan, teacher, grid.stores[teacher], known)
+            loaded = _network(plan, network, learned_from, device, known)
+            protocol = grid.protocol or _protocol(plan, network, loaded)
+            _cross(plan, grid, store, kinds[name], loaded, protocol, device)
+    return plan
+
+
+def _protocol(plan: CampaignPlan, network: Network, source: Node | Source) -> Protocol:
+    """Return the protocol that a reconstruction was trained for, `blind` if it was not trained."""
+    if network.config is not None:
+        return network.config.training.protocol
+    if isinstance(source, Node) or source.product is None:
+        return "blind"
+    if source.product.is_file():
+        # Imported here because plans without a given reconstruction do not need torch.
+        from kscout.reconstruction import load
+
+        plan.protocols[source.path] = load(source.product).protocol_for()
+    return plan.protocols.get(source.path, "blind")
+
+
+def _cross(
+    plan: CampaignPlan,
+    grid: CampaignGrid,
+    store: Node | Source,
+    kind: str,
+    network: Node | Source,
+    protocol: Protocol,
+    device: str,
+) -> None:
+    evaluations = []
+    for name, horizon in grid.horizons.items():
+        _check_size(store, name, horizon)
+        setting = Setting(store, network, horizon, protocol, device, kind)
+        policies = [plan.add(_policy(plan.root, config, setting)) for config in grid.policies]
+        evaluation = None
+        if grid.evaluation is not None:
+            evaluation = plan.add(_evaluation(plan.root, grid.evaluation, setting, policies))
+            evaluations.append(evaluation)
+        for node in analysis_nodes(plan.root, grid.analyses, setting, policies, evaluation):
+            plan.add(node)
+    for node in spanning_nodes(plan.root, grid.analyses, store, network, evaluations):
+        plan.add(node)
+
+
+def _store(plan: CampaignPlan, name: str, store: Store, known: Mapping[str, str]) -> Node | Source:
+    if isinstance(store, GivenStore):
+        source = _given_store(store, known)
+        return plan.given.setdefault(source.key, source)
+    settings = to_table(store)
+    if isinstance(settings.get("volumes"), list):
+        settings["volumes"] = ",".join(map(str, settings["volumes"]))
+    how = "make" if isinstance(store, MadeStore) else "import"
+    options = {key: value for key, value in settings.items() if key != how}
+    what = settings[how]
+    label = Path(what).name
+    if isinstance(store, MadeStore) and store.size is not None:
+        label = f"{what}-{store.size}"
+    return plan.add(
+        make_node(
+            plan.root,
+            "store",
+            label,
+            title=f"{name}: {how} {what}",
+            product="manifest.json",
+            words=("data", how, what, *flags(options)),
+            settings=settings,
+        )
+    )
+
+
+def _network(
+    plan: CampaignPlan,
+    network: Network,
+    store: Node | Source,
+    device: str,
+    known: Mapping[str, str],
+) -> Node | Source:
+    config = network.config
+    if config is None:
+        source = _given_reconstruction(network, known)
+        return plan.given.setdefault(source.key, source)
+    label = f"{file_name(config.reconstructor.name)}-seed{config.training.seed}"
+    return plan.add(
+        make_node(
+            plan.root,
+            "reconstructor",
+            label,
+            title=f"{network.name}, {store.label}",
+            product="done.json",
+            words=("train", "reconstructor", "--data", path_of(store), "--device", device),
+            settings=_named(config),
+            reads={"data": store},
+            files={SETTINGS: to_toml(config)},
+        )
+    )
+
+
+def _named(config: PolicyConfig | ReconstructorConfig) -> dict[str, Any]:
+    """Return the settings that determine the name of a training."""
+    table = of_0_2(to_table(config))
+    for name, value in _SINCE_0_1.items():
+        if table["training"].get(name) == value:
+            del table["training"][name]
+    return table
+
+
+def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
+    training = replace(config.training, protocol=setting.protocol)
+    config = replace(config, acquisition=setting.horizon, training=training)
+    words = ["train", "policy", *setting.words, "--seed", str(training.seed)]
+    if setting.horizon.size is None:
+        # Otherwise the command would restrict the run to the image size of its default preset.
+        words += flags(setting.columns)
+    return make_node(
+        root,
+        "policy",
+        f"{file_name(training.label)}-seed{training.seed}",
+        title=f"{training.label} seed {training.seed}, {setting.label}",
+        product="done.json",
+        words=words,
+        settings=_named(config),
+        reads=setting.reads,
+        files={SETTINGS: to_toml(config)},
+        group=f"{training.method}, {setting.label}",
+    )
+
+
+def _evaluation(
+    root: Path, evaluation: EvaluationSection, setting: Setting, policies: Sequence[Node]
+) -> Node:
+    options = {key: value for key, value in to_table(evaluation).items() if key != "policies"}
+    options["seed"] = options.pop("seeds")
+    options |= {"protocol": setting.protocol, **setting.columns}
+    wanted = [*evaluation.policies, *(str(node.output) for node in policies)]
+    return make_node(
+        root,
+        "evaluation",
+        setting.label,
+        title=setting.label,
+        product="summary.json",
+        words=("evaluate", *setting.words, *flags(options), *flags({"policy": wanted})),
+        settings={
+            **options,
+            "label": setting.label,
+            "policies": [in_0_2("zoo entry", policy) for policy in evaluation.policies],
+            "given": [_content(policy) for policy in evaluation.policies],
+        },
+        reads={**setting.reads, "runs": policies},
+        group=str(len(policies)),
+    )
+
+
+def _content(policy: str) -> str | None:
+    """Return a hash of the weights of a given policy; None for a plain name."""
+    given = policy.rpartition("=")[2]
+    file = zoo_path(given) or _weights_file(Path(given))
+    return plain_checksum(file) if file.is_file() else None
+
+
+def _check_size(store: Node | Source, name: str, horizon: AcquisitionSetting) -> None:
+    """Raise an error, before hours of training, if a horizon has more columns than images."""
+    size = store.settings.get("size") if isinstance(store, Node) else None
+    # Rows x columns, or a side; other values are reported by the import.
+    columns = str(size).rpartition("x")[2]
+    if columns.isdecimal() and horizon.budget > int(columns):
+        raise ConfigError(
+            f"horizon {name!r} ends at {horizon.budget} columns, store {store.label!r} has "
+            f"{columns}; lower its steps"
+        )
+
+
+def _given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
+    """Return a store that is given by its path.
+
+    Args:
+        store: the path, with advice for a missing store.
+        known: fingerprints by path from the index, for a store that no longer exists: without
+            them, the names of all its runs would change.
+    """
+    path, label = Path(store.path), Path(store.path).name
+    content = known.get(str(path), f"missing {path}")
+    if (path / MANIFEST).is_file():
+        manifest = read_manifest(path)
+        content, label = manifest.fingerprint, manifest.name
+    key = address("store", {}, {"content": content})
+    return Source(key, str(path), label, path / MANIFEST, content, store.hint)
+
+
+def _kind_of(store: Store, gone: Collection[str]) -> str:
+    """Return the content of a store, `image` or `kspace`, from its manifest or recipe.
+
+    Args:
+        store: given, or settings of `data make` or `data import`.
+        gone: paths of k-space stores from the index, for one that no longer exists.
+    """
+    if isinstance(store, GivenStore):
+        if (Path(store.path) / MANIFEST).is_file():
+            return read_manifest(Path(store.path)).kind
+        return "kspace" if store.path in gone else "image"
+    if isinstance(store, MadeStore):
+        return "image" if store.coils is None else "kspace"
+    of_raw = (store.raw, store.axes, store.header, store.crop, store.resize, store.compress)
+    is_raw = any(of_raw) or store.prospective or Path(store.import_).suffix in _RAW_ONLY
+    return "kspace" if is_raw else "image"
+
+
+def _given_reconstruction(network: Network, known: Mapping[str, str]) -> Source:
+    """Return a reconstruction that is given by its path or its name."""
+    given = network.given or ""
+    if given in RECONSTRUCTORS:
+        return Source(address("reconstructor", {}, {"name": given}), given, file_name(given))
+    file = zoo_path(given) or _weights_file(Path(given))
+    content = plain_checksum(file) if file.is_file() else known.get(given, f"missing {given}")
+    key = address("reconstructor", {}, {"content": content})
+    hint = "train it with `kscout train reconstructor`, or name another path"
+    return Source(key, given, network.name, file, content, hint)
+
+
+def _weights_file(path: Path) -> Path:
+    """Return the weights file of a run folder or path."""
+    return path / _WEIGHTS if path.is_dir() else path

@@ -1,0 +1,226 @@
+"""The state of a campaign on disk: finished, running, failed and waiting runs, and the time left.
+
+The folder of a run has a lock that is held while any process of the run lives, so that a kill
+cannot leave a wrong state on disk.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, final
+
+from kscout.apps.campaign.nodes import KINDS, Node
+from kscout.apps.campaign.plan import INDEX, CampaignPlan, known_sources
+from kscout.config import to_table
+from kscout.errors import RunError
+from kscout.files import is_locked, now, read_record, take_lock, write_json
+
+State = Literal["waiting", "running", "done", "failed"]
+STATES: tuple[State, ...] = ("waiting", "running", "done", "failed")
+DONE, FAILED, NODE = "done.json", "failed.json", "node.json"
+
+Record = dict[str, Any]
+
+
+def is_done(folder: Path, product: Path) -> bool:
+    """Return whether a run has succeeded and its product still exists."""
+    return (folder / DONE).is_file() and product.is_file()
+
+
+def node_state(node: Node) -> State:
+    """Return a run's state."""
+    if is_done(node.folder, node.output / node.product):
+        return "done"
+    if not node.folder.is_dir():
+        return "waiting"
+    if is_locked(node.folder):
+        return "running"
+    return "failed" if (node.folder / FAILED).is_file() else "waiting"
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool) -> Iterator[int]:
+    """Hold a folder's lock; yield its descriptor.
+
+    Args:
+        folder: folder, created if missing.
+        wait: wait for another holder; otherwise raise an error.
+    """
+    descriptor = take_lock(folder, wait=wait)
+    if descriptor is None:
+        raise RunError(
+            f"{folder} is in use by another campaign; wait for it or stop it, or name another --out"
+        )
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@final
+@dataclass(frozen=True)
+class Failure:
+    """A failed run."""
+
+    kind: str
+    name: str
+    reason: str
+    log: str
+
+
+@final
+@dataclass(frozen=True)
+class UnderWay:
+    """A running run."""
+
+    kind: str
+    name: str
+    seconds: float
+    """Seconds since its start."""
+    epoch: int | None
+    """Finished epochs; None for a run without epochs."""
+    n_epochs: int | None
+    log: str
+
+
+@final
+@dataclass(frozen=True)
+class Status:
+    """Status of a campaign."""
+
+    name: str
+    root: Path
+    counts: dict[str, dict[State, int]]
+    """Number of runs by kind and state."""
+    failed: list[Failure]
+    running: list[UnderWay]
+    missing: list[str]
+    """Given stores and weights that do not exist."""
+    time_left_s: float | None
+    """None if no run similar to a remaining one has been finished."""
+
+    def total(self, state: State) -> int:
+        return sum(by_state[state] for by_state in self.counts.values())
+
+    @property
+    def n_runs(self) -> int:
+        return sum(self.total(state) for state in STATES)
+
+    def to_json(self) -> Record:
+        """Return the output of `campaign status --json`."""
+        return {
+            "campaign": self.name,
+            "folder": str(self.root),
+            "counts": self.counts,
+            "total": {**{state: self.total(state) for state in STATES}, "runs": self.n_runs},
+            "trainings": sum(sum(self.counts[kind].values()) for kind in KINDS[1:3]),
+            "running": [to_table(one, nulls=True) for one in self.running],
+            "failed": [to_table(one) for one in self.failed],
+            "missing": self.missing,
+            "time_left_s": self.time_left_s,
+        }
+
+
+def read_status(plan: CampaignPlan) -> Status:
+    """Read the state of every run's folder."""
+    states = {key: node_state(node) for key, node in plan.nodes.items()}
+    counts: dict[str, dict[State, int]] = {kind: dict.fromkeys(STATES, 0) for kind in KINDS}
+    for key, node in plan.nodes.items():
+        counts[node.kind][states[key]] += 1
+    with_state = {
+        state: [node for key, node in plan.nodes.items() if states[key] == state]
+        for state in STATES
+    }
+    return Status(
+        name=plan.name,
+        root=plan.root,
+        counts=counts,
+        failed=[_failure(node) for node in with_state["failed"]],
+        running=[_under_way(node) for node in with_state["running"]],
+        missing=[source.path for source in plan.missing],
+        time_left_s=time_left(with_state),
+    )
+
+
+def _failure(node: Node) -> Failure:
+    reason = read_record(node.folder / FAILED, reason=str).get("reason", "unknown")
+    return Failure(node.kind, node.title, reason, str(node.log))
+
+
+def _under_way(node: Node) -> UnderWay:
+    record = read_record(node.folder / NODE, started_s=float)
+    seconds = max(0.0, time.time() - record["started_s"]) if "started_s" in record else 0.0
+    return UnderWay(
+        kind=node.kind,
+        name=node.title,
+        seconds=round(seconds, 1),
+        epoch=_n_epochs_done(node),
+        n_epochs=node.settings.get("training", {}).get("n_epochs"),
+        log=str(node.log),
+    )
+
+
+def _n_epochs_done(node: Node) -> int | None:
+    try:
+        return (node.output / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return None
+
+
+def time_left(with_state: Mapping[State, Sequence[Node]]) -> float | None:
+    """Estimate the time left in seconds, from runs of the same group and from finished epochs."""
+    seen: dict[tuple[str, str], list[float]] = {}
+    for node in with_state["done"]:
+        seconds = read_record(node.folder / DONE, seconds=float).get("seconds")
+        if seconds is not None:
+            seen.setdefault((node.kind, node.group), []).append(seconds)
+    left = 0.0
+    for node in with_state["running"]:
+        run = _under_way(node)
+        if run.epoch and run.n_epochs:
+            expected_s = run.seconds * run.n_epochs / run.epoch
+            seen.setdefault((node.kind, node.group), []).append(expected_s)
+        if (node.kind, node.group) not in seen:
+            return None
+        left += max(0.0, fmean(seen[node.kind, node.group]) - run.seconds)
+    for node in with_state["waiting"]:
+        if (node.kind, node.group) not in seen:
+            return None
+        left += fmean(seen[node.kind, node.group])
+    return left / max(1, len(with_state["running"]))
+
+
+def write_index(plan: CampaignPlan, file: str) -> None:
+    """Write `campaign.json`: all runs with their folders, settings and states, for reports."""
+    nodes = []
+    for node in plan.nodes.values():
+        state = node_state(node)
+        record = {**node.record(), "state": state}
+        if state == "done":
+            record["seconds"] = read_record(node.folder / DONE, seconds=float).get("seconds")
+        elif state == "failed":
+            log = str(node.log.relative_to(plan.root))
+            record |= {"reason": _failure(node).reason, "log": log}
+        nodes.append(record)
+    known = known_sources(plan.root)
+    index = {
+        "format": 1,
+        "campaign": plan.name,
+        "file": file,
+        "date": now(),
+        "sources": {**known, **plan.source_fingerprints()},
+        "kspace": plan.kspace,
+        "protocols": plan.protocols,
+        "nodes": nodes,
+    }
+    try:
+        write_json(plan.root / INDEX, index)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {plan.root / INDEX}: {error.strerror}; free some space and repeat the "
+            "command, which resumes"
+        ) from error

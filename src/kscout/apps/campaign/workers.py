@@ -1,0 +1,242 @@
+"""Workers: in this process, on a local cluster, on another scheduler, or under SLURM.
+
+A pool accepts tasks and returns results as they finish. Its workers share this machine's files.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from kscout.apps.campaign.slurm import SlurmJobs, slurm_jobs
+from kscout.apps.campaign.task import Result, Task, run_task
+from kscout.children import SAFE_PATH, environment_of_children
+from kscout.errors import ConfigError, RunError
+
+
+class Pool(ABC):
+    """Accepts tasks and returns results."""
+
+    n_cores: int | None
+    """Cores that the workers share; None if the cluster determines threads."""
+
+    @property
+    @abstractmethod
+    def n_workers(self) -> int:
+        """Return the number of parallel tasks; more should not be submitted."""
+
+    @abstractmethod
+    def submit(self, task: Task) -> None:
+        """Submit a task."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> list[Result]:
+        """Return finished results, with a timeout for the first."""
+
+
+@final
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Kind and number of workers; None values are determined by the machine."""
+
+    n_workers: int | None = None
+    """Parallel runs; 0 is sequential in this process, without dask."""
+    device: str = "auto"
+    scheduler: str | None = None
+    """Address of a dask scheduler, e.g. tcp://10.0.0.1:8786."""
+    slurm: Mapping[str, str] | None = None
+    """Options of SLURM jobs for the workers."""
+    n_cores: int | None = None
+    """Cores for runs in this process; None: all."""
+
+
+@contextmanager
+def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[Pool]:
+    """Open the requested workers, and close them at the end."""
+    if options.n_workers == 0:
+        yield SerialPool(options.n_cores)
+        return
+    _import_dask()
+    if options.slurm is not None:
+        n_most = min(options.n_workers or _MOST_JOBS, n_tasks)
+        with slurm_jobs(options.slurm, n_most=n_most, logs=logs) as (jobs, n_cores):
+            yield DaskPool(jobs.client, n_most, n_most * n_cores, jobs)
+    elif options.scheduler is not None:
+        with _scheduler_client(options.scheduler) as client:
+            yield DaskPool(client, None, None)
+    else:
+        with _local_client(options, n_tasks) as (client, n_workers):
+            yield DaskPool(client, n_workers, count_cores())
+
+
+@final
+@dataclass
+class SerialPool(Pool):
+    """Executes one task after the other in this process."""
+
+    n_cores: int | None = None
+    _tasks: deque[Task] = field(default_factory=deque)
+
+    @property
+    def n_workers(self) -> int:
+        return 1
+
+    def submit(self, task: Task) -> None:
+        self._tasks.append(task)
+
+    def wait(self, timeout_s: float) -> list[Result]:
+        return [run_task(self._tasks.popleft())] if self._tasks else []
+
+
+@final
+@dataclass
+class DaskPool(Pool):
+    """Submits tasks to a dask scheduler, which retries when a worker fails."""
+
+    client: Any
+    n_fixed: int | None
+    """Number of workers; None if it changes during the campaign."""
+    n_cores: int | None
+    jobs: SlurmJobs | None = None
+    _ended: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
+    _futures: dict[str, tuple[Any, Task]] = field(default_factory=dict)
+
+    @property
+    def n_workers(self) -> int:
+        if self.n_fixed is not None:
+            return self.n_fixed
+        return max(1, sum(self.client.nthreads().values()))
+
+    def submit(self, task: Task) -> None:
+        name = f"{task.node.kind}-{task.node.key}-{task.attempt}-{os.getpid()}"
+        future = self.client.submit(run_task, task, key=name, pure=False)
+        # The scheduler forgets tasks whose future is deleted.
+        self._futures[name] = future, task
+        future.add_done_callback(self._ended.put)
+
+    def wait(self, timeout_s: float) -> list[Result]:
+        if self.jobs is not None:
+            self.jobs.keep(len(self._futures))
+        try:
+            ended = [self._ended.get(timeout=timeout_s)]
+        except queue.Empty:
+            return []
+        while not self._ended.empty():
+            ended.append(self._ended.get())
+        return [self._result(*self._futures.pop(future.key)) for future in ended]
+
+    def _result(self, future: Any, task: Task) -> Result:  # noqa: ANN401 - a future of dask
+        from distributed.scheduler import KilledWorker
+
+        if future.status in ("cancelled", "lost"):
+            raise RunError(
+                "the scheduler and its workers have stopped; run the campaign again, which resumes"
+            )
+        error = future.exception()
+        if error is None:
+            return future.result()
+        if isinstance(error, KilledWorker):
+            reason = "its workers failed repeatedly, often because of too little memory"
+            return Result(task.node.key, is_done=False, reason=reason, is_final=True)
+        return Result(task.node.key, is_done=False, reason=f"{type(error).__name__}: {error}")
+
+
+def count_gpus(device: str) -> list[str]:
+    """Return the GPUs for workers, by their names in CUDA_VISIBLE_DEVICES."""
+    if device == "cpu":
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [one for one in visible.split(",") if one not in ("", "-1")]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    n_gpus = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return [str(number) for number in range(n_gpus)] if listed.returncode == 0 else []
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_ANSWER_WITHIN_S = 10.0
+_MOST_JOBS = 16
+
+
+@contextmanager
+def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, int]]:
+    import dask
+    from distributed import Client, Nanny, Scheduler, SpecCluster
+
+    gpus = count_gpus(options.device)
+    n_workers = min(options.n_workers or len(gpus) or count_cores(), max(1, n_tasks))
+    with contextlib.ExitStack() as stack:
+        # Nannies start workers at any time until the end.
+        stack.enter_context(environment_of_children(SAFE_PATH))
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="kscout-workers-"))
+        # Also for the scheduler, which would leave a folder in that of the system.
+        stack.enter_context(dask.config.set({"temporary-directory": scratch}))
+        workers = {}
+        for number in range(n_workers):
+            settings: dict[str, Any] = {"nthreads": 1, "memory_limit": 0}
+            settings |= {"dashboard": False, "silence_logs": "CRITICAL"}
+            if gpus:
+                settings["env"] = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]}
+            workers[number] = {"cls": Nanny, "options": settings}
+        scheduler = {
+            "cls": Scheduler,
+            # Any free port, because two campaigns may run on one machine.
+            "options": {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"},
+        }
+        try:
+            cluster = SpecCluster(workers, scheduler, silence_logs="CRITICAL", name="kscout")
+        except RuntimeError as error:  # of its threads and processes
+            first: BaseException = error
+            while before := first.__cause__ or first.__context__:
+                first = before
+            raise RunError(
+                f"the workers did not start ({first}); lower --workers, or end other programs"
+            ) from error
+        stack.enter_context(cluster)
+        client = stack.enter_context(Client(cluster, set_as_default=False))
+        yield client, n_workers
+
+
+@contextmanager
+def _scheduler_client(address: str) -> Iterator[Any]:
+    from distributed import Client
+
+    try:
+        client = Client(address, set_as_default=False, timeout=_ANSWER_WITHIN_S)
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"no dask scheduler responds at {address} ({error}); start one with `dask scheduler`, "
+            "or leave out --scheduler to run on this machine"
+        ) from error
+    with client:
+        yield client
+
+
+def _import_dask() -> None:
+    try:
+        import distributed  # noqa: F401 - its presence is asked, and its loggers are set up
+    except ImportError as error:
+        raise ConfigError(
+            "parallel runs need dask, which is not installed; pip install "
+            "'kscout[cluster]', or run sequentially with --workers 0"
+        ) from error
+    # Its log messages would hide those of the runs.
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL)

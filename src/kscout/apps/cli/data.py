@@ -1,0 +1,255 @@
+"""`kscout data`: make, import, describe and show stores of slices."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kscout.apps.cli.console import Commands, counted, printable
+from kscout.apps.cli.options import AsJson, from_fields, with_fields
+from kscout.apps.cli.progress import drawn_bars
+from kscout.config.bounds import AtLeast
+from kscout.config.forms import MATRIX, Form
+from kscout.data.importing.settings import ImportSettings
+from kscout.data.making import MakeSettings, paper_settings
+from kscout.data.manifest import MANIFEST
+from kscout.errors import ConfigError, unknown_name
+from kscout.names import IMPORT_PRESETS, SOURCES
+
+app = typer.Typer(cls=Commands, no_args_is_help=True)
+
+StorePath = Annotated[Path, Form("STORE", is_argument=True, help="Folder of a dataset.")]
+NewStore = Annotated[Path, Form(help="Folder of the new dataset.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ImportOptions:
+    source: Annotated[Path, Form("SOURCE", is_argument=True)]
+    """Folder of volumes, or a file."""
+    out: NewStore
+    preset: Annotated[str | None, Form("|".join(IMPORT_PRESETS))] = None
+    """The paper's rules; other options override them."""
+    as_json: AsJson = False
+
+
+@app.command("import")
+@with_fields(ImportSettings, is_open=True)
+@from_fields
+def import_(options: _ImportOptions, **fields: Any) -> None:  # noqa: ANN401 - values of the fields
+    """Import images of HDF5, NIfTI, DICOM or NumPy, or k-space; an interrupted import resumes.
+
+    Example: kscout data import fastmri/knee --out stores/fastmri --preset knee
+    """
+    from kscout.data.importing import import_folder
+    from kscout.data.info import summarize
+
+    if {"splits", "held_out"} <= set(fields):
+        raise ConfigError("--splits names the volumes of every split; remove it or --held-out")
+    settings = ImportSettings(**{**_preset(options.preset), **fields})
+    is_done = (options.out / MANIFEST).is_file()
+    with _progress("importing") as on_volume:
+        store = import_folder(options.source, options.out, settings, on_volume)
+    state = "already imported; " if is_done else ""
+    _print_summary(summarize(store), options.as_json, state=state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MakeOptions:
+    kind: Annotated[
+        str,
+        Form(
+            "KIND",
+            is_argument=True,
+            help="; ".join(f"{name}: {entry.summary}" for name, entry in SOURCES.items()),
+        ),
+    ]
+    out: NewStore
+    more: Annotated[tuple[Path, ...], Form("FILE", is_argument=True, is_hidden=True)] = ()
+    """Further files of --source."""
+    paper: bool = False
+    """The paper's numbers of slices and image size."""
+    as_json: AsJson = False
+
+
+@app.command()
+@with_fields(MakeSettings, without=("kind", "totals"), is_open=True)
+@from_fields
+def make(options: _MakeOptions, **fields: Any) -> None:  # noqa: ANN401 - values of the fields
+    """Generate a dataset of images or k-space; an interrupted command resumes.
+
+    Example: kscout data make knee --out stores/knee --volumes 40,10,10 --slices 16 --size 128
+    """
+    from kscout.data.generate import make_store
+    from kscout.data.info import summarize
+
+    fields["sources"] = (*fields.get("sources", ()), *options.more)
+    make_settings = paper_settings if options.paper else MakeSettings
+    is_done = (options.out / MANIFEST).is_file()
+    with _progress("making") as on_volume:
+        store = make_store(options.out, make_settings(kind=options.kind, **fields), on_volume)
+    state = "already made; " if is_done else ""
+    _print_summary(summarize(store), options.as_json, state=state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _InfoOptions:
+    store: StorePath
+    verify: bool = False
+    """Check every checksum."""
+    as_json: AsJson = False
+
+
+@app.command()
+@from_fields
+def info(options: _InfoOptions) -> None:
+    """Print counts, sizes, ranges, checksums and origin of a dataset.
+
+    Example: kscout data info stores/knee --verify
+    """
+    from kscout.data.info import describe
+    from kscout.data.store import Store
+
+    opened = Store.open(options.store)
+    if options.verify:
+        opened.verify()
+    facts = {**describe(opened), "verified": options.verify}
+    if options.as_json:
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        _print_facts(facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ShowOptions:
+    store: StorePath
+    out: Path = Path("montage.png")
+    """File of the picture."""
+    split: str = ""
+    """train, val or test. (default: the first)"""
+    images: Annotated[int, AtLeast(1)] = 24
+    """Number of slices."""
+    size: Annotated[int | tuple[int, int] | None, MATRIX] = None
+    """Matrix size, if there are several."""
+    coils: bool = False
+    """Per slice: image, k-space, coils and maps."""
+
+
+@app.command()
+@from_fields
+def show(options: _ShowOptions) -> None:
+    """Write a montage of the slices of a dataset as PNG.
+
+    Example: kscout data show stores/knee --split test --out knees.png
+    """
+    from kscout.data.montage import save_montage
+    from kscout.data.store import Store
+
+    shown = save_montage(
+        Store.open(options.store),
+        options.out,
+        split=options.split,
+        n_images=options.images,
+        size=options.size,
+        coils=options.coils,
+    )
+    span = " to ".join(dict.fromkeys((str(shown[0]), str(shown[-1]))))
+    text = f"wrote {options.out}: {counted(len(shown), 'slice')}, {span}\n"
+    if options.coils:
+        text += (
+            "of each: image, k-space, coils; below, for several coils: combination, phase, maps\n"
+        )
+    sys.stdout.write(printable(text))
+
+
+def _preset(name: str | None) -> Mapping[str, Any]:
+    if name is not None and name not in IMPORT_PRESETS:
+        raise unknown_name("preset", name, list(IMPORT_PRESETS))
+    return IMPORT_PRESETS[name] if name else {}
+
+
+@contextmanager
+def _progress(action: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a callback that draws a bar on a terminal, and prints lines elsewhere."""
+    console = Console(stderr=True, markup=False)
+    if not console.is_terminal:
+        yield _plain_progress(action)
+        return
+    with drawn_bars(console) as draw:
+        yield lambda done, total, name: draw(action, done, total, name)
+
+
+def _plain_progress(action: str, every_s: float = 5.0) -> Callable[[int, int, str], None]:
+    last = [time.monotonic()]
+
+    def on_volume(done: int, total: int, name: str) -> None:
+        if done == total or time.monotonic() - last[0] >= every_s:
+            last[0] = time.monotonic()
+            sys.stderr.write(printable(f"{action} {done}/{total} volumes ({name})\n"))
+
+    return on_volume
+
+
+def _print_summary(summary: dict[str, Any], as_json: bool, state: str = "") -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(summary) + "\n")
+        return
+    counts = ", ".join(f"{count} {split}" for split, count in summary["splits"].items())
+    fingerprint = summary["fingerprint"][:12]
+    word = "slice" if sum(summary["splits"].values()) == 1 else "slices"
+    text = f"{summary['path']}: {state}{counts} {word}; fingerprint {fingerprint}\n"
+    sys.stdout.write(printable(text))
+    sys.stdout.writelines(f"{line}\n" for line in _geometry_lines(summary))
+    for entry in summary["left_out"]:
+        sys.stdout.write(printable(f"left out {entry['source']}: {entry['reason']}\n"))
+
+
+def _geometry_lines(facts: dict[str, Any], most: int = 5) -> list[str]:
+    geometry = facts["geometry"]
+    lines = [entry["description"] for entry in geometry[:most]]
+    more = [f"and {len(geometry) - most} more sizes or spacings"] if len(geometry) > most else []
+    return lines + more
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    # A pipe has no width; on a terminal the table adapts to it.
+    width = None if sys.stdout.isatty() else 120
+    console = Console(width=width, soft_wrap=True, highlight=False, markup=False)
+    checked = "checksums verified" if facts["verified"] else "--verify checks the checksums"
+    console.print(f"{facts['path']}: {facts['kind']} store, schema {facts['schema_version']}")
+    if facts["kind"] == "kspace":
+        word = "coil" if facts["n_coils"] == 1 else "coils"
+        coils = f"{facts['n_coils']} {'virtual ' * bool(facts['virtual'])}{word}"
+        coils += f"; {facts['columns']} columns"
+        console.print(f"{coils}; target: {facts['target']}")
+    console.print(f"fingerprint {facts['fingerprint']} ({checked})")
+    columns = ("split", "matrix", "volumes", "slices", "pixels", "data_range", "MB", "sha256")
+    table = Table(*columns)
+    for array in facts["arrays"]:
+        table.add_row(
+            array["split"],
+            f"{array['rows']}x{array['cols']}",
+            str(array["volumes"]),
+            str(array["slices"]),
+            "{:.3g} to {:.3g}".format(*array["pixels"]),
+            "{:.3g} to {:.3g}".format(*array["data_range"]),
+            f"{array['bytes'] / 1e6:.1f}",
+            array["sha256"][:12],
+        )
+    console.print(table)
+    acquisitions = ", ".join(f"{name} {count}" for name, count in facts["acquisitions"].items())
+    console.print(f"acquisitions (volumes): {acquisitions}")
+    for line in _geometry_lines(facts):
+        console.print(line)
+    for entry in facts["left_out"]:
+        console.print(f"left out {entry['source']}: {entry['reason']}")
+    for warning in facts["warnings"]:
+        console.print(f"warning: {warning}")
+    console.print(f"recipe: {json.dumps(facts['recipe'])}")

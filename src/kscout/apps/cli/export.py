@@ -1,0 +1,153 @@
+"""`kscout export`: files for other programs."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kscout.apps.cli.console import Commands, answer_console, counted
+from kscout.apps.cli.options import AsJson, from_fields, with_fields
+from kscout.apps.export.parameters import GradientEcho, OrderSetting
+from kscout.config.bounds import Between
+from kscout.config.forms import Form
+from kscout.errors import ConfigError
+from kscout.names import RECONSTRUCTION_WORDS
+
+if TYPE_CHECKING:
+    from kscout.apps.export.order import ScanTable
+
+app = typer.Typer(cls=Commands, no_args_is_help=True)
+
+
+@app.callback()
+def export() -> None:
+    """Write files for other programs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OrderFile:
+    given: Annotated[str, Form("POLICY|EVALUATION|SESSION", is_argument=True)]
+    """A fixed order (center-out, equispaced-one, a run folder, the .json of a fitted one), the
+    folder of an evaluation, or the .npz of a session."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableOptions(_OrderFile):
+    out: Path
+    """File of the table: .csv or .json."""
+    fov_mm: float | None = None
+    """Field of view along phase encoding, for k in 1/m."""
+
+
+@app.command()
+@with_fields(OrderSetting, is_open=True)
+@from_fields
+def order(options: _TableOptions, **settings: Any) -> None:  # noqa: ANN401 - values of the fields
+    """Write a scan table: the order of columns, with their phase-encoding steps and k.
+
+    Example: kscout export order center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
+    --out order.csv
+    """
+    table = _table(options.given, OrderSetting(**settings), options.fov_mm)
+    table.write(options.out)
+    answer_console().print(f"wrote {options.out}: {len(table.rows())} columns", soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SequenceOptions(_OrderFile):
+    out: Path
+    """The .seq file; its MRD header is put next to it."""
+    fov_mm: float
+    """Field of view along phase encoding."""
+
+
+@app.command()
+@with_fields(GradientEcho, without=("max_grad_mt_per_m", "max_slew_t_per_m_per_s"), is_open=True)
+@with_fields(OrderSetting, is_open=True)
+@from_fields
+def pulseq(options: _SequenceOptions, **settings: Any) -> None:  # noqa: ANN401 - values of the fields
+    """Write a Pulseq gradient echo that measures columns in a given order, and its MRD header.
+
+    Example: kscout export pulseq center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
+    --out scan.seq
+    """
+    from kscout.apps.export.pulseq import write_pulseq
+
+    order = {x.name: settings.pop(x.name, None) for x in fields(OrderSetting)}
+    table = _table(options.given, OrderSetting(**order), options.fov_mm)
+    echo = GradientEcho(**{"n_rows": table.n_cols, "readout_mm": options.fov_mm, **settings})
+    header = write_pulseq(options.out, table, echo)
+    line = f"wrote {options.out}: {len(table.rows())} lines, timing checked; header {header}"
+    answer_console().print(line, soft_wrap=True)
+
+
+def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTable":
+    from kscout.apps.export import order as tables
+
+    path = Path(given)
+    if path.suffix == ".npz" and not path.exists():
+        raise ConfigError(f"{given} does not exist; give the file of a session")
+    if (path / "results.csv").is_file():
+        setting.check_for(f"the evaluation {path}", "policy", "slice")
+        if setting.policy is None:
+            raise ConfigError("an evaluation contains the orders of several policies; add --policy")
+        return tables.order_of_evaluation(
+            path, policy=setting.policy, slice_name=setting.slice, field_of_view_mm=fov_mm
+        )
+    if path.suffix == ".npz":
+        setting.check_for(f"the session {path}")
+        return tables.order_of_session(path, field_of_view_mm=fov_mm)
+    setting.check_for(f"the policy {given}", "n_cols", "n_initial", "steps")
+    sizes = tables.sizes_of(
+        given, n_cols=setting.n_cols, n_initial=setting.n_initial, steps=setting.steps
+    )
+    return tables.order_of_policy(given, **sizes, field_of_view_mm=fov_mm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _GraphOptions:
+    out: Path
+    """The .onnx file."""
+    n_rows: Annotated[int, Between(2, 4096)]
+    """Rows of the images."""
+    n_cols: Annotated[int, Between(2, 4096)]
+    """Columns of the images."""
+    reconstructor: Annotated[str | None, Form(help=RECONSTRUCTION_WORDS)] = None
+    policy: str | None = None
+    """A run folder, a weights file or a zoo name."""
+    checked: Annotated[int, Between(1, 10_000)] = 100
+    """Number of slices for the check."""
+    as_json: AsJson = False
+
+
+@app.command()
+@from_fields
+def onnx(options: _GraphOptions) -> None:
+    """Write reconstruction, policy or both as one ONNX graph, and compare onnxruntime with torch.
+
+    Example: kscout export onnx --reconstructor knee-unet --policy knee-base-greedy --n-rows 128
+    --n-cols 128 --out knee.onnx
+    """
+    from kscout import policies, reconstruction
+    from kscout.apps.export.onnx import export_onnx
+
+    if options.reconstructor is None and options.policy is None:
+        raise ConfigError("there is nothing to export; give --reconstructor, --policy or both")
+    name, policy = options.reconstructor, options.policy
+    exported = export_onnx(
+        options.out,
+        None if name is None else reconstruction.load(name),
+        None if policy is None else policies.load(policy),
+        n_rows=options.n_rows,
+        n_cols=options.n_cols,
+        n_checked=options.checked,
+    )
+    if options.as_json:
+        typer.echo(json.dumps(asdict(exported)))
+        return
+    errors = {"images": exported.image_error, "scores": exported.score_error}
+    agreement = ", ".join(f"{what} to {x:.0e}" for what, x in errors.items() if x is not None)
+    line = f"wrote {options.out}: agrees in {agreement} on {counted(exported.n_checked, 'slice')}"
+    answer_console().print(line, soft_wrap=True)

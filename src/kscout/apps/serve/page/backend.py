@@ -1,0 +1,219 @@
+"""Backend of the page: acquires a slice by policies and by the columns of the user."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, final
+
+import torch
+
+from kscout.acquisition.advisor import session_note
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.plan import Plan
+from kscout.apps.serve.page.catalog import Catalog
+from kscout.apps.serve.page.interactive import InteractiveAcquisition, Verdict, drawn_kspace
+from kscout.apps.serve.page.models import Models
+from kscout.apps.serve.sessions import TooManyError
+from kscout.compatibility import Use, check_matrix
+from kscout.config.bounds import AtLeast
+from kscout.config.records import check
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError, DataError, RunError
+from kscout.evaluation.records.acquisitions import PolicySteps, SliceRecord
+from kscout.evaluation.running.entries import EvaluationEntry
+from kscout.evaluation.running.trajectories import check_fits, check_start
+from kscout.names import Protocol
+
+YOU = "you"
+_MOST_CACHED = 2**26
+"""Pixels of cached acquisitions (256 MiB): a new column of the user does not rerun policies."""
+_N_WAITING = 4
+"""Requests of the page that may wait; further threads stay free for sessions."""
+_MOST_PIXELS = 2**25
+"""Largest number of pixels of one acquisition by one policy (128 MiB)."""
+
+
+@final
+@dataclass(frozen=True)
+class OfferedNames:
+    """Names of the command line that the page offers."""
+
+    reconstructors: tuple[str, ...]
+    policies: tuple[str, ...]
+    data: Path | None = None
+    argmax: bool = False
+    """Trained policies acquire the columns with the highest scores."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PageState:
+    """One state of the page, as encoded in its address."""
+
+    source: str
+    slice: Annotated[int, AtLeast(0)]
+    """Index among the slices of the source."""
+    reconstruction: str
+    policies: tuple[str, ...]
+    """One policy, or two to compare."""
+    n_initial: Annotated[int, AtLeast(1)]
+    n_steps: Annotated[int, AtLeast(1)]
+    own: tuple[int, ...] = ()
+    """Columns of the user, in order."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not 1 <= len(set(self.policies)) == len(self.policies) <= 2:
+            raise ConfigError("the page shows one policy or two different ones; choose one or two")
+
+
+class DisconnectedError(RunError):
+    """The client of a request has disconnected."""
+
+
+@final
+class PageBackend:
+    """Acquires the slices of the page, one request at a time.
+
+    The event of a request is set when its client disconnects; the request then ends before its next
+    step.
+    """
+
+    def __init__(self, shown: OfferedNames, *, device: torch.device) -> None:
+        self.models = Models(shown.reconstructors, shown.policies, device=device)
+        self.catalog = Catalog(shown.data, self.models.size)
+        self._check_sizes(shown.data)
+        self.is_argmax = shown.argmax
+        self._cache: OrderedDict[PageState, PolicySteps] = OrderedDict()
+        self._is_closed = False
+        self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
+
+    def choices(self) -> dict[str, Any]:
+        """Return all options of the page, and the note about the reconstruction of sessions."""
+        n_initial, n_steps = self._budget
+        return {
+            "sources": [source.table() for source in self.catalog.sources()],
+            "reconstructions": self.models.reconstructions,
+            "policies": self.models.policies,
+            "fixed": self.models.fixed,
+            "n_initial": n_initial,
+            "n_steps": n_steps,
+            "session_note": self.session_note(),
+        }
+
+    def session_note(self) -> str | None:
+        """Return a sentence if the reconstruction of sessions was trained for another use."""
+        use = Use((1, *self.catalog.size), *self._budget)
+        return session_note(self.models.network(self.models.reconstructions[0]), use)
+
+    @property
+    def _budget(self) -> tuple[int, int]:
+        if (trained := self.models.budget) is not None:
+            return trained.n_initial, trained.horizon
+        default = max(1, self.catalog.size[1] // 8)
+        return default, default
+
+    def acquire(self, state: PageState, disconnected: threading.Event) -> SliceRecord:
+        """Acquire a slice by the policies and, if any, by the columns of the user."""
+        with self._exclusive():
+            slices = self._slice(state)
+            acquisition = self._acquisition(state, slices, disconnected)
+            steps = []
+            for name in state.policies:
+                entry = self._entry(name, state, slices)
+                steps.append(self._run(state, entry, acquisition))
+            if state.own:
+                steps.append(acquisition.replay(YOU, state.own))
+            batch = acquisition.simulator.batch
+            return SliceRecord(
+                batch.target[0].float().cpu().numpy(),
+                acquisition.start_columns,
+                tuple(steps),
+                title=f"{slices.volumes[0]}, slice {slices.slices[0]}",
+                shown=tuple(one.name for one in steps),
+                kspace=drawn_kspace(batch),
+            )
+
+    def compare(self, state: PageState, disconnected: threading.Event) -> Verdict:
+        """Compare the last column of the user with the choices of the policies."""
+        if not state.own:
+            raise ConfigError("no column was selected manually; select one")
+        with self._exclusive():
+            slices = self._slice(state)
+            names = dict.fromkeys((*state.policies, self.models.fixed))
+            others = [self._entry(name, state, slices) for name in names if name != "oracle"]
+            return self._acquisition(state, slices, disconnected).compare(YOU, state.own, others)
+
+    def close(self) -> None:
+        """Cancel running computations before their next step."""
+        self._is_closed = True
+
+    def _check_sizes(self, data: Path | None) -> None:
+        """Raise an error if some policy supports no slice of the dataset."""
+        sizes = [one.slices.shape[1:] for one in self.catalog.sources()]
+        for name, policy in self.models.loaded.items():
+            if sizes and all(policy.misfit(*size) for size in sizes):
+                have, without = f"slices of {data} have", "leave --data out"
+                check_matrix(policy, (0, *sizes[0]), name=name, images=have, size=without)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if not self._waiting.acquire(blocking=False):
+            raise TooManyError("the page is computing for others; try again in a moment")
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._waiting.release()
+
+    def _slice(self, state: PageState) -> SliceSet:
+        slices = self.catalog.find(state.source).slices
+        if state.slice >= len(slices):
+            raise DataError(f"there are {len(slices)} slices there; choose one of them")
+        _, n_rows, n_cols = slices.shape
+        if (state.n_steps + 1) * n_rows * n_cols > _MOST_PIXELS:
+            raise ConfigError(
+                f"{state.n_steps} steps are too many for images of {n_rows}x{n_cols}; ask for fewer"
+            )
+        return slices.subset(torch.tensor([state.slice])).to(self.models.device)
+
+    def _entry(self, name: str, state: PageState, slices: SliceSet) -> EvaluationEntry:
+        entry = self.models.entry(name, slices.shape[1:], _plan(state))
+        check_fits(entry.policy, slices, _plan(state), name=entry.name)
+        return entry
+
+    def _acquisition(
+        self, state: PageState, slices: SliceSet, disconnected: threading.Event
+    ) -> InteractiveAcquisition:
+        def before_step() -> None:
+            if disconnected.is_set() or self._is_closed:
+                raise DisconnectedError("no client waits for this response any more")
+
+        before_step()
+        _, n_rows, n_cols = slices.shape
+        reconstructor = self.models.reconstructor(state.reconstruction, n_rows, n_cols)
+        check_start(slices, reconstructor, state.n_initial)
+        (batch,) = slices.batches(1)
+        default = reconstructor.protocol_for()
+        protocol: Protocol = "blind" if slices.kind == "kspace" else default
+        simulator = Simulator(batch, reconstructor, protocol=protocol)
+        plan = replace(_plan(state), is_argmax=self.is_argmax)
+        return InteractiveAcquisition(simulator, plan, before_step=before_step)
+
+    def _run(
+        self, state: PageState, entry: EvaluationEntry, acquisition: InteractiveAcquisition
+    ) -> PolicySteps:
+        """Acquire by a policy, or return the cached acquisition."""
+        key = replace(state, policies=(entry.name,), own=())
+        steps = self._cache.pop(key, None) or acquisition.run(entry)
+        self._cache[key] = steps
+        while sum(old.images.size for old in self._cache.values()) > _MOST_CACHED:
+            self._cache.popitem(last=False)
+        return steps
+
+
+def _plan(state: PageState) -> Plan:
+    return Plan(state.n_initial, state.n_steps)

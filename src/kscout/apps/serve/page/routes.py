@@ -1,0 +1,172 @@
+"""Routes of the page: `/` with its requests, and `/docs` from OpenAPI."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from threading import Event
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from kscout import __version__
+from kscout.apps.player import acquisition_player
+from kscout.apps.player.frames import moving_picture, still_picture
+from kscout.apps.player.pages import templates
+from kscout.apps.serve.guard import LOOPBACK
+from kscout.apps.serve.page.backend import YOU, PageBackend, PageState
+from kscout.errors import KScoutError
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; connect-src 'self'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+_CHECK_S = 0.2
+"""Interval of the checks whether the client is still connected."""
+_FILES = {"page.css": "text/css", "page.js": "text/javascript"}
+
+_T = TypeVar("_T")
+
+
+class OutsideError(KScoutError):
+    """A request from another machine that only the local user may send."""
+
+
+class Wanted(BaseModel):
+    """A slice to acquire by policies; the other fields are those of `PageState`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    source: str
+    slice: int
+    reconstruction: str
+    policies: Annotated[list[str], Field(max_length=2)]
+    n_initial: int
+    n_steps: int
+    own: Annotated[list[int], Field(max_length=4096)] = []
+    frame: int | None = None
+    """Index of the step in a picture; None shows all steps as an animation."""
+
+    def state(self) -> PageState:
+        """Return the validated state."""
+        fields = self.model_dump(exclude={"policies", "own", "frame"})
+        return PageState(**fields, policies=tuple(self.policies), own=tuple(self.own))
+
+
+def add_pages(app: FastAPI, backend: PageBackend | None, *, n_bytes: int) -> None:
+    """Add `/docs`, and, if there is a backend, the page at `/` and its requests."""
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    def interface() -> Response:
+        return HTMLResponse(_interface_page(app.openapi()), headers=_HEADERS)
+
+    texts = templates("kscout.apps.serve.page")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    def file(name: str) -> Response:
+        if name not in _FILES:
+            return Response(status_code=404)
+        text = texts.get_template(name).render()
+        return Response(text, media_type=_FILES[name], headers=_HEADERS)
+
+    if backend is None:
+        return
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    def page() -> Response:
+        text = texts.get_template("page.html.j2").render(version=__version__)
+        return HTMLResponse(text, headers=_HEADERS)
+
+    _add_requests(app, backend, n_bytes)
+
+
+def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
+    @app.get("/page/data/choices")
+    def choices() -> dict[str, Any]:
+        """Return the slices, reconstructions and policies that the page offers."""
+        return {**backend.choices(), "most_bytes": n_bytes}
+
+    @app.post("/page/data/files", status_code=201)
+    async def drop(request: Request, name: str = "") -> dict[str, Any]:
+        """Add a file; the body has its bytes, and the name selects the format."""
+        if request.client is None or request.client.host not in LOOPBACK:
+            raise OutsideError(
+                "files are only accepted from the machine of the service; open the page there"
+            )
+        content = await request.body()
+        return (await run_in_threadpool(backend.catalog.drop, content, name)).table()
+
+    @app.post("/page/data/acquisitions")
+    async def acquire(request: Request, wanted: Wanted) -> dict[str, Any]:
+        """Acquire a slice with known ground truth; return the HTML of the player."""
+
+        def work(disconnected: Event) -> dict[str, Any]:
+            acquisition = backend.acquire(wanted.state(), disconnected)
+            colors = {one: n for n, one in enumerate(wanted.policies, start=1)} | {YOU: 3}
+            html = acquisition_player(acquisition, colors=colors, n_bytes=None, is_steered=True)
+            return {"html": html, "title": acquisition.title}
+
+        return await _while_awaited(request, work)
+
+    @app.post("/page/data/verdicts")
+    async def judge(request: Request, wanted: Wanted) -> dict[str, Any]:
+        """Compare the last column of the user with those of policies and the best one."""
+        return asdict(await _while_awaited(request, partial(backend.compare, wanted.state())))
+
+    @app.post("/page/data/pictures", response_class=Response)
+    async def picture(request: Request, wanted: Wanted) -> Response:
+        """Draw an acquisition: one step as PNG, or all steps as GIF."""
+
+        def work(disconnected: Event) -> Response:
+            acquisition = backend.acquire(wanted.state(), disconnected)
+            if wanted.frame is None:
+                return Response(moving_picture(acquisition), media_type="image/gif")
+            return Response(still_picture(acquisition, wanted.frame), media_type="image/png")
+
+        return await _while_awaited(request, work)
+
+
+async def _while_awaited(request: Request, work: Callable[[Event], _T]) -> _T:
+    """Compute a response in a thread; set its event when the client disconnects."""
+    disconnected = Event()
+    computing = asyncio.ensure_future(run_in_threadpool(work, disconnected))
+    while not computing.done():
+        await asyncio.wait([computing], timeout=_CHECK_S)
+        if not computing.done() and await request.is_disconnected():
+            disconnected.set()
+    return computing.result()
+
+
+def _interface_page(openapi: dict[str, Any]) -> str:
+    """Return HTML that lists all requests, without scripts or external files."""
+    page = templates("kscout.apps.serve.page").get_template("interface.html.j2")
+    schemas = openapi.get("components", {}).get("schemas", {})
+    return page.render(
+        title=openapi["info"]["title"],
+        version=openapi["info"]["version"],
+        requests=list(_requests(openapi)),
+        schemas={name: json.dumps(schema, indent=2) for name, schema in schemas.items()},
+    )
+
+
+def _requests(openapi: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path, methods in openapi["paths"].items():
+        for method, about in methods.items():
+            body = json.dumps(about.get("requestBody", {}))
+            yield {
+                "method": method.upper(),
+                "path": path,
+                "summary": about.get("description") or about.get("summary", ""),
+                "given": ", ".join(one["name"] for one in about.get("parameters", [])),
+                "bodies": list(dict.fromkeys(re.findall(r"#/components/schemas/(\w+)", body))),
+                "answers": ", ".join(about.get("responses", {})),
+            }

@@ -1,0 +1,289 @@
+"""All sessions of a service: their limits, storage and lifetime."""
+
+import logging
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import final
+
+import torch
+
+from kscout.acquisition import Advisor, Scan, Session
+from kscout.acquisition.session_file import NotSavedError, read_session
+from kscout.acquisition.warm_up import warm_up
+from kscout.apps.serve.counts import Counts
+from kscout.config.records import read
+from kscout.core import Policy, Reconstructor
+from kscout.errors import KScoutError, RunError
+
+_LOG = logging.getLogger(__name__)
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+MakeAdvisor = Callable[[Scan], Advisor]
+MOST_SPARE = 4
+"""Unused advisors that stay loaded, so the next slice of a scan reuses the captured graphs."""
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """Resource limits of a service."""
+
+    n_sessions: int = 100
+    """Open sessions."""
+    n_values: int = 2**24
+    """Complex values of one session: coils x rows x columns."""
+    n_values_in_all: int = 2**27
+    """Complex values of all sessions together; each takes 24 bytes."""
+    n_bytes: int = 2**25
+    """Bytes of one message."""
+    idle_s: float = 3600.0
+    """Seconds without a request after which a session is closed; its file, if any, stays."""
+    receive_s: float = 30.0
+    """Seconds within which a request or a message of a stream has to arrive completely."""
+
+    @property
+    def n_connections(self) -> int:
+        """Largest number of HTTP connections: one per session, and some for pages and probes."""
+        return self.n_sessions + 64
+
+    @property
+    def n_streams(self) -> int:
+        """Largest number of MRD connections, including those that are rejected with a message."""
+        return 2 * self.n_sessions
+
+
+@final
+@dataclass(frozen=True)
+class Defaults:
+    """Settings of sessions that do not specify them."""
+
+    seed: int | None = None
+    argmax: bool = False
+    deadline_s: float | None = None
+    fallback: Callable[[Scan], tuple[int, ...]] = lambda _: ()
+
+    def complete(self, scan: Scan) -> Scan:
+        """Fill in the settings that a scan leaves unspecified."""
+        return replace(
+            scan,
+            seed=self.seed if scan.seed is None else scan.seed,
+            argmax=scan.argmax or self.argmax,
+            deadline_s=self.deadline_s if scan.deadline_s is None else scan.deadline_s,
+            fallback=scan.fallback or self.fallback(scan),
+        )
+
+
+class TooManyError(RunError):
+    """The service is full."""
+
+
+class NoSessionError(RunError):
+    """There is no session of this name."""
+
+
+@final
+@dataclass(eq=False)
+class Handle:
+    """One session and its lock."""
+
+    session: Session
+    last_used_s: float
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@final
+class Sessions:
+    """Opens, finds and closes sessions; thread-safe.
+
+    Args:
+        make_advisor: returns reconstruction and policy for a scan; called once per size and budget.
+        limits: resource limits.
+        defaults: settings of sessions that do not specify them.
+        folder: folder of session files, with which a restarted service resumes the sessions.
+        now_s: clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        make_advisor: MakeAdvisor,
+        *,
+        limits: Limits,
+        defaults: Defaults | None = None,
+        folder: Path | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits, self.defaults, self.folder = limits, defaults or Defaults(), folder
+        self.counts = Counts()
+        self._make, self._now = make_advisor, now_s
+        self._handles: dict[str, Handle] = {}
+        self._advisors: dict[tuple[int, ...], Advisor] = {}
+        self._lock, self._making = threading.Lock(), threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def names(self) -> list[str]:
+        """Return the names of all sessions."""
+        with self._lock:
+            return list(self._handles)
+
+    def open(self, scan: Scan) -> str:
+        """Open a session and return its name."""
+        name, complete = secrets.token_hex(16), self.defaults.complete(scan)
+        while True:
+            with self._lock:
+                self._close_idle()
+                self._check_limits(scan)
+                if (advisor := self._cached(scan)) is not None:
+                    session = Session(advisor, complete, file=self._file(name))
+                    self._handles[name] = Handle(session, self._now())
+                    break
+            self._prepare(scan)
+        try:
+            if session.file is not None:
+                session.write(session.file)
+        except NotSavedError:
+            self.close(name)
+            raise
+        return name
+
+    def close_idle(self) -> None:
+        """Close sessions that exceeded the idle time; this releases their memory."""
+        with self._lock:
+            self._close_idle()
+
+    def find(self, name: str) -> Handle:
+        """Return the handle of a session, and mark the session as used."""
+        with self._lock:
+            self._close_idle()
+            handle = self._handles.get(name)
+            if handle is None:
+                raise NoSessionError(
+                    "there is no such session; it may have been closed, or was idle"
+                )
+            handle.last_used_s = self._now()
+            return handle
+
+    def close(self, name: str) -> None:
+        """Close a session and delete its file."""
+        handle = self.find(name)
+        with handle.lock:
+            file, handle.session.file = handle.session.file, None
+            if file is not None:
+                file.unlink(missing_ok=True)
+        with self._lock:
+            self._handles.pop(name, None)
+            self._close_unused()
+
+    def restore(self) -> int:
+        """Resume the sessions of the folder; return the number of open sessions."""
+        files = [] if self.folder is None else sorted(self.folder.glob("*.npz"))
+        for file in files:
+            if not _NAME.fullmatch(file.stem):
+                continue
+            try:
+                scan = read(Scan, read_session(file).facts.get("scan"))
+                self._check_limits(scan)
+                self._prepare(scan)
+                session = Session.read(file, self._advisors[_key(scan)])
+            except (KScoutError, OSError) as error:
+                _LOG.warning("skipped session %s: %s", file.stem, error)
+                continue
+            self._handles[file.stem] = Handle(session, self._now())
+        return len(self)
+
+    def shut(self) -> None:
+        """Write all sessions and close all advisors; session files stay."""
+        with self._lock:
+            for handle in self._handles.values():
+                with handle.lock:
+                    _write_last(handle.session)
+            for advisor in self._advisors.values():
+                advisor.close()
+
+    def _file(self, name: str) -> Path | None:
+        return None if self.folder is None else self.folder / f"{name}.npz"
+
+    def _check_limits(self, scan: Scan) -> None:
+        n_values = scan.n_coils * scan.n_rows * scan.n_cols
+        if n_values > self.limits.n_values:
+            raise TooManyError(
+                f"a session of {scan.n_coils} coils, {scan.n_rows} rows and {scan.n_cols} columns "
+                f"exceeds the limit of {self.limits.n_values} values per session; "
+                "compress coils"
+            )
+        scans = [handle.session.scan for handle in self._handles.values()]
+        in_all = n_values + sum(one.n_coils * one.n_rows * one.n_cols for one in scans)
+        if len(scans) >= self.limits.n_sessions or in_all > self.limits.n_values_in_all:
+            raise TooManyError(
+                f"{len(scans)} sessions are open, the limit of this service; close one"
+            )
+
+    def _cached(self, scan: Scan) -> Advisor | None:
+        """Return the cached advisor, if any, and move it to the end (least recently used first)."""
+        advisor = self._advisors.pop(_key(scan), None)
+        if advisor is not None:
+            self._advisors[_key(scan)] = advisor
+        return advisor
+
+    def _prepare(self, scan: Scan) -> None:
+        """Make an advisor if none is cached; open sessions continue meanwhile."""
+        with self._making:
+            with self._lock:
+                if self._cached(scan) is not None:
+                    return
+            advisor = self._make(scan)
+            with self._lock:
+                self._advisors[_key(scan)] = advisor
+            warm_up(advisor, scan)
+
+    def _close_idle(self) -> None:
+        begin = self._now() - self.limits.idle_s
+        idle = [name for name, handle in self._handles.items() if handle.last_used_s < begin]
+        for name in idle:
+            del self._handles[name]
+        if idle:
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        used = {_key(handle.session.scan) for handle in self._handles.values()}
+        spare = [key for key in self._advisors if key not in used]
+        for key in spare[:-MOST_SPARE]:
+            self._advisors.pop(key).close()
+
+
+def _write_last(session: Session) -> None:
+    """Write a session; a failure is logged and does not affect the other sessions."""
+    try:
+        if session.file is not None:
+            session.write(session.file)
+    except NotSavedError as error:
+        _LOG.warning(
+            "session %s could not be written; its previous state stays: %s", session.file, error
+        )
+
+
+def _key(scan: Scan) -> tuple[int, ...]:
+    """Return the cache key: the values on which policy and frozen reconstruction depend."""
+    return scan.n_rows, scan.n_cols, len(scan.start), scan.budget
+
+
+def advisor_maker(
+    reconstructor: Reconstructor, make_policy: Callable[[Scan], Policy], *, device: torch.device
+) -> MakeAdvisor:
+    """Return a function that makes advisors with a reconstruction frozen for the size of a scan."""
+
+    def make(scan: Scan) -> Advisor:
+        view = reconstructor.frozen(
+            precision="auto", n_rows=scan.n_rows, n_cols=scan.n_cols, device=device
+        )
+        advisor = Advisor(view, make_policy(scan).to(device).eval(), device=device)
+        advisor.check(scan)
+        return advisor
+
+    return make

@@ -1,9 +1,0 @@
-"""Recorded acquisitions and the widget that plays them; reads and writes files, without models."""
-
-from kscout.evaluation.records.acquisitions import (
-    PolicySteps,
-    SliceRecord,
-    load_acquisition,
-    save_acquisition,
-)
-from kscout.player.html import acquisition_player
