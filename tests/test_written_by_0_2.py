@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from kscout.cli import app
+from kscout.apps.cli import app
 from typer.testing import CliRunner
 
 from kscout import policies, reconstruction

@@ -74,7 +74,7 @@ class FakeGraph:
 def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the numbers of requests for which graphs are captured."""
     monkeypatch.setattr(graphs, "Capture", FakeGraph)
-    monkeypatch.setattr(graphs, "Pool", lambda device: device)
+    monkeypatch.setattr(graphs, "GraphPool", lambda device: device)
     monkeypatch.setattr(FakeGraph, "captured", [])
     return FakeGraph.captured
 

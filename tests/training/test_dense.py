@@ -184,7 +184,7 @@ def test_before_it_learns_the_column_network_takes_the_fixed_order(
     config = dense_config(learning_rate=1e-12, n_baseline_slices=11)
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     prior = policies.load(run.path).prior
-    fixed = fit_fixed_order(store.split("train"), ZeroFilled(), n_initial=2, horizon=3)
+    fixed = fit_fixed_order(store.split("train"), ZeroFilled(), Plan(2, 3))
     assert prior.shape == (3, 16)
     for step, column in enumerate(fixed.order):
         # Mirrored columns are worth the same but for rounding, so that the best may be either.

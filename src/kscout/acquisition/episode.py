@@ -95,8 +95,7 @@ class Simulator:
         n_measured = initial if isinstance(initial, int) else 0
         if len(lists := listed_columns(initial)) == 1:
             n_measured = len(lists[0])
-        state = self.start_from(mask, n_measured=n_measured)
-        return state if n_trajectories == 1 else state.repeated(n_trajectories)
+        return self.start_from(mask, n_measured=n_measured).repeated(n_trajectories)
 
     def start_from(
         self,
