@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from kscout.apps.cli import app
 from typer.testing import CliRunner
 
 from kscout import policies, reconstruction
 from kscout.acquisition import Advisor, Session
+from kscout.apps.cli import app
 from kscout.config import (
     Config,
     JointConfig,
