@@ -108,8 +108,9 @@ def fault_of(built: Case, ended: Ended, before: Snapshot, after: Snapshot) -> st
 
 
 def idle_mib() -> float:
-    """Return what this process held at most, which is what a child begins with."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Return the memory of this process, which a forked child begins with."""
+    n_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return n_pages * resource.getpagesize() / 2**20
 
 
 def _last_line(text: str) -> str:
