@@ -140,7 +140,11 @@ def test_network_is_one_graph_without_breaks() -> None:
 
 @pytest.mark.parametrize(
     "arguments, sentence",
-    [({"n_channels": 1}, "n_channels must be at least 2"), ({"n_pools": 0}, "n_pools at least 1")],
+    [
+        ({"n_channels": 1}, "n_channels must be at least 2"),
+        ({"n_pools": 0}, "n_pools at least 1"),
+        ({"n_pools": 10**6}, "n_pools is 1000000; use at most 12"),
+    ],
 )
 def test_impossible_networks_are_refused(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from kscout.errors import ConfigError
 from kscout.layers import InstanceNorm
 
+_MOST_POOLS = 12
+
 
 @final
 class ConvolutionBlock(nn.Module):
@@ -67,6 +69,11 @@ class UNetNetwork(nn.Module):
         slope: float = 0.0,
     ) -> None:
         super().__init__()
+        if n_pools > _MOST_POOLS:
+            raise ConfigError(
+                f"n_pools is {n_pools}; use at most {_MOST_POOLS}, as each halves the images and "
+                "doubles the features"
+            )
         block = partial(ConvolutionBlock, dropout=dropout, slope=slope)
         self.n_channels = n_channels
         widths = [n_channels * 2**level for level in range(n_pools)]
