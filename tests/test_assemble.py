@@ -50,7 +50,7 @@ def test_what_is_not_made_by_its_name_alone_is_told(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "arguments"),
     [
-        ("reconstructor", "unet", {"n_pools": 50}),
+        ("reconstructor", "unet", {"n_pools": 12}),
         ("reconstructor", "unet", {"n_channels": 2**20}),
         ("policy", "conv", {"n_hidden": 2**20}),
         ("policy", "column", {"channels": [2**20]}),
@@ -70,6 +70,7 @@ def test_networks_larger_than_memory_are_refused_before_they_are_made(
     [
         ("reconstructor", "unet", {"dropout": 2.0}),
         ("reconstructor", "unet", {"n_channels": 0}),
+        ("reconstructor", "unet", {"n_pools": 50}),
         ("reconstructor", "fastmri-unet", {"n_channels": 0}),
         ("reconstructor", "total-variation", {"weight": -1.0}),
         ("policy", "conv", {"n_hidden": 0}),
