@@ -156,7 +156,7 @@ def test_work_that_no_memory_holds_is_refused_and_leaves_no_folder(
             [*train, "--method", "dense", "--policy", "column", "--set", f"training.{name}={huge}"]
             for name in ("n_random", "n_repeated", "n_repeats")
         ),
-        [*training(work, "new"), "--set", "reconstructor.n_channels=1048576"],
+        [*training(work, "new"), "--channels", 2**20],
         [*training(work, "new"), "--set", "reconstructor.n_pools=4"],
     ):
         assert run(*command) == 1
