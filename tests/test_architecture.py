@@ -26,7 +26,7 @@ LAYERS = [
     {"zoo"},
     {"names", "pickles", "shapes"},
     {"kernels", "files", "compressed", "columns", "layers", "randomness", "device", "children"},
-    {"errors", "exports"},
+    {"errors", "exports", "json_types"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 

@@ -268,12 +268,12 @@ def _acquisition(recorded: Mapping[str, Any]) -> _Acquisition | None:
     return _Acquisition(n_initial, horizon, columns, group)
 
 
-def _numbers(recorded: Mapping[str, Any], key: str) -> tuple[int, ...]:
+def _numbers(recorded: Mapping[str, object], key: str) -> tuple[int, ...]:
     found = recorded.get(key)
     return tuple(n for n in found if type(n) is int) if isinstance(found, list) else ()
 
 
-def _shapes(recorded: Mapping[str, Any]) -> Sequence[Shape]:
+def _shapes(recorded: Mapping[str, object]) -> Sequence[Shape]:
     """Return the shapes of the training images, nothing where they are unknown."""
     shape = [recorded.get(key) for key in ("n_coils", "n_rows", "n_cols")]
     match shape:
@@ -284,16 +284,16 @@ def _shapes(recorded: Mapping[str, Any]) -> Sequence[Shape]:
     return SHAPES.get(str(recorded.get("store"))[:12], ())
 
 
-def _is_shape(recorded: Mapping[str, Any], shape: Shape) -> bool:
+def _is_shape(recorded: Mapping[str, object], shape: Shape) -> bool:
     n_coils, *size = shape
     return any(one[0] == (n_coils or one[0]) and [*one[1:]] == size for one in _shapes(recorded))
 
 
-def _is_protocol(recorded: Mapping[str, Any], protocol: Protocol | None) -> bool:
+def _is_protocol(recorded: Mapping[str, object], protocol: Protocol | None) -> bool:
     return protocol in (None, recorded.get("protocol", protocol))
 
 
-def _is_for(recorded: Mapping[str, Any], use: Use) -> bool:
+def _is_for(recorded: Mapping[str, object], use: Use) -> bool:
     """Return whether a policy was trained for this acquisition of images of this size."""
     here = _Acquisition(use.n_initial, use.horizon, use.start, use.columns_per_step)
     return _acquisition(recorded) == here and _is_shape(recorded, use.shape)
@@ -307,14 +307,14 @@ def _own(network: Reconstructor) -> str:
     return fingerprint(network.original)
 
 
-def _network_of(recorded: Mapping[str, Any]) -> str | None:
+def _network_of(recorded: Mapping[str, object]) -> str | None:
     """Return the fingerprint of the reconstruction that a policy was trained with."""
     found = recorded.get("reconstructor")
     return as_shipped(found) if isinstance(found, str) else None
 
 
 @cache
-def _recorded(entry: str) -> Mapping[str, Any]:
+def _recorded(entry: str) -> Mapping[str, object]:
     """Return what the file of a zoo entry records."""
     found = described(zoo_file(entry))
     return {} if found is None else found.extra

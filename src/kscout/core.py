@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn, final
+from typing import ClassVar, NoReturn, final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -149,7 +149,7 @@ class Reconstructor(nn.Module, ABC):
     """Arithmetic of `reconstruct`."""
     waits_for_device: bool = False
     """Whether it reads values back from the device, which a CUDA graph does not allow."""
-    recorded: Mapping[str, Any] = MappingProxyType({})
+    recorded: Mapping[str, object] = MappingProxyType({})
     """Metadata of its training in its weights file."""
 
     @property
@@ -336,7 +336,7 @@ class Policy(nn.Module, ABC):
     all later steps. Empty if scores predict no gain."""
     labels: str = ""
     """Metric whose gain by the next column the scores predict; empty if unknown."""
-    recorded: Mapping[str, Any] = MappingProxyType({})
+    recorded: Mapping[str, object] = MappingProxyType({})
     """Metadata of its training in its weights file."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 from filelock import lock_descriptor
 
 from kscout.errors import ConfigError, RunError
+from kscout.json_types import JsonObject
 
 LOCK = ".lock"
 """File of a folder that is locked while a process uses the folder."""
@@ -255,13 +256,13 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - any JSON value
         raise ValueError(_TOO_DEEP) from error
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> JsonObject:
     """Return the table of a TOML text; any fault of it is a ValueError."""
     # The parser's time grows with the square of the number of dots.
     if _DOTTED.search(text):
         raise ValueError(_TOO_DEEP)
     try:
-        table: dict[str, Any] = _shallow(tomllib.loads(text))
+        table: JsonObject = _shallow(tomllib.loads(text))
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
     return table
@@ -278,7 +279,7 @@ def _shallow(value: Any) -> Any:  # noqa: ANN401 - any value of JSON or TOML
     raise ValueError(_TOO_DEEP)
 
 
-def read_arrays(path: Path) -> dict[str, Any]:
+def read_arrays(path: Path) -> JsonObject:
     """Read an `.npz` file; any fault of its content is a ValueError."""
     import numpy as np
 
@@ -331,7 +332,7 @@ def reason_of(error: Exception) -> str:
     return re.sub(r"<[\w.]+ object at 0x[0-9a-f]+>", "an expression", line)
 
 
-def read_record(path: Path, **kinds: type) -> dict[str, Any]:
+def read_record(path: Path, **kinds: type) -> JsonObject:
     """Read a small JSON file that others may be writing; missing or damaged content is empty.
 
     Args:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kscout.errors import WeightsError
 from kscout.files import check_unpacked
+from kscout.json_types import JsonObject
 
 
 @final
@@ -60,7 +61,7 @@ _STAND_INS: list[Any] = [
 ]
 
 
-def read_pickle(path: Path) -> dict[str, Any]:
+def read_pickle(path: Path) -> JsonObject:
     """Read a torch pickle with tensors and plain values, without running code from it.
 
     The prefix `module.` of data-parallel training is removed from parameter names, at the top
@@ -120,7 +121,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     }
 
 
-def without_prefix(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+def without_prefix(state: JsonObject, prefix: str) -> JsonObject:
     """Remove a prefix from all names, if all have it."""
     if not state or not all(isinstance(name, str) and name.startswith(prefix) for name in state):
         return dict(state)

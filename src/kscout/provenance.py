@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 from kscout.config import Config
 from kscout.config.bounds import REST
 from kscout.files import now
+from kscout.json_types import JsonObject
 from kscout.kernels import kernels_are_on
 
 _PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
@@ -33,11 +34,11 @@ class Provenance:
     commit: str | None = None
     """Commit of the checkout of kscout."""
     versions: dict[str, str] = field(default_factory=dict)
-    hardware: dict[str, Any] = field(default_factory=dict)
+    hardware: JsonObject = field(default_factory=dict)
     system: str = ""
     kernels: str = "on"
     """Whether compiled code was allowed."""
-    notes: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+    notes: Annotated[JsonObject, REST] = field(default_factory=dict)
     """Facts that the run added: `convolution`, the selected backend."""
 
 
@@ -98,4 +99,4 @@ def commit() -> str | None:
     return f"{head} with local changes" if changed.strip() else head
 
 
-_QUIET: dict[str, Any] = {"capture_output": True, "text": True}
+_QUIET: JsonObject = {"capture_output": True, "text": True}

@@ -30,6 +30,7 @@ from kscout.config import check_bounded, read, supported
 from kscout.config.retired import defaults_of
 from kscout.errors import ConfigError, WeightsError
 from kscout.files import parse_json, read_text, written_whole
+from kscout.json_types import JsonObject
 from kscout.names import POLICIES, RECONSTRUCTORS, Registry
 from kscout.names.renamed import CLASSES, current, current_keys, keys_in_0_2
 
@@ -83,14 +84,14 @@ class Weights:
     kind: Kind
     component: str
     """Its name in the table of its kind, or `module:Class`."""
-    arguments: dict[str, Any]
+    arguments: JsonObject
     """Keyword arguments of its constructor."""
     state: dict[str, Tensor]
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: JsonObject = field(default_factory=dict)
     """Origin of the weights; not needed to load them."""
 
 
-def constructor_arguments(component: nn.Module) -> dict[str, Any]:
+def constructor_arguments(component: nn.Module) -> JsonObject:
     """Return the constructor arguments of a component, which stores each under the same name."""
     kind = type(component)
     # The signature of nn.Module.__init__ is *args, **kwargs, but it accepts no arguments.
@@ -146,7 +147,7 @@ def stored_state(component: nn.Module) -> dict[str, Tensor]:
 
 
 def save_component(
-    path: Path, component: nn.Module, *, kind: Kind, extra: dict[str, Any] | None = None
+    path: Path, component: nn.Module, *, kind: Kind, extra: JsonObject | None = None
 ) -> None:
     """Write a component to a file from which `build_component` rebuilds it."""
     name, arguments = _TABLES[kind].name_of(type(component)), constructor_arguments(component)
@@ -210,19 +211,19 @@ def few_tensors() -> Iterator[None]:
 
 
 def supported_arguments(
-    constructor: Callable[..., nn.Module], name: str, arguments: Mapping[str, Any]
-) -> dict[str, Any]:
+    constructor: Callable[..., nn.Module], name: str, arguments: Mapping[str, object]
+) -> JsonObject:
     """Return the arguments in a file without those that were removed after version 0.2."""
     return supported(arguments, inspect.signature(constructor).parameters, name)
 
 
-def store_retired(component: nn.Module, arguments: Mapping[str, Any]) -> None:
+def store_retired(component: nn.Module, arguments: Mapping[str, object]) -> None:
     """Store the arguments that `supported_arguments` left out: fingerprints include them."""
     known = inspect.signature(type(component)).parameters
     component.retired_arguments = {x: y for x, y in arguments.items() if x not in known}  # type: ignore[assignment]
 
 
-def retired_arguments(component: nn.Module) -> dict[str, Any]:
+def retired_arguments(component: nn.Module) -> JsonObject:
     """Return the retired arguments of a component: those of its file, or the defaults of 0.2."""
     defaults = defaults_of(_name(type(component)))
     return {**defaults, **getattr(component, "retired_arguments", {})}
@@ -236,7 +237,7 @@ def _name(kind: type) -> str:
 
 
 def _check_shapes(
-    constructor: Callable[..., nn.Module], arguments: Mapping[str, Any], state: Mapping[str, Tensor]
+    constructor: Callable[..., nn.Module], arguments: JsonObject, state: Mapping[str, Tensor]
 ) -> None:
     """Compare the shapes of the component and its file before tensors are allocated."""
     try:
@@ -352,8 +353,8 @@ class _Header:
     schema_version: int
     kind: Kind
     component: str
-    arguments: dict[str, Any]
-    extra: dict[str, Any] = field(default_factory=dict)
+    arguments: JsonObject
+    extra: JsonObject = field(default_factory=dict)
 
 
 def _described(path: Path, text: str) -> _Header:
@@ -377,9 +378,8 @@ def _described(path: Path, text: str) -> _Header:
 
 def described(file: Path) -> Weights | None:
     """Return the description in a weights file of kscout, without weights; None for other files."""
-    if not file.is_file() or not is_described(file):
-        return None
-    return read_weights(file, only_described=True)
+    is_ours = file.is_file() and is_described(file)
+    return read_weights(file, only_described=True) if is_ours else None
 
 
 def _upcast(tensor: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ from kscout.config.records import read, to_table
 from kscout.core import Measurement
 from kscout.device import check_memory
 from kscout.errors import ConfigError, DataError, KScoutError
+from kscout.json_types import JsonObject
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.coils import keep
 from kscout.physics.fourier import column_ramps, ifft_rows
@@ -73,7 +74,7 @@ class Session:
         self._unit: complex = 1
         self.order: list[int] = []
         """Columns in the order of measurement."""
-        self.record: list[dict[str, Any]] = []
+        self.record: list[JsonObject] = []
         """Advice so far: number of measured columns, advised columns, and source."""
         self._measured: Measurement | None = None
         self._advice: Advice | None = None

@@ -3,13 +3,14 @@
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from kscout.errors import DataError, RunError
 from kscout.files import parse_json, read_arrays, written_whole
+from kscout.json_types import JsonObject
 
 FORMAT = 1
 _FACTS = "session"
@@ -22,8 +23,8 @@ class NotSavedError(RunError):
 class SavedSession(NamedTuple):
     """The content of a session's file."""
 
-    facts: dict[str, Any]
-    arrays: dict[str, Any]
+    facts: JsonObject
+    arrays: JsonObject
 
 
 def write_session(path: Path, saved: SavedSession) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from kscout.errors import ConfigError, unknown_name
+from kscout.json_types import JsonObject
 from kscout.names.renamed import check_current
 
 
@@ -115,7 +116,7 @@ class Told:
 class Chosen:
     """Picks the class of a record by its table, e.g. by the name of an estimator in it."""
 
-    pick: Callable[[dict[str, Any]], type[Any]]
+    pick: Callable[[JsonObject], type[Any]]
 
 
 _MOST_ITEMS, _DEEPEST = 2**16, 8

@@ -6,13 +6,14 @@ estimator's preset, and a setting of another estimator is an unknown key. Nothin
 
 import math
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.methods import check_method, settings_class
 from kscout.config.reconstructor import Convolution, ReconstructorTraining
 from kscout.config.records import check
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 from kscout.names import ESTIMATORS, METRICS, Protocol
 
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
@@ -62,7 +63,7 @@ class PolicyTraining:
         check_method(type(self), self.method, ESTIMATORS)
 
     @property
-    def varied(self) -> dict[str, Any]:
+    def varied(self) -> JsonObject:
         """Settings of the estimator in which runs of one command may differ, besides the seed."""
         return {name: getattr(self, name) for name in ESTIMATORS[self.method].varies}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 from kscout.names.renamed import current, in_0_2
 
 
@@ -84,7 +85,7 @@ def _has_no_effect(retired: Retired | None, value: object) -> bool:
     return retired is not None and (retired.is_any_neutral or plain == retired.default)
 
 
-def supported(table: Mapping[str, Any], keys: Collection[str], where: str) -> dict[str, Any]:
+def supported(table: Mapping[str, object], keys: Collection[str], where: str) -> JsonObject:
     """Return a section without retired settings; what else is unknown stays.
 
     Args:
@@ -108,7 +109,7 @@ _NAMES = {
 Rename = Callable[[str, str], str]
 
 
-def of_today(table: Mapping[str, Any]) -> dict[str, Any]:
+def of_today(table: Mapping[str, object]) -> JsonObject:
     """Return the settings of a run, whichever version wrote them, under the names of today.
 
     Retired settings without effect are left out.
@@ -130,7 +131,7 @@ ADDED = {"flips": False}
 training as it was."""
 
 
-def of_0_2(table: Mapping[str, Any]) -> dict[str, Any]:
+def of_0_2(table: Mapping[str, object]) -> JsonObject:
     """Return the settings of a run as version 0.2 had them, which campaigns name it after."""
     found = _renamed(table, in_0_2)
     training = found["training"]
@@ -144,7 +145,7 @@ def of_0_2(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "training": {**had, **training}}
 
 
-def _renamed(table: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
+def _renamed(table: Mapping[str, object], rename: Rename) -> JsonObject:
     """Return the settings of a run with all names changed."""
     found, is_joint = dict(table), table.get("kind") == "joint"
     for title, (key, kind) in _NAMES.items():
@@ -153,7 +154,7 @@ def _renamed(table: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
             kind = "sampler" if title == "training" and is_joint else kind
             name = section.get(key)
             where = title if title == "training" else current(kind, str(name))
-            names: dict[str, Any] = {} if name is None else {key: rename(kind, str(name))}
+            names: JsonObject = {} if name is None else {key: rename(kind, str(name))}
             members = section.get("members")
             if isinstance(members, list):
                 names["members"] = [
@@ -170,7 +171,7 @@ def _renamed(table: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
     return found
 
 
-def defaults_of(where: str) -> dict[str, Any]:
+def defaults_of(where: str) -> JsonObject:
     """Return the defaults of all retired settings of a section, or arguments of a component."""
     dotted = {tuple(name.split(".")): retired for name, retired in RETIRED.items()}
     section = _component_in_0_2(where)

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from platformdirs import user_cache_path
 
@@ -19,6 +18,7 @@ from kscout.data.manifest import SPLITS
 from kscout.data.store import Store, unfinished_path
 from kscout.data.store_writer import CONTENTS, OnVolume, StoreWriter, finished_store
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 from kscout.names import SOURCES
 
 _PIXELS_PER_WORKER = 2**19
@@ -105,7 +105,7 @@ def _load_split_heads(settings: MakeSettings) -> HeadSplit:
     return split_heads(load_heads(paths), wanted)
 
 
-def _recipe(settings: MakeSettings) -> dict[str, Any]:
+def _recipe(settings: MakeSettings) -> JsonObject:
     values = asdict(settings)
     del values["workers"]
     if settings.phase_encoding == "columns":
@@ -117,7 +117,7 @@ def _recipe(settings: MakeSettings) -> dict[str, Any]:
             del values[name]  # Existing stores lack it and must resume.
     values["sources"] = [path.as_posix() for path in settings.sources]
     values["size"] = settings.size or SOURCES[settings.kind].size
-    recipe: dict[str, Any] = {"command": "kscout data make", "settings": values}
+    recipe: JsonObject = {"command": "kscout data make", "settings": values}
     if settings.sources:
         recipe[CONTENTS] = [source_checksum(path) for path in settings.sources]
     return recipe

@@ -3,18 +3,18 @@
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 from kscout.data.importing.resampling import Spacing, resampled_size
 from kscout.data.manifest import ArrayRecord, Geometry
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.json_types import JsonObject
 
 _LOOKED_AT = 64
 """K-space slices, spread evenly, whose images are computed."""
 
 
-def summarize(store: Store) -> dict[str, Any]:
+def summarize(store: Store) -> JsonObject:
     """Return the report of `data make` and `data import` on the new store, as JSON values."""
     manifest = store.manifest
     return {
@@ -28,7 +28,7 @@ def summarize(store: Store) -> dict[str, Any]:
     }
 
 
-def describe(store: Store) -> dict[str, Any]:
+def describe(store: Store) -> JsonObject:
     """Return counts, sizes, ranges, checksums and origin of a store as JSON values."""
     manifest = store.manifest
     acquisitions = Counter(record.acquisition or "unknown" for record in manifest.volumes)
@@ -47,7 +47,7 @@ def describe(store: Store) -> dict[str, Any]:
     }
 
 
-def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
+def _describe_array(store: Store, array: ArrayRecord) -> JsonObject:
     records = store.records(array.split, array.size)
     slices = store.measured(array.split, size=array.size, lazy=True)
     # Each slice of k-space needs one transform per coil.
@@ -69,7 +69,7 @@ def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
     }
 
 
-def _describe_geometry(store: Store) -> list[dict[str, Any]]:
+def _describe_geometry(store: Store) -> list[JsonObject]:
     """Describe how images of files became images of the store, most frequent way first."""
     records = [record for record in store.manifest.volumes if record.geometry is not None]
     # Volumes that differ in nothing that is described here are counted together.
@@ -88,7 +88,7 @@ def _describe_geometry(store: Store) -> list[dict[str, Any]]:
     return described
 
 
-def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> dict[str, Any]:
+def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> JsonObject:
     """Return sizes and spacings in the file and in the store, the cropping, and a sentence."""
     before, after = geometry.spacing_mm, geometry.stored_mm
     if geometry.kept is not None:
@@ -111,7 +111,7 @@ def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> d
 
 def _described(
     count: int, geometry: Geometry, size: tuple[int, int], cropped: list[int], text: str
-) -> dict[str, Any]:
+) -> JsonObject:
     before, after = geometry.spacing_mm, geometry.stored_mm
     volumes = "1 volume" if count == 1 else f"{count} volumes"
     return {

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os.path import samestat
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from filelock import lock_descriptor
 
 from kscout.data.formats import amount
 from kscout.errors import RunError
 from kscout.files import check_plain
+from kscout.json_types import JsonObject
 
 JOURNAL = "journal.jsonl"
 
@@ -52,7 +53,7 @@ class Journal:
             self._handle.truncate(sum(map(len, lines)))
         return lines
 
-    def write(self, value: dict[str, Any]) -> None:
+    def write(self, value: JsonObject) -> None:
         """Append a line; it is on disk when this returns."""
         line = json.dumps(value).encode() + b"\n"
         with room_for(self.file, len(line), keep=self.n_bytes):

@@ -5,12 +5,13 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 from kscout.config import read, read_file, to_table
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError, DataError
 from kscout.files import write_json
+from kscout.json_types import JsonObject
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -120,7 +121,7 @@ class Manifest:
     """The table of contents of a store."""
 
     name: str
-    recipe: dict[str, Any]
+    recipe: JsonObject
     """The command and arguments that made the store."""
     volumes: tuple[VolumeRecord, ...]
     arrays: tuple[ArrayRecord, ...]

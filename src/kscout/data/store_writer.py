@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from kscout.data.slices import check_peak
 from kscout.data.store import Store, unfinished_path
 from kscout.errors import ConfigError, DataError
 from kscout.files import parse_json
+from kscout.json_types import JsonObject
 
 CONTENTS = "contents_sha256"
 """Key of a recipe: hash of the names and contents of the source files."""
@@ -39,7 +40,7 @@ class StoreWriter:
     def __init__(
         self,
         path: Path,
-        recipe: dict[str, Any],
+        recipe: JsonObject,
         *,
         name: str = "",
         kind: Kind = IMAGES,
@@ -56,7 +57,7 @@ class StoreWriter:
         """
         self.path, self.kind, self._sources = path, kind, sources
         self.name = name or path.name
-        self.recipe: dict[str, Any] = json.loads(json.dumps(recipe))
+        self.recipe: JsonObject = json.loads(json.dumps(recipe))
         self._check_path()
         self._folder = unfinished_path(path)
         self._records: dict[tuple[str, str], VolumeRecord] = {}
@@ -283,7 +284,7 @@ class StoreWriter:
         gone = [one.source for one in volumes if not (source / one.source).exists()]
         return f": {source / gone[0]} was removed since" if gone else ""
 
-    def _restore(self, entry: dict[str, Any], restart: str) -> None:
+    def _restore(self, entry: JsonObject, restart: str) -> None:
         if "volume" not in entry:
             source, reason = (str(entry["left_out"][key]) for key in ("source", "reason"))
             self.left_out[source] = reason
@@ -306,7 +307,7 @@ class StoreWriter:
         self._arrays.keep(record, shape)
 
 
-def _sampling(columns: Columns, selectable: tuple[int, int]) -> dict[str, Any]:
+def _sampling(columns: Columns, selectable: tuple[int, int]) -> JsonObject:
     """Return the measured columns for a volume's record; by default the selectable ones."""
     if not columns:
         return {"selectable": selectable}
@@ -320,11 +321,7 @@ def _sampling(columns: Columns, selectable: tuple[int, int]) -> dict[str, Any]:
 
 
 def finished_store(
-    path: Path,
-    recipe: dict[str, Any],
-    *,
-    of_0_2: dict[str, Any] | None = None,
-    files: Iterable[Path] = (),
+    path: Path, recipe: JsonObject, *, of_0_2: JsonObject | None = None, files: Iterable[Path] = ()
 ) -> Store | None:
     """Return the finished store at `path` if it was made by the same recipe.
 
@@ -349,22 +346,22 @@ def finished_store(
     return store if _is_alike(store.manifest.recipe, recipe) and not lacks else None
 
 
-def _rejects_bad(recipe: dict[str, Any]) -> bool:
+def _rejects_bad(recipe: JsonObject) -> bool:
     """Return whether a recipe stops at bad input instead of leaving it out."""
     return recipe.get("settings", {}).get("skip_bad") is False
 
 
-def _is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _is_alike(one: JsonObject, other: JsonObject) -> bool:
     """Return whether two recipes give the same slices; `--skip-bad` matters only for bad input."""
     return _deciding(one) == _deciding(other)
 
 
-def _deciding(recipe: dict[str, Any]) -> dict[str, Any]:
+def _deciding(recipe: JsonObject) -> JsonObject:
     settings = recipe.get("settings", {})
     return {**recipe, "settings": {k: v for k, v in settings.items() if k != "skip_bad"}}
 
 
-def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
+def _difference(there: JsonObject, here: JsonObject) -> str:
     """Name the first setting in which two recipes differ."""
     if not _is_alike(there, here):
         there, here = _deciding(there), _deciding(here)

@@ -50,6 +50,7 @@ from kscout.evaluation.summaries.summary import (
 )
 from kscout.exports import lazily
 from kscout.files import check_free_of, check_replaceable, locked
+from kscout.json_types import JsonObject
 from kscout.weights import fingerprint
 
 with lazily():
@@ -66,7 +67,7 @@ class Evaluation:
     """Per policy and seed, averaged over trajectories."""
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """The content of `summary.json`, as plain tables."""
         return to_table(self.found, nulls=True)
 
@@ -231,7 +232,7 @@ def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
     )
 
 
-def _dependencies(ready: Prepared, conditions: Conditions) -> dict[str, Any]:
+def _dependencies(ready: Prepared, conditions: Conditions) -> JsonObject:
     """Return everything that the scores of all policies depend on, except their seeds."""
     plan = {key: value for key, value in asdict(ready.plan).items() if key != "seed"}
     names = ("device", "precision", "reconstructor_fingerprint")

@@ -6,7 +6,7 @@ from typing import Any
 from kscout.errors import ConfigError
 
 
-def data_frame(columns: Mapping[str, Any]) -> Any:  # noqa: ANN401 - pandas is optional
+def data_frame(columns: Mapping[str, object]) -> Any:  # noqa: ANN401 - pandas is optional
     """Return columns as a `pandas.DataFrame`."""
     try:
         import pandas as pd  # type: ignore[import-untyped]

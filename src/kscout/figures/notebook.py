@@ -8,7 +8,6 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
@@ -46,7 +45,7 @@ def pictures_html(caption: str, pictures: Float32[np.ndarray, "slice row col"]) 
     return card(f"<p>{escape(caption)}</p>{image}")
 
 
-def training_html(name: str, kind: str, metrics: Sequence[Mapping[str, Any]]) -> str:
+def training_html(name: str, kind: str, metrics: Sequence[Mapping[str, object]]) -> str:
     """Return the learning curve of a run below a caption."""
     curves = [_curve(name, series, metrics) for series in ("train_ssim", "val_ssim")]
     if not len(curves[1].x):
@@ -61,7 +60,7 @@ def training_html(name: str, kind: str, metrics: Sequence[Mapping[str, Any]]) ->
     return card(f"<p>{escape(caption)}</p>{svg}", width="42em")
 
 
-def _curve(name: str, series: str, metrics: Sequence[Mapping[str, Any]]) -> Curve:
+def _curve(name: str, series: str, metrics: Sequence[Mapping[str, object]]) -> Curve:
     points = [(line["epoch"], line[series]) for line in metrics if series in line]
     epochs, values = np.array(points, dtype=np.float64).reshape(-1, 2).T
     return Curve(name, epochs, values)

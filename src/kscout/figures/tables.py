@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, Literal, final
+from typing import Literal, final
 
 from kscout.errors import unknown_name
 
@@ -112,7 +112,7 @@ class Table:
         return round(cell.value, self.columns[index].digits)
 
 
-def plain_table(title: str, name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def plain_table(title: str, name: str, rows: Sequence[Mapping[str, object]]) -> Table:
     """Make a table of any rows: their keys are the columns, fractional numbers are rounded."""
     columns = tuple(Column(key.replace("_", " ")) for key in rows[0])
     lines = tuple(Row(tuple(map(_plain_cell, row.values()))) for row in rows)

@@ -15,7 +15,7 @@ names, entry points and modules that were named before (`use`, `--use`, `KSCOUT_
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from kscout.errors import ConfigError, unknown_name, unknown_source
 from kscout.names.data import (
@@ -291,7 +291,7 @@ def unknown_policy(name: str, choices: Sequence[str]) -> ConfigError:
     return unknown_source("policy", name, choices)
 
 
-def label_of(method: str, settings: Mapping[str, Any]) -> str:
+def label_of(method: str, settings: Mapping[str, object]) -> str:
     """Return the label of an estimator's runs with these settings, for tables."""
     method = current("estimator", method)
     entry = ESTIMATORS.entries.get(method)

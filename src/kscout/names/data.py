@@ -1,7 +1,7 @@
 """Sources of images, file formats, and the paper's rules."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from kscout.errors import unknown_name
 from kscout.names.entries import FormatEntry, SourceEntry
@@ -111,7 +111,7 @@ with the center in the middle."""
 PhaseEncoding = Literal["columns", "rows"]
 """Phase-encoding axes, which become the columns of a store."""
 
-IMPORT_PRESETS: Mapping[str, Mapping[str, Any]] = {
+IMPORT_PRESETS: Mapping[str, Mapping[str, object]] = {
     "knee": {"size": 128, "center_volume": True, "sample_rate": 0.5},
     "brain": {"size": 256, "pad": 384, "sample_rate": 0.2},
 }

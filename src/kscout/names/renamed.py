@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 
 RENAMED: dict[str, dict[str, str]] = {
     "policy": {"imagine": "posterior", "weighed": "ensemble"},
@@ -63,12 +64,12 @@ def check_current(kind: str, name: str) -> None:
         )
 
 
-def current_keys(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
+def current_keys(where: str, table: Mapping[str, Any]) -> JsonObject:
     """Return settings of a section or arguments of a component under their current names."""
     return {_key(current("setting", f"{where}.{key}")): value for key, value in table.items()}
 
 
-def keys_in_0_2(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
+def keys_in_0_2(where: str, table: Mapping[str, Any]) -> JsonObject:
     """Return settings of a section or arguments of a component under their names in 0.2."""
     return {_key(in_0_2("setting", f"{where}.{key}")): value for key, value in table.items()}
 

@@ -2,7 +2,6 @@
 
 import inspect
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -10,6 +9,7 @@ from kscout import names
 from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.files import as_path
+from kscout.json_types import JsonObject
 from kscout.policies.checkpoints import read_policy
 from kscout.weights import save_component
 from kscout.zoo import zoo_path
@@ -56,7 +56,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Policy:
     return read_policy(zoo_path(path) or as_path(path, "policy")).to(device).eval()
 
 
-def save(path: Path | str, policy: Policy, *, extra: dict[str, Any] | None = None) -> None:
+def save(path: Path | str, policy: Policy, *, extra: JsonObject | None = None) -> None:
     """Write a policy to a .safetensors file that `load` reads.
 
     Args:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from kscout.core import Context, Observation, Policy
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 from kscout.names import POLICIES
 from kscout.names.renamed import in_0_2, keys_in_0_2
 from kscout.policies.column import ColumnPolicy
@@ -184,7 +185,7 @@ def _size_of(policies: Sequence[Policy], name: str) -> int | None:
     return next((n for one in policies if (n := getattr(one, name, None)) is not None), None)
 
 
-def _in_0_2(member: Mapping[str, Any]) -> dict[str, Any]:
+def _in_0_2(member: Mapping[str, Any]) -> JsonObject:
     """Return a member under its name in version 0.2, on which fingerprints depend."""
     if "zoo" in member:
         return {**member, "zoo": in_0_2("zoo entry", member["zoo"])}
@@ -193,7 +194,7 @@ def _in_0_2(member: Mapping[str, Any]) -> dict[str, Any]:
     return {**member, "component": in_0_2("policy", name), "arguments": arguments}
 
 
-def _described(member: Policy | ZooMember) -> dict[str, Any]:
+def _described(member: Policy | ZooMember) -> JsonObject:
     """Return a member as files describe it."""
     if isinstance(member, ZooMember):
         return {"zoo": member.zoo, "sha256": member.sha256}

@@ -1,12 +1,12 @@
 """Reconstructions: masked k-space to an image. A new one is one file, and a line in `names`."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from kscout import names
 from kscout.core import Reconstructor
+from kscout.json_types import JsonObject
 from kscout.reconstruction.checkpoints import is_learnable, load_reconstructor
 from kscout.reconstruction.wrapped import wrap
 from kscout.weights import save_component
@@ -32,7 +32,7 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Reconstruct
 
 
 def save(
-    path: Path | str, reconstructor: Reconstructor, *, extra: dict[str, Any] | None = None
+    path: Path | str, reconstructor: Reconstructor, *, extra: JsonObject | None = None
 ) -> None:
     """Write a reconstructor to a .safetensors file that `load` reads.
 

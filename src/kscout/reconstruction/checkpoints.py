@@ -5,7 +5,6 @@ the shapes of its tensors.
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from kscout.core import Reconstructor
 from kscout.errors import WeightsError
 from kscout.files import as_path
+from kscout.json_types import JsonObject
 from kscout.names import RECONSTRUCTORS, untrained_reconstructions
 from kscout.pickles import read_checkpoint, without_prefix
 from kscout.weights import (
@@ -109,7 +109,7 @@ def _recognize(path: Path, state: dict[str, Tensor]) -> str:
     )
 
 
-def _unrolled_arguments(state: dict[str, Tensor]) -> dict[str, Any]:
+def _unrolled_arguments(state: dict[str, Tensor]) -> JsonObject:
     of_cascades, of_sensitivities = (
         _network_arguments(
             {
@@ -125,7 +125,7 @@ def _unrolled_arguments(state: dict[str, Tensor]) -> dict[str, Any]:
     return {"n_cascades": len(cascades), **of_cascades, **of_sensitivities}
 
 
-def _network_arguments(state: dict[str, Tensor]) -> dict[str, Any]:
+def _network_arguments(state: dict[str, Tensor]) -> JsonObject:
     levels = {name.split(".")[1] for name in state if name.startswith("down_sample_layers.")}
     # A weight without axes is damaged; the constructor raises the error.
     n_channels = state[FIRST_WEIGHT].shape[0] if state[FIRST_WEIGHT].ndim else 0

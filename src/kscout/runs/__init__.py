@@ -172,7 +172,7 @@ class Run:
         self.provenance = replace(self.provenance, notes=notes)
         save(self.path / PROVENANCE, self.provenance)
 
-    def log(self, record: Mapping[str, Any]) -> None:
+    def log(self, record: Mapping[str, object]) -> None:
         """Append one line to the metrics; the record must have an `epoch`."""
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
@@ -197,7 +197,7 @@ class Run:
         write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in records))
         return records
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Mapping[str, object]) -> None:
         """Mark the run as finished, with a short summary."""
         write_json(self.path / DONE, {"date": now(), **summary})
 

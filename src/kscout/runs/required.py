@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, final
 
 from kscout.config import read, read_file
 from kscout.config.bounds import REST
 from kscout.errors import ConfigError, RunError
+from kscout.json_types import JsonObject
 
 
 @final
@@ -17,7 +18,7 @@ class _Training:
     protocol: str | None = None
     n_trajectories: int | None = None
     gamma: float | None = None
-    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+    others: Annotated[JsonObject, REST] = field(default_factory=dict)
 
 
 @final
@@ -25,7 +26,7 @@ class _Training:
 class _Acquisition:
     n_initial: int
     horizon: int
-    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+    others: Annotated[JsonObject, REST] = field(default_factory=dict)
 
 
 @final
@@ -36,7 +37,7 @@ class Settings:
     kind: Literal["reconstructor", "policy", "joint"]
     training: _Training
     acquisition: _Acquisition | None = None
-    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+    others: Annotated[JsonObject, REST] = field(default_factory=dict)
 
 
 @final
@@ -50,22 +51,22 @@ class Done:
     """SSIM of that epoch."""
     metric: str
     """Name of the metric, whose value is in `best_val_...`."""
-    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+    others: Annotated[JsonObject, REST] = field(default_factory=dict)
 
 
-def check_settings(table: dict[str, Any], file: Path) -> None:
+def check_settings(table: JsonObject, file: Path) -> None:
     """Raise an error for settings of a run that lack content for tables and figures."""
     _check(Settings, table, file)
 
 
-def read_checked(kind: type[Settings | Done], file: Path) -> dict[str, Any]:
+def read_checked(kind: type[Settings | Done], file: Path) -> JsonObject:
     """Return a file as plain tables with all required content."""
     table = read_file(file, error=RunError)
     _check(kind, table, file)
     return table
 
 
-def _check(kind: type[Settings | Done], table: dict[str, Any], file: Path) -> None:
+def _check(kind: type[Settings | Done], table: JsonObject, file: Path) -> None:
     try:
         read(kind, table)
     except ConfigError as error:

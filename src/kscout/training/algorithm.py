@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, final
+from typing import Generic, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from kscout.config import (
     learning_rate_at,
 )
 from kscout.errors import ConfigError
+from kscout.json_types import StateDict
 from kscout.training.distributed import n_processes
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -124,11 +125,11 @@ class Algorithm(ABC, Generic[ModuleT, ConfigT]):
         """Return the learning rate of an epoch, for its record."""
         return self.learner.rate(epoch)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         """Return the content of a checkpoint besides module and optimizer."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore the content of `state`; it is empty at the beginning of a training."""
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 import torch
 from torch import Tensor, nn
 
 from kscout.errors import RunError
 from kscout.files import reason_of, written_whole
+from kscout.json_types import JsonObject, StateDict
 from kscout.pickles import load_tensors
 
 
@@ -18,13 +19,13 @@ class Checkpoint(TypedDict):
     epoch: int
     """Number of completed epochs."""
     model: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    facts: dict[str, Any]
+    optimizer: StateDict
+    facts: JsonObject
     """Further state: numbers, strings, tensors."""
 
 
 def checkpoint_of(
-    epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer, facts: Mapping[str, Any]
+    epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer, facts: Mapping[str, object]
 ) -> Checkpoint:
     """Return the state to save, which shares memory with the model."""
     return Checkpoint(

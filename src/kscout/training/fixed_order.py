@@ -7,7 +7,7 @@ both, it is stochastic LBCS (arXiv 1902.00386).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -18,6 +18,7 @@ from kscout.acquisition.plan import Plan
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 from kscout.physics.sampling import start_mask
 from kscout.policies.oracle import TIE
 from kscout.randomness import keyed_generator
@@ -43,7 +44,7 @@ def fit_fixed_order(
     n_slices_per_step: int | None = None,
     n_candidates: int | None = None,
     device: torch.device | str = "cpu",
-    on_step: Callable[[dict[str, Any]], None] | None = None,
+    on_step: Callable[[JsonObject], None] | None = None,
 ) -> FixedOrderResult:
     """Choose columns one by one, each time the one with the highest mean SSIM.
 

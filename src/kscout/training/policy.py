@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 from kscout.names import ESTIMATORS, SAMPLERS, metric_word
 from kscout.policies import load as load_policy
 from kscout.policies import save
@@ -171,7 +171,7 @@ def _save(
     config: PolicyConfig, inputs: dict[str, str], path: Path, policy: Policy, epoch: int
 ) -> None:
     training, setting = config.training, config.acquisition
-    extra: dict[str, Any] = {
+    extra: JsonObject = {
         "epoch": epoch,
         "method": training.method,
         **training.varied,
@@ -210,7 +210,7 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     return policy
 
 
-def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, Any]:
+def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> JsonObject:
     """Return arguments of a policy that follow from images and acquisition."""
     n_initial, horizon = config.spanned
     n_rows, n_cols = slices.shape[1:]

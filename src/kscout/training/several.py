@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from kscout.acquisition.episode import MEMORY_LIMIT
 from kscout.children import SAFE_PATH, end_with_parent, environment_of_children
@@ -13,6 +12,7 @@ from kscout.config import PolicyConfig
 from kscout.data.store import Store
 from kscout.device import at_most_a_quarter, free_memory, resolve_device
 from kscout.errors import RunError
+from kscout.json_types import JsonObject
 from kscout.names import use, used
 from kscout.runs import Progress, RunRecord, read_run
 from kscout.training.algorithms.recording import KEPT_BYTES
@@ -98,7 +98,7 @@ def _train(
     store: Path,
     reconstructor: str | Path,
     out: str | Path,
-    how: dict[str, Any],
+    how: JsonObject,
     *,
     is_first: bool,
 ) -> RunRecord:
@@ -127,7 +127,7 @@ def _watch(
             return
 
 
-def _metrics(out: Path) -> list[dict[str, Any]]:
+def _metrics(out: Path) -> list[JsonObject]:
     try:
         return read_run(out).metrics
     except RunError:

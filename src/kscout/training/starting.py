@@ -7,7 +7,7 @@ A policy may name arguments as `changeable`. Where weights have another form wit
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -65,7 +65,7 @@ def is_resized(policy: Policy, start: Policy) -> bool:
 
 
 def network_of(
-    start: Policy, path: str | Path, config: PolicyConfig, sizes: Mapping[str, Any]
+    start: Policy, path: str | Path, config: PolicyConfig, sizes: Mapping[str, object]
 ) -> PolicyConfig:
     """Return settings with the network of a trained policy; another one is an error.
 
@@ -112,5 +112,5 @@ def network_of(
     return replace(config, policy=Component(name, {**own, **changed}))
 
 
-def _told(arguments: Mapping[str, Any]) -> str:
+def _told(arguments: Mapping[str, object]) -> str:
     return ", ".join(f"{key} = {value!r}" for key, value in arguments.items()) or "no arguments"

@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, final
+from typing import Generic, final
 
 from kscout.config import ReconstructorTraining
 from kscout.files import written_whole
+from kscout.json_types import StateDict
 from kscout.names import metric_word
 from kscout.runs import Record, Run
 from kscout.training.algorithm import ConfigT, Learner, ModuleT
@@ -42,9 +43,9 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
     best_score: float = -math.inf
     """Validation score of the best epoch, in the metric of the training."""
     is_finished: bool = False
-    carried: dict[str, Any] = field(default_factory=dict)
+    carried: StateDict = field(default_factory=dict)
     """Content of the checkpoint besides module and optimizer: numbers, strings, tensors."""
-    part: dict[str, Any] = field(default_factory=dict)
+    part: StateDict = field(default_factory=dict)
     """Steps and sums of an incomplete epoch; empty after a complete one."""
 
     @classmethod
@@ -107,9 +108,7 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
         if self.folder is not None:
             self.folder.note(**facts)
 
-    def keep(
-        self, record: Record, score: float, evaluated: ModuleT, carried: dict[str, Any]
-    ) -> None:
+    def keep(self, record: Record, score: float, evaluated: ModuleT, carried: StateDict) -> None:
         """Write an epoch's record, weights and checkpoint.
 
         Args:
@@ -140,7 +139,7 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
         # The checkpoint comes last: what a kill leaves ahead of it is made again, alike.
         self._save_checkpoint()
 
-    def keep_part(self, part: dict[str, Any], carried: dict[str, Any]) -> None:
+    def keep_part(self, part: StateDict, carried: StateDict) -> None:
         """Write a checkpoint inside an epoch.
 
         Args:

@@ -4,7 +4,6 @@ import os
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from kscout.apps.bench.table import print_tables
 from kscout.apps.bench.yardstick import compare_with_plain
 from kscout.device import describe_device, resolve_device
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 
 SIZES = (64, 128)
 Q = 8
@@ -28,7 +28,7 @@ def run_benchmarks(
     sizes: Sequence[int] = SIZES,
     quick: bool = False,
     scaling: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Measure everything and return it as one JSON object.
 
     Args:
@@ -45,7 +45,7 @@ def run_benchmarks(
         n_slices, horizon = PAPER.n_slices, PAPER.horizon
     unet = trained_unet()
     ceilings = measure_ceilings(place, at_least_s=at_least_s)
-    results: dict[str, Any] = {
+    results: JsonObject = {
         **_describe(place),
         "ceilings": {
             "gflops_per_s": ceilings.flops_per_s / 1e9,
@@ -67,7 +67,7 @@ def run_benchmarks(
     return results
 
 
-def _describe(place: torch.device) -> dict[str, Any]:
+def _describe(place: torch.device) -> JsonObject:
     """Return date, hardware and versions, without anything that identifies the machine."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

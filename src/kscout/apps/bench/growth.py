@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
-from typing import Any, TypeVar, final
+from typing import TypeVar, final
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from kscout.apps.bench.engine import PAPER, Engine, TrainingBatch, Workload, rel
 from kscout.apps.bench.limits import best_time
 from kscout.children import SAFE_PATH, environment_of_children
 from kscout.device import peak_memory
+from kscout.json_types import JsonObject
 from kscout.training.convolution import can_compile
 
 BASE = {"cpu": (64, Workload(n_slices=4, horizon=2, q=8)), "cuda": (128, PAPER)}
@@ -45,7 +46,7 @@ def measure_scaling(
     *,
     base: tuple[int, Workload] | None = None,
     steps: Mapping[str, Sequence[int]] | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a record per batch as one quantity varies at a time, and each quantity's growth.
 
     Args:

@@ -14,6 +14,7 @@ from kscout.apps.bench.engine import Engine, TrainingBatch, Workload, release
 from kscout.apps.bench.limits import Ceilings, Work, best_time, count_work, ssim_work
 from kscout.apps.bench.yardstick import plain_policy
 from kscout.core import Measurement, Observation
+from kscout.json_types import JsonObject
 from kscout.metrics import SsimScorer
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.training.gradients import EagerGradients, GraphedGradients
@@ -37,7 +38,7 @@ class Part(NamedTuple):
     in_half: bool
 
 
-def measure_parts(engine: Engine, ceilings: Ceilings, *, at_least_s: float) -> list[dict[str, Any]]:
+def measure_parts(engine: Engine, ceilings: Ceilings, *, at_least_s: float) -> list[JsonObject]:
     """Return one record per part: images per second, the limit, and their quotient."""
     records = []
     for part in _parts(engine):

@@ -1,7 +1,6 @@
 """A training's greedy batch compared with the plain one: same slices and samples, interleaved."""
 
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,11 +8,12 @@ from torch import Tensor, nn
 from kscout.apps.bench.engine import Engine, TrainingBatch, Workload
 from kscout.apps.bench.limits import wait
 from kscout.apps.bench.plain import PlainEstimate, PlainPolicy, PlainUNet, plain_greedy_gradients
+from kscout.json_types import JsonObject
 
 N_ROUNDS = 3
 
 
-def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any]:
+def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> JsonObject:
     """Time both, interleaved three times; return the median of the ratios and all measured values.
 
     Both are warmed up before: kernels compiled, graphs captured. A faster batch must also compute
@@ -63,7 +63,7 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
 
 def _compare_results(
     batch: TrainingBatch, policy: PlainPolicy, expected: PlainEstimate
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return how far rewards and gradients differ for the columns of the plain implementation.
 
     `columns_equal` compares sampled columns, and is None if the arithmetic differs.

@@ -20,6 +20,7 @@ from kscout.columns import LEAST_CENTRAL
 from kscout.config.records import read, unknown_key
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import Analysis, options_of
+from kscout.json_types import JsonObject
 from kscout.names import ANALYSES, untrained_reconstructions
 
 _OF_CAMPAIGN = ("data", "reconstructor", "device", "n_initial", "steps", "protocol", "results")
@@ -42,7 +43,7 @@ class Selection:
 _CHOOSING = tuple(item.name for item in fields(Selection))
 
 
-def check_analysis(name: str, options: Mapping[str, Any], has_evaluation: bool) -> None:
+def check_analysis(name: str, options: Mapping[str, object], has_evaluation: bool) -> None:
     """Raise an error, before any run, for invalid options of an analysis in a campaign file."""
     where = f"analyses.{name}"
     kind = ANALYSES.resolve(name)
@@ -83,7 +84,7 @@ def analysis_nodes(
         if kind.spans_horizons:
             continue
         label = f"{file_name(name)}-{setting.label}"
-        settings: dict[str, Any] = {"analysis": name, "label": label, **options}
+        settings: JsonObject = {"analysis": name, "label": label, **options}
         settings |= setting.columns
         own = {key: value for key, value in options.items() if key not in _CHOOSING}
         if evaluation is not None and _reads_evaluation(kind):
@@ -114,7 +115,7 @@ def analysis_nodes(
         )
 
 
-def _protocol(name: str, own: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+def _protocol(name: str, own: Mapping[str, object], setting: Setting) -> JsonObject:
     """Return the protocol of an analysis, if it is part of its name."""
     of_0_2 = "blind" if setting.kind == "kspace" else "paper"
     is_usual = name in _ONCE_WITHOUT_PROTOCOL and setting.protocol == of_0_2
@@ -133,7 +134,7 @@ def _untrained(setting: Setting | None = None) -> list[str]:
 
 def spanning_nodes(
     root: Path,
-    analyses: Mapping[str, Mapping[str, Any]],
+    analyses: Mapping[str, Mapping[str, object]],
     store: Node | Source,
     network: Node | Source,
     evaluations: Sequence[Node],
@@ -158,7 +159,7 @@ def spanning_nodes(
         )
 
 
-def _given(kind: type[Analysis[Any]], setting: Setting) -> dict[str, Any]:
+def _given(kind: type[Analysis[Any]], setting: Setting) -> JsonObject:
     """Return the options of an analysis that the campaign defines."""
     said = {
         **{key: path_of(part) for key, part in setting.reads.items()},

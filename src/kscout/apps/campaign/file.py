@@ -14,6 +14,7 @@ from kscout.config import RECONSTRUCTOR_TRAININGS
 from kscout.config.bounds import REST, AtLeast, Chosen, Different, OneOf, Some, Told
 from kscout.config.records import to_table
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 from kscout.names import (
     ESTIMATORS,
     IMPORT_PRESETS,
@@ -148,8 +149,8 @@ class ReconstructionSection:
     preset: Annotated[str, OneOf("preset", RECONSTRUCTOR_TRAININGS)] = "unet"
     store: str | None = None
     """The store of its training; by default that of the grid."""
-    reconstructor: dict[str, Any] = field(default_factory=dict)
-    training: dict[str, Any] = field(default_factory=dict)
+    reconstructor: JsonObject = field(default_factory=dict)
+    training: JsonObject = field(default_factory=dict)
 
 
 @final
@@ -226,10 +227,10 @@ class File:
     stores: dict[str, Annotated[Store, Chosen(_store_class)]] = field(default_factory=dict)
     reconstructions: dict[str, ReconstructionSection] = field(default_factory=dict)
     horizons: dict[str, Horizon] = field(default_factory=dict)
-    policy: dict[str, Any] = field(default_factory=dict)
+    policy: JsonObject = field(default_factory=dict)
     """The policy to train, with its arguments."""
-    training: dict[str, Any] = field(default_factory=dict)
+    training: JsonObject = field(default_factory=dict)
     """Settings of all trainings; a section with the name of an estimator only applies to it."""
     evaluation: EvaluationSection | None = None
-    analyses: dict[str, bool | dict[str, Any]] = field(default_factory=dict)
+    analyses: dict[str, bool | JsonObject] = field(default_factory=dict)
     """Options by analysis; true: none."""

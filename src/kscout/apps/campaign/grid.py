@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from kscout.apps.campaign.analyses import check_analysis
 from kscout.apps.campaign.file import Crossed, EvaluationSection, File, Store, Table
@@ -246,7 +246,7 @@ def _own_seeds(given: object, method: str) -> list[int]:
     return list(dict.fromkeys(given))
 
 
-def _check_varied(varied: Mapping[str, Any]) -> list[str]:
+def _check_varied(varied: Mapping[str, object]) -> list[str]:
     """Return the settings that a grid may vary; `gammas` varies `gamma`."""
     names = list(dict.fromkeys(name for one in ESTIMATORS.values() for name in one.varies))
     for key in varied:

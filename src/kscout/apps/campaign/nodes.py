@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from kscout.config import AcquisitionSetting
+from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
 KINDS = ("store", "reconstructor", "policy", "evaluation", "analysis")
@@ -45,7 +46,7 @@ class Node:
     """A file in the output that only exists if the run is complete."""
     command: tuple[str, ...]
     """Arguments of `kscout`."""
-    settings: Mapping[str, Any]
+    settings: JsonObject
     """Settings that determine the result, without the inputs."""
     inputs: tuple[str, ...] = ()
     """Keys of the runs that it depends on."""
@@ -69,7 +70,7 @@ class Node:
     def log(self) -> Path:
         return self.folder / LOG
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonObject:
         """Return the content of `node.json` and of the campaign's index."""
         return {
             "kind": self.kind,
@@ -108,7 +109,7 @@ def folder_of(root: Path, kind: str, key: str) -> Path:
     return root / _FOLDERS[kind] / key
 
 
-def address(kind: str, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+def address(kind: str, settings: Mapping[str, object], inputs: Mapping[str, object]) -> str:
     """Return the name of a run: equal for equal settings and inputs, independent of their names."""
     text = json.dumps([_FORMAT, kind, settings, inputs], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -135,7 +136,7 @@ class Setting:
         return f"{self.store.label}-{name_of(self.network)}-{columns}"
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> JsonObject:
         """Return the options for the start and the length of acquisitions."""
         horizon = self.horizon
         own = {"n_initial": horizon.n_initial}
@@ -167,7 +168,7 @@ def make_node(
     title: str,
     product: str,
     words: Sequence[str],
-    settings: Mapping[str, Any],
+    settings: JsonObject,
     reads: Reads | None = None,
     files: Mapping[str, str] | None = None,
     group: str = "",
@@ -215,7 +216,7 @@ def file_name(name: str) -> str:
     return re.sub(r"[^\w.+-]", "-", name)
 
 
-def flags(options: Mapping[str, Any]) -> list[str]:
+def flags(options: Mapping[str, object]) -> list[str]:
     """Return settings as options of a command: lists repeat, true is a flag, false is omitted.
 
     `center_volume` is true by default, and has a separate flag for false.

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from kscout.apps.campaign.analyses import analysis_nodes, spanning_nodes
 from kscout.apps.campaign.file import EvaluationSection, GivenStore, MadeStore, Store
@@ -30,6 +30,7 @@ from kscout.config import (
 from kscout.data.manifest import MANIFEST, read_manifest
 from kscout.errors import ConfigError, DataError
 from kscout.files import read_record
+from kscout.json_types import JsonObject
 from kscout.names import FORMATS, PROTOCOLS, RAW_FORMATS, RECONSTRUCTORS, Protocol
 from kscout.names.renamed import in_0_2
 from kscout.zoo import zoo_path
@@ -212,7 +213,7 @@ def _network(
     )
 
 
-def _named(config: PolicyConfig | ReconstructorConfig) -> dict[str, Any]:
+def _named(config: PolicyConfig | ReconstructorConfig) -> JsonObject:
     """Return the settings that determine the name of a training."""
     table = of_0_2(to_table(config))
     for name, value in _SINCE_0_1.items():

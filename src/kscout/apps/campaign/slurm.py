@@ -11,6 +11,7 @@ from typing import Any, final
 
 from kscout.children import SAFE_PATH
 from kscout.errors import ConfigError, RunError
+from kscout.json_types import JsonObject
 
 SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
 """Keys of `--slurm KEY=VALUE`; others are passed to sbatch."""
@@ -122,7 +123,7 @@ def _job_class(job: Any, faults: list[str]) -> Any:  # noqa: ANN401 - dask's
     return Job
 
 
-def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:
+def slurm_settings(options: Mapping[str, str]) -> JsonObject:
     """Return arguments of `dask_jobqueue.SLURMCluster` for `--slurm KEY=VALUE` options."""
     extra = [f"--{key}={value}" for key, value in options.items() if key not in SLURM_OPTIONS]
     if "gpus" in options:
@@ -130,7 +131,7 @@ def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:
     cores = options.get("cores", "1")
     if not cores.isdigit() or int(cores) < 1:
         raise ConfigError(f"--slurm cores={cores} is not a number of cores; write cores=4")
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         # One worker that executes one run at a time, with all cores of the job.
         "cores": 1,
         "processes": 1,

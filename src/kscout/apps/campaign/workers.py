@@ -21,6 +21,7 @@ from kscout.apps.campaign.slurm import SlurmJobs, slurm_jobs
 from kscout.apps.campaign.task import Result, Task, run_task
 from kscout.children import SAFE_PATH, environment_of_children
 from kscout.errors import ConfigError, RunError
+from kscout.json_types import JsonObject
 
 
 class Pool(ABC):
@@ -189,7 +190,7 @@ def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, i
         stack.enter_context(dask.config.set({"temporary-directory": scratch}))
         workers = {}
         for number in range(n_workers):
-            settings: dict[str, Any] = {"nthreads": 1, "memory_limit": 0}
+            settings: JsonObject = {"nthreads": 1, "memory_limit": 0}
             settings |= {"dashboard": False, "silence_logs": "CRITICAL"}
             if gpus:
                 settings["env"] = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]}

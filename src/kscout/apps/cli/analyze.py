@@ -30,7 +30,7 @@ _INPUTS = {
 }
 
 
-class _Commands(Mapping[str, Any]):
+class _Commands(Mapping[str, object]):
     """The command of every registered analysis, including those of other packages."""
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a command of typer
@@ -97,7 +97,7 @@ def _run(analysis: Any, inputs: list[str], results: ResultOptions) -> None:  # n
     console.print(text, soft_wrap=True)
 
 
-def _table(lines: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Table:
+def _table(lines: Sequence[Mapping[str, object]], *, title: str | None = None) -> Table:
     """Return rows as a table; empty columns are omitted, and names are not wrapped."""
     table = Table(
         title=title,

@@ -22,6 +22,7 @@ from kscout.data.importing.settings import ImportSettings
 from kscout.data.making import MakeSettings, paper_settings
 from kscout.data.manifest import MANIFEST
 from kscout.errors import ConfigError, unknown_name
+from kscout.json_types import JsonObject
 from kscout.names import IMPORT_PRESETS, SOURCES
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
@@ -169,7 +170,7 @@ def show(options: _ShowOptions) -> None:
     sys.stdout.write(printable(text))
 
 
-def _preset(name: str | None) -> Mapping[str, Any]:
+def _preset(name: str | None) -> Mapping[str, object]:
     if name is not None and name not in IMPORT_PRESETS:
         raise unknown_name("preset", name, list(IMPORT_PRESETS))
     return IMPORT_PRESETS[name] if name else {}
@@ -197,7 +198,7 @@ def _plain_progress(action: str, every_s: float = 5.0) -> Callable[[int, int, st
     return on_volume
 
 
-def _print_summary(summary: dict[str, Any], as_json: bool, state: str = "") -> None:
+def _print_summary(summary: JsonObject, as_json: bool, state: str = "") -> None:
     if as_json:
         sys.stdout.write(json.dumps(summary) + "\n")
         return
@@ -211,14 +212,14 @@ def _print_summary(summary: dict[str, Any], as_json: bool, state: str = "") -> N
         sys.stdout.write(printable(f"left out {entry['source']}: {entry['reason']}\n"))
 
 
-def _geometry_lines(facts: dict[str, Any], most: int = 5) -> list[str]:
+def _geometry_lines(facts: JsonObject, most: int = 5) -> list[str]:
     geometry = facts["geometry"]
     lines = [entry["description"] for entry in geometry[:most]]
     more = [f"and {len(geometry) - most} more sizes or spacings"] if len(geometry) > most else []
     return lines + more
 
 
-def _print_facts(facts: dict[str, Any]) -> None:
+def _print_facts(facts: JsonObject) -> None:
     # A pipe has no width; on a terminal the table adapts to it.
     width = None if sys.stdout.isatty() else 120
     console = Console(width=width, soft_wrap=True, highlight=False, markup=False)

@@ -14,6 +14,7 @@ from kscout.config import settings_class
 from kscout.config.bounds import AtLeast, Between
 from kscout.config.forms import Form
 from kscout.config.options import Option, options_of
+from kscout.json_types import JsonObject
 
 AsJson = Annotated[bool, Form(flags="--json", help="Print the result as JSON.")]
 Device = Annotated[str, Form(help="auto, cpu or cuda.")]
@@ -111,7 +112,7 @@ def with_fields(
         keyword = inspect.Parameter.KEYWORD_ONLY
         made.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
 
-    def read(values: dict[str, Any]) -> dict[str, Any]:
+    def read(values: JsonObject) -> JsonObject:
         given = {name: value for name, value in values.items() if name not in chosen}
         for name, field in chosen.items():
             value, parse = values[name], known[field].form.read
@@ -126,7 +127,7 @@ def with_fields(
 
 
 def _extended(
-    call: _Command, made: list[inspect.Parameter], read: Callable[[dict[str, Any]], dict[str, Any]]
+    call: _Command, made: list[inspect.Parameter], read: Callable[[JsonObject], JsonObject]
 ) -> _Command:
     """Return a command with additional parameters; `as_json` is the last one."""
     parameters = [*inspect.signature(call).parameters.values(), *made]
@@ -150,13 +151,13 @@ def _flags(name: str, option: Option, is_both: bool) -> list[str]:
     return [f"{positive}/--no-{positive[2:]}" if is_both else positive]
 
 
-def _range(option: Option) -> dict[str, Any]:
+def _range(option: Option) -> JsonObject:
     """Return the bounds of a number, as typer names them."""
     bounds = next((one for one in option.marks if isinstance(one, AtLeast | Between)), None)
     return {} if bounds is None else dict(zip(("min", "max"), vars(bounds).values(), strict=False))
 
 
-def _defaults(option: Option, methods: Iterable[str]) -> dict[str, Any]:
+def _defaults(option: Option, methods: Iterable[str]) -> JsonObject:
     """Return the default of a field, and by method those that differ."""
     defaults = {"": option.default}
     for name in methods:
@@ -167,7 +168,7 @@ def _defaults(option: Option, methods: Iterable[str]) -> dict[str, Any]:
     return defaults
 
 
-def _default_words(defaults: Mapping[str, Any]) -> str:
+def _default_words(defaults: Mapping[str, object]) -> str:
     shown = [f"{name}{_text(one)}" for name, one in defaults.items() if _text(one)]
     return f" (default: {'; '.join(shown)})" if shown else ""
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 import typer
 from rich.console import Console
@@ -24,6 +24,7 @@ from kscout.apps.cli.console import console
 from kscout.apps.cli.tensorboard import Events
 from kscout.evaluation.progress import Step
 from kscout.figures.tables import decimals
+from kscout.json_types import JsonObject
 from kscout.names import metric_word
 from kscout.runs import Progress, RunRecord
 
@@ -153,7 +154,7 @@ def print_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         )
 
 
-def _evaluated(run: RunRecord, answer: dict[str, Any]) -> str:
+def _evaluated(run: RunRecord, answer: JsonObject) -> str:
     """Return which epoch other commands use, if it is not the best one."""
     if answer["epoch"] == answer["best_epoch"] or run.config["training"].get("patience"):
         return ""
@@ -165,7 +166,7 @@ def _metric_of(run: RunRecord) -> str:
     return run.config["training"].get("metric", "ssim")
 
 
-def _score_text(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
+def _score_text(run: RunRecord, answer: JsonObject, prefix: str) -> str:
     """Return a validation score as text: the training's metric, and SSIM if that is another."""
     metric, ssim = _metric_of(run), f"SSIM {answer[f'{prefix}ssim']:.4f}"
     if metric == "ssim":
@@ -176,7 +177,7 @@ def _score_text(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
     return f"{metric if word == 'score' else _METRICS[word]}{number} ({ssim})"
 
 
-def _start_text(run: RunRecord, answer: dict[str, Any]) -> str:
+def _start_text(run: RunRecord, answer: JsonObject) -> str:
     """Return a text on the validation before the first epoch, with a warning if it was better."""
     word = metric_word(_metric_of(run))
     begun = answer.get(f"val_{word}_at_start")
@@ -273,7 +274,7 @@ class TrainingLines:
         self.place.print(f"{words}  {time_s:.1f} s{left}", soft_wrap=True)
 
 
-def _facts(record: dict[str, Any]) -> str:
+def _facts(record: JsonObject) -> str:
     kinds = {"train": "training", "search": "searched", "val": "validation"}
     names = {f"{k}_{m}": f"{kinds[k]} {_METRICS[m]}" for k in kinds for m in _METRICS}
     names = {"train_loss": "loss", **names}

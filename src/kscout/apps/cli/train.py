@@ -18,6 +18,7 @@ from kscout.config import (
 )
 from kscout.config.forms import Form
 from kscout.errors import unknown_name
+from kscout.json_types import JsonObject
 from kscout.names import trainable_reconstructions
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
@@ -76,7 +77,7 @@ def reconstructor(options: _ReconstructorOptions, **flags: Any) -> None:  # noqa
 
 
 def resolve_reconstructor(
-    preset: str, file: Path | None, settings: Sequence[str], flags: dict[str, Any]
+    preset: str, file: Path | None, settings: Sequence[str], flags: JsonObject
 ) -> ReconstructorConfig:
     """Lay file, assignments and flags over a preset; `resolve_policy` names the arguments."""
     if preset not in RECONSTRUCTOR_TRAININGS:

@@ -19,6 +19,7 @@ from kscout.config import (
 )
 from kscout.config.forms import Form
 from kscout.errors import ConfigError, unknown_name
+from kscout.json_types import JsonObject
 from kscout.names import ESTIMATORS, SAMPLERS, trainable_reconstructions
 
 _NEW = f"{', '.join(trainable_reconstructions())} or module:Class."
@@ -93,7 +94,7 @@ def train_joint(options: _JointOptions, **flags: Any) -> None:  # noqa: ANN401 -
 
 
 def resolve_joint(
-    preset: str, file: Path | None, settings: Sequence[str], flags: dict[str, Any], n_cols: int
+    preset: str, file: Path | None, settings: Sequence[str], flags: JsonObject, n_cols: int
 ) -> JointConfig:
     """Lay file, assignments and flags over the presets; `resolve_policy` names the arguments."""
     wanted = given(file, settings, flags)

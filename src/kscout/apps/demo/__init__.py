@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import tomli_w
 
@@ -23,6 +23,7 @@ from kscout.config import merge
 from kscout.errors import RunError
 from kscout.evaluation.summaries.summary import Summary, read_summary
 from kscout.files import locked, write_text
+from kscout.json_types import JsonObject
 
 CORES = {"ready": None, "oracle": None, "trained": 1}
 """Cores by campaign, in the order in which they run; None: all. The optimizer steps of the small
@@ -78,7 +79,7 @@ def run_demo(
     return DemoResult(page, {name: read_summary(folder) for name, folder in found.items()})
 
 
-def campaign_table(name: str, *, seed: int = 0, is_quick: bool = False) -> dict[str, Any]:
+def campaign_table(name: str, *, seed: int = 0, is_quick: bool = False) -> JsonObject:
     """Return the file of a campaign of the demo with its seed and sizes."""
     table = _packaged(name)
     if is_quick:
@@ -92,7 +93,7 @@ def campaign_table(name: str, *, seed: int = 0, is_quick: bool = False) -> dict[
     return table
 
 
-def _packaged(name: str) -> dict[str, Any]:
+def _packaged(name: str) -> JsonObject:
     return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 

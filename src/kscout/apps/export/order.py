@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
 
@@ -22,6 +22,7 @@ from kscout.evaluation.records.orders import read_orders
 from kscout.evaluation.running.setting import trained_budget
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_text
+from kscout.json_types import JsonObject
 from kscout.names import POLICIES, unknown_policy
 from kscout.policies import build, load
 from kscout.policies.fixed import FixedOrder
@@ -66,7 +67,7 @@ class ScanTable:
         """Distance of neighboring columns in k-space, in cycles per meter: 1 / field of view."""
         return None if self.field_of_view_mm is None else 1000 / self.field_of_view_mm
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[JsonObject]:
         """Return one row per column; `line` is its phase-encoding step, 0 at DC."""
         rows = []
         for place, column in enumerate([*self.start, *self.acquired]):
@@ -142,7 +143,7 @@ def sizes_of(
     if not Path(given).exists() and zoo_path(given) is None and given not in POLICIES:
         raise unknown_policy(given, [*POLICIES, *zoo_names("policy")])
     if None in sizes.values() and (Path(given).exists() or zoo_path(given) is not None):
-        known: dict[str, Any] = {"n_cols": getattr(load(given), "n_cols", None)}
+        known: JsonObject = {"n_cols": getattr(load(given), "n_cols", None)}
         if n_initial is None or steps is None:
             known["n_initial"], known["steps"] = central_budget(given)
         sizes = {name: known.get(name) if size is None else size for name, size in sizes.items()}

@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from kscout.json_types import JsonObject
+
 Handler = Callable[..., Any]
 
 
@@ -44,7 +46,7 @@ class ComplexPairs:
         function: Handler,
         types: Sequence[type],
         given: tuple[Any, ...] = (),
-        named: dict[str, Any] | None = None,
+        named: JsonObject | None = None,
     ) -> Any:  # noqa: ANN401 - whatever the function returns
         handler = _HANDLERS.get(function)
         if handler is None:
@@ -246,7 +248,7 @@ class _Real(TorchFunctionMode):
         function: Handler,
         types: Sequence[type],
         given: tuple[Any, ...] = (),
-        named: dict[str, Any] | None = None,
+        named: JsonObject | None = None,
     ) -> Any:  # noqa: ANN401 - whatever the function returns
         return _OF_REAL.get(function, function)(*given, **(named or {}))
 

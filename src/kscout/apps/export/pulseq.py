@@ -16,6 +16,7 @@ from kscout.apps.export.order import ScanTable
 from kscout.apps.export.parameters import GradientEcho
 from kscout.errors import ConfigError
 from kscout.files import check_replaceable, write_text
+from kscout.json_types import JsonObject
 
 _RASTER_S = 1e-5
 """Raster in seconds: gradients and blocks have multiples of this duration."""
@@ -205,7 +206,7 @@ def _add_line(
     pypulseq: Any,  # noqa: ANN401 - a module
     sequence: Any,  # noqa: ANN401 - a sequence
     events: SimpleNamespace,
-    row: dict[str, Any],
+    row: JsonObject,
     number: int,
 ) -> None:
     phase = np.deg2rad(_SPOILING_DEG * number * (number + 1) / 2 % 360)

@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float64
 
 from kscout.evaluation.records.acquisitions import PolicySteps, SliceRecord
 from kscout.figures.png import brightest_shown, gray_uri, heat_uri
+from kscout.json_types import JsonObject
 
 _N_COLORS = 8
 _N_SHOWN = 4
@@ -88,9 +88,9 @@ def acquisition_player(
     )
 
 
-def _played(policy: PolicySteps) -> dict[str, Any]:
+def _played(policy: PolicySteps) -> JsonObject:
     """Return the data of a policy for the script, without its pictures."""
-    data: dict[str, Any] = {
+    data: JsonObject = {
         # With four digits, as elsewhere: fewer here would be rounded twice.
         "ssim": [round(float(x), 7) for x in policy.ssim],
         "columns": policy.columns,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from kscout.figures.blocks import Block, Prose, Widget
+from kscout.json_types import JsonObject
 from kscout.runs import RunRecord
 
 _LINE_LENGTH = 84
@@ -68,7 +68,7 @@ def _evaluation(runs: Sequence[RunRecord]) -> list[str]:
     # A policy of joint training is only evaluated with its own network.
     alike = [first] if is_joint else alike
     network = _paths([first])[0] if is_joint else _given(first, "--reconstructor", "RECONSTRUCTOR")
-    options: dict[str, Any] = {"data": _given(first, "--data", "STORE"), "reconstructor": network}
+    options: JsonObject = {"data": _given(first, "--data", "STORE"), "reconstructor": network}
     initial = setting.get("initial")
     options |= {"n-initial": setting.get("n_initial")} if initial is None else {"initial": initial}
     options |= {"steps": setting.get("horizon")}

@@ -15,6 +15,7 @@ from kscout.evaluation.records.results import RESULTS
 from kscout.evaluation.records.run_names import folder_labels
 from kscout.evaluation.summaries.summary import SUMMARY, EvaluationFolder, read_summary
 from kscout.files import parse_toml, read_json, read_text
+from kscout.json_types import JsonObject
 from kscout.runs import CONFIG, PROVENANCE, RunRecord, read_run
 
 _ORIGIN = (
@@ -111,7 +112,7 @@ def _is_run(folder: Path) -> bool:
     return "kind" in _load(folder / CONFIG, lambda path: parse_toml(read_text(path)))
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def _json(path: Path) -> JsonObject | None:
     value = _load(path) if path.is_file() else None
     return value if isinstance(value, dict) else None
 
@@ -136,7 +137,7 @@ def _provenance(
     return facts
 
 
-def _flat(record: Mapping[str, Any]) -> Facts:
+def _flat(record: Mapping[str, object]) -> Facts:
     """Return readable facts of a JSON record, without empty ones."""
     flat = {}
     for key, value in record.items():

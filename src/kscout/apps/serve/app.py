@@ -28,6 +28,7 @@ from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.page.routes import OutsideError, add_pages
 from kscout.apps.serve.sessions import Handle, NoSessionError, Sessions, TooManyError
 from kscout.errors import DataError, KScoutError
+from kscout.json_types import JsonObject
 
 POLICY_VIOLATION = 1008
 """Code that closes a stream after an invalid message."""
@@ -126,7 +127,7 @@ def make_app(
     add_pages(app, backend, n_bytes=sessions.limits.n_bytes)
 
     @app.get("/health")
-    def health() -> dict[str, Any]:
+    def health() -> JsonObject:
         """Report that the service is running."""
         return {"status": "ok", "version": __version__, "n_sessions": len(sessions)}
 
@@ -147,7 +148,7 @@ async def _close_idle(sessions: Sessions) -> None:
 
 def _add_sessions(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
     @app.post("/sessions", status_code=201)
-    def open_session(new: NewSession) -> dict[str, Any]:
+    def open_session(new: NewSession) -> JsonObject:
         """Open a session; return its id and the columns of the start."""
         scan = new.scan()
         name = sessions.open(scan)
@@ -155,7 +156,7 @@ def _add_sessions(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
         return {"id": name, "columns": list(scan.start)}
 
     @app.get("/sessions/{name}")
-    def look(name: str) -> dict[str, Any]:
+    def look(name: str) -> JsonObject:
         """Return the next columns, the order of measured columns and the record of decisions."""
         handle = sessions.find(name)
         with handle.lock:
@@ -163,7 +164,7 @@ def _add_sessions(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
             return {**reply(session, counts), "order": session.order, "record": session.record}
 
     @app.post("/sessions/{name}/columns")
-    def measure(name: str, columns: Annotated[Columns, Body()]) -> dict[str, Any]:
+    def measure(name: str, columns: Annotated[Columns, Body()]) -> JsonObject:
         """Add one column of k-space or a list of them; return the next columns."""
         return _measured(sessions.find(name), columns, counts)
 
@@ -235,7 +236,7 @@ def _parsed(text: str) -> Columns:
         ) from error
 
 
-def _measured(handle: Handle, columns: Columns, counts: Counts) -> dict[str, Any]:
+def _measured(handle: Handle, columns: Columns, counts: Counts) -> JsonObject:
     """Add the columns of a client; return the next columns."""
     batch = columns if isinstance(columns, list) else [columns]
     with handle.lock:

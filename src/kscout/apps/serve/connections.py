@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kscout.apps.serve.sessions import Limits
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 
 _LOG = logging.getLogger(__name__)
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)
@@ -41,11 +42,11 @@ def reserve_handles(limits: Limits) -> None:
 
 def log_once_per_minute(
     clock: Callable[[], float] = time.monotonic,
-) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+) -> Callable[[asyncio.AbstractEventLoop, JsonObject], None]:
     """Return an exception handler of event loops that logs missing file handles in one line."""
     logged_s = -_LOG_EVERY_S
 
-    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def handle(loop: asyncio.AbstractEventLoop, context: JsonObject) -> None:
         nonlocal logged_s
         if getattr(context.get("exception"), "errno", None) not in NO_HANDLES:
             loop.default_exception_handler(context)

@@ -3,9 +3,10 @@
 import math
 import threading
 from collections import Counter
-from typing import Any, final
+from typing import final
 
 from kscout.acquisition import Session
+from kscout.json_types import JsonObject
 
 MOST_THREADS = 256
 """Largest number of threads for sessions that wait at the same time."""
@@ -64,7 +65,7 @@ def _about(name: str, kind: str, description: str) -> tuple[str, str]:
     return f"# HELP {name} {description}", f"# TYPE {name} {kind}"
 
 
-def reply(session: Session, counts: Counts) -> dict[str, Any]:
+def reply(session: Session, counts: Counts) -> JsonObject:
     """Return the advice of a session as JSON, and count the decision if it is a new one."""
     n_before = len(session.record)
     advice = session.advise()

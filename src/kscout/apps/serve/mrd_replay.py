@@ -24,6 +24,7 @@ from kscout.data.formats import reading
 from kscout.data.formats.mrd import COUNTERS, MrdRecording, find_measurement
 from kscout.errors import ConfigError, DataError, RunError
 from kscout.files import parse_json, written_whole
+from kscout.json_types import JsonObject
 
 SliceCounters = tuple[int, ...]
 """Counters of a slice, in the order of `COUNTERS`."""
@@ -59,7 +60,7 @@ def replay(
     path: Path,
     to: str,
     *,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     order: Order = "asked",
     header: Path | None = None,
     out: Path | None = None,
@@ -215,7 +216,7 @@ class _Player:
             self.slices[counters].image = message.values
         return message
 
-    def _record(self, response: dict[str, Any]) -> None:
+    def _record(self, response: JsonObject) -> None:
         if "error" in response:
             raise RunError(f"the service rejects the stream: {response['error']}")
         if "session" not in response:

@@ -26,6 +26,7 @@ from kscout.data.formats.readouts import whiten
 from kscout.data.importing.kspace_cutting import Cutting
 from kscout.errors import DataError
 from kscout.files import parse_json
+from kscout.json_types import JsonObject
 
 _STREAM = Path("the stream")
 """Name of the stream in error messages."""
@@ -288,7 +289,7 @@ def _counters(head: Any) -> dict[str, int]:  # noqa: ANN401 - a record
     return {name: int(head["idx"][name]) for name in COUNTERS}
 
 
-def _json_message(content: dict[str, Any]) -> bytes:
+def _json_message(content: JsonObject) -> bytes:
     return text_message(Id.TEXT, json.dumps(content))
 
 

@@ -22,6 +22,7 @@ from kscout.data.manifest import SPLITS
 from kscout.data.store import WAYS_TO_SPLIT, Store
 from kscout.data.store_writer import CONTENTS, OnVolume, StoreWriter, finished_store
 from kscout.errors import DataError
+from kscout.json_types import JsonObject
 from kscout.metrics import PSNR_CEILING
 
 logger = logging.getLogger(__name__)
@@ -187,7 +188,7 @@ def _rounded(value: float) -> str:
     return f"{float(f'{value:.1g}'):g}"
 
 
-def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> dict[str, Any]:
+def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> JsonObject:
     """Return the recipe of the store, with a hash of the names and contents of its files."""
     values = asdict(settings) | {
         name: path and path.as_posix()
@@ -224,7 +225,7 @@ def _contents(settings: ImportSettings, assignment: Assignment) -> str:
     return _digest([*files, header])
 
 
-def _recipe_of_0_2(recipe: dict[str, Any], assignment: Assignment) -> dict[str, Any]:
+def _recipe_of_0_2(recipe: JsonObject, assignment: Assignment) -> JsonObject:
     """Return the recipe that version 0.2 wrote, with a hash of the names and sizes of its files."""
     files = [
         [split, volume.name, sum(path.stat().st_size for path in volume.files if path.is_file())]

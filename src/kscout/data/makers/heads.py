@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float32
@@ -157,7 +157,7 @@ def load_heads(paths: Sequence[Path]) -> list[Head]:
     return heads
 
 
-def _draw_levels(rng: np.random.Generator, so_far: Mapping[str, Any]) -> tuple[float, ...]:
+def _draw_levels(rng: np.random.Generator, so_far: Mapping[str, object]) -> tuple[float, ...]:
     levels = np.array(_CONTRASTS[so_far["contrast"]]["levels"])
     return tuple((levels * np.exp(0.08 * rng.standard_normal(levels.size))).tolist())
 

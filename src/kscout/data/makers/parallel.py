@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.heads import Head
 from kscout.errors import RunError
+from kscout.json_types import JsonObject
 from kscout.names import SOURCES, import_target
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -46,7 +47,7 @@ class _Task:
 
 def _draw(task: _Task, heads: Sequence[Head]) -> Volume:
     entry = SOURCES[task.kind]
-    given: dict[str, Any] = {"seed": task.seed, "volume": task.volume}
+    given: JsonObject = {"seed": task.seed, "volume": task.volume}
     given |= {"n_slices": task.n_slices, "size": task.size, "receiver": task.receiver}
     if len(entry.variants) > 1:
         given["variant"] = task.variant

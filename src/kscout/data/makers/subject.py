@@ -12,7 +12,7 @@ from kscout.data.makers.noise_fields import SmoothNoise
 S = TypeVar("S")
 
 
-def drawn(how: Callable[[np.random.Generator, Mapping[str, Any]], Any]) -> Any:  # noqa: ANN401
+def drawn(how: Callable[[np.random.Generator, Mapping[str, object]], Any]) -> Any:  # noqa: ANN401
     """Declare a field that is drawn from random numbers and the previous fields."""
     return field(metadata={"how": how})
 

@@ -13,6 +13,7 @@ from kscout.evaluation.summaries.summary import EvaluationFolder
 from kscout.figures.blocks import Block
 from kscout.figures.series import LineStyle
 from kscout.figures.tables import plain_table
+from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
 Row = TypeVar("Row")
@@ -105,7 +106,7 @@ class Analysis(ABC, Generic[Row]):
             on_step: called with the progress.
         """
 
-    def figures(self, rows: Sequence[Row], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[Row], folder: Path) -> JsonObject:
         """Draw the table: matplotlib figures by file name.
 
         Args:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, final, get_args
+from typing import Literal, final, get_args
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from kscout.evaluation.records.run_names import grouped_runs
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
+from kscout.json_types import JsonObject
 from kscout.runs import RunRecord, read_run
 
 with lazily():
@@ -79,7 +80,7 @@ class Curves(Analysis[CurveRow]):
             raise RunError(f"{sources[0]} has logged no epoch yet; wait for its first one")
         return rows
 
-    def figures(self, rows: Sequence[CurveRow], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[CurveRow], folder: Path) -> JsonObject:
         """Draw training and validation SSIM, with bands over seeds."""
         return {self.file: draw_curves(*_panels(rows))}
 

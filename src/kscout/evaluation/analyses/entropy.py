@@ -14,7 +14,7 @@ deterministic policy is 1 at its column: its conditional entropy is zero.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import numpy as np
 from jaxtyping import Float
@@ -28,6 +28,7 @@ from kscout.evaluation.summaries.paper_numbers import gamma_of
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
+from kscout.json_types import JsonObject
 
 with lazily():
     import torch
@@ -194,7 +195,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
             rows += entropy_rows(name, by_seed)
         return rows
 
-    def figures(self, rows: Sequence[EntropyRow], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[EntropyRow], folder: Path) -> JsonObject:
         """Draw the three quantities side by side, with bands over seeds."""
         parts = _parts(rows).items()
         return {f"{self.file}{part}": draw_entropies(_panels(group)) for part, group in parts}

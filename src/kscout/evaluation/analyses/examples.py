@@ -15,6 +15,7 @@ from kscout.evaluation.progress import OnStep
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.files import checked_array, read_arrays, written_whole
+from kscout.json_types import JsonObject
 
 with lazily():
     from kscout.acquisition.plan import Plan
@@ -165,7 +166,7 @@ class Examples(PolicyAnalysis[ExampleRow]):
         save_examples(out / EXAMPLES, examples)
         return [ExampleRow.of(example) for example in examples]
 
-    def figures(self, rows: Sequence[ExampleRow], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[ExampleRow], folder: Path) -> JsonObject:
         """Draw one row per slice and policy."""
         return {self.file: _draw(folder)}
 

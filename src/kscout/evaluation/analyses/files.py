@@ -24,6 +24,7 @@ from kscout.files import (
     write_json,
     written_whole,
 )
+from kscout.json_types import JsonObject
 from kscout.names import ANALYSES
 from kscout.names.renamed import current, current_keys
 from kscout.runs import read_run
@@ -91,7 +92,7 @@ def _with_protocol(analysis: Analysis[Row], sources: Sequence[str]) -> Analysis[
         named = named_reconstructions(sources)
     if not named:
         return analysis
-    changes: dict[str, Any] = {
+    changes: JsonObject = {
         "protocol": shared_protocol(
             {name: reconstruction.load(path) for name, path in named.items()}
         )

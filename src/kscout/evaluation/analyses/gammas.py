@@ -17,6 +17,7 @@ from kscout.evaluation.summaries.summary import PolicySummary, Summary, Training
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
+from kscout.json_types import JsonObject
 from kscout.names import ESTIMATORS
 
 with lazily():
@@ -60,7 +61,7 @@ class Gammas(Analysis[GammaRow]):
         """Return the trained policies of evaluations by discount, those without one first."""
         return gamma_rows([read_summary(Path(path)) for path in sources])
 
-    def figures(self, rows: Sequence[GammaRow], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[GammaRow], folder: Path) -> JsonObject:
         """Draw the final SSIM against gamma, one figure per horizon that has a gamma."""
         groups = _by_horizon(rows)
         return {

@@ -18,6 +18,7 @@ from kscout.evaluation.summaries.summary import read_summary
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.files import checked_array, read_arrays
+from kscout.json_types import JsonObject
 
 with lazily():
     from kscout.figures.pictures import draw_masks
@@ -83,7 +84,7 @@ class Masks(Analysis[MaskRow]):
                 rows.append(MaskRow(label, orders.policy, orders.seed, *counts, f"masks/{name}"))
         return rows
 
-    def figures(self, rows: Sequence[MaskRow], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[MaskRow], folder: Path) -> JsonObject:
         """Draw the first trajectory of every slice, a panel per policy."""
         parts = [rows[at : at + _N_PANELS] for at in range(0, len(rows), _N_PANELS)]
         return {

@@ -13,6 +13,7 @@ from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.run_names import folder_labels
 from kscout.evaluation.summaries.summary import Summary, read_summary
 from kscout.exports import lazily
+from kscout.json_types import JsonObject
 
 with lazily():
     from scipy.stats import kendalltau
@@ -58,7 +59,7 @@ class MetricRanking(Analysis[RankingRow]):
             for row in rank_policies(label, read_summary(path))
         ]
 
-    def figures(self, rows: Sequence[RankingRow], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[RankingRow], folder: Path) -> JsonObject:
         """Draw SSIM against PSNR, one figure per evaluation."""
         groups = grouped(rows, lambda row: row.results)
         names = {label: f"{self.file}-{label.replace('/', '-')}" for label in groups}
@@ -73,7 +74,7 @@ class MetricRanking(Analysis[RankingRow]):
         }
 
     @classmethod
-    def document(cls, rows: Sequence[RankingRow]) -> dict[str, Any]:
+    def document(cls, rows: Sequence[RankingRow]) -> JsonObject:
         """Return by evaluation its rows, how far the two orders agree, and where they do not.
 
         `kendall_tau` is over all policies and `kendall_tau_feasible` without oracles, None where

@@ -23,6 +23,7 @@ from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS, confidence_i
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, Prose
 from kscout.figures.tables import Cell, Column, Measured, Row, Table
+from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
 with lazily():
@@ -310,7 +311,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
             )
         return (n_cols / (n_initial + steps),), n_initial / n_cols
 
-    def figures(self, rows: Sequence[ReconstructionRow], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[ReconstructionRow], folder: Path) -> JsonObject:
         """Draw each stored slice: images and error maps next to each other."""
         return {
             f"{self.file}-{n:02d}": _draw(picture) for n, picture in enumerate(_pictures(folder), 1)

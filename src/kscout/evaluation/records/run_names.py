@@ -8,6 +8,7 @@ from typing import Any
 
 from kscout.compressed import plain_stem
 from kscout.errors import RunError
+from kscout.json_types import JsonObject
 from kscout.runs import CONFIG, RunRecord, read_run
 
 Traits = dict[str, str]
@@ -40,7 +41,7 @@ def seed_in(path: Path) -> int:
     return int(match.group(1)) if match else 0
 
 
-def without_seed(config: dict[str, Any]) -> dict[str, Any]:
+def without_seed(config: JsonObject) -> JsonObject:
     """Return the settings without the seed."""
     training = {key: value for key, value in config["training"].items() if key != "seed"}
     return {**config, "training": training}
@@ -131,7 +132,7 @@ def _traits(record: RunRecord) -> Traits:
     }
 
 
-def _leaves(table: Mapping[str, Any], where: str = "") -> list[tuple[str, Any]]:
+def _leaves(table: Mapping[str, object], where: str = "") -> list[tuple[str, Any]]:
     """Return the values of nested tables by their dotted keys."""
     leaves: list[tuple[str, Any]] = []
     for key, value in table.items():

@@ -14,6 +14,7 @@ from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
 from kscout.evaluation.summaries.summary import Choice, Training
+from kscout.json_types import JsonObject
 from kscout.names import POLICIES, check_label, unknown_policy
 from kscout.names.renamed import check_current
 from kscout.runs import CONFIG, read_run
@@ -36,7 +37,7 @@ class EvaluationEntry:
     """Random seed for the columns of its trajectories."""
     is_learned: bool = False
     """Loaded from weights, or an object: `--argmax` applies."""
-    config: dict[str, Any] | None = None
+    config: JsonObject | None = None
     """Settings of the training; None if unknown."""
     is_given: bool = False
     """An object from Python, which no name or file determines."""
@@ -191,13 +192,13 @@ def _located(source: str | Path) -> tuple[str, Path]:
     return label if has_label else run_label(path), path
 
 
-def _config_of(path: Path) -> dict[str, Any] | None:
+def _config_of(path: Path) -> JsonObject | None:
     """Return the training settings of a policy; None if unknown."""
     folder = path if path.is_dir() else path.parent
     return read_run(folder).config if (folder / CONFIG).is_file() else _config_in(path)
 
 
-def _config_in(path: Path) -> dict[str, Any] | None:
+def _config_in(path: Path) -> JsonObject | None:
     """Return the training settings in a weights file of kscout; None without a training."""
     extra = _metadata(policy_file(path))
     if not all(key in extra for key in ("method", "seed", "n_initial", "horizon")):
@@ -206,7 +207,7 @@ def _config_in(path: Path) -> dict[str, Any] | None:
         "training": ("method", "gamma", "seed", "protocol", "sizes", "starts", "horizons"),
         "acquisition": ("n_initial", "horizon", "initial", "columns_per_step"),
     }
-    config: dict[str, Any] = {
+    config: JsonObject = {
         section: {key: extra[key] for key in keys if key in extra}
         for section, keys in sections.items()
     }
@@ -217,7 +218,7 @@ def _config_in(path: Path) -> dict[str, Any] | None:
     return of_today(config)
 
 
-def _metadata(file: Path) -> dict[str, Any]:
+def _metadata(file: Path) -> JsonObject:
     """Return the metadata of a weights file of kscout; nothing for other files."""
     description = described(file)
     return {} if description is None else description.extra
@@ -263,7 +264,7 @@ def _budget(section: Mapping[str, Any]) -> AcquisitionSetting:
     return AcquisitionSetting(section["n_initial"], section["horizon"], **given)
 
 
-def _has_columns(section: Mapping[str, Any]) -> bool:
+def _has_columns(section: Mapping[str, object]) -> bool:
     counts = (section.get(key) for key in ("n_initial", "horizon"))
     return all(type(count) is int and count > 0 for count in counts)
 
@@ -287,7 +288,7 @@ def check_distinct(entries: Sequence[EvaluationEntry]) -> None:
             )
 
 
-def _settings(entry: EvaluationEntry) -> dict[str, Any] | None:
+def _settings(entry: EvaluationEntry) -> JsonObject | None:
     return None if entry.config is None else without_seed(entry.config)
 
 

@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from kscout.data.slices import SliceSet
 from kscout.evaluation.records.results import ResultsWriter, Scores, writing_results
 from kscout.evaluation.running.entries import EvaluationEntry
 from kscout.files import read_arrays, written_whole
+from kscout.json_types import JsonObject
 from kscout.weights import fingerprint
 
 FINISHED = ".finished"
@@ -24,7 +25,7 @@ FINISHED = ".finished"
 class FinishedPolicies:
     """Rows and scores of single policies, in files named by everything that they depend on."""
 
-    def __init__(self, folder: Path, depends_on: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, depends_on: JsonObject) -> None:
         self.folder = folder
         self.depends_on = {**depends_on, "torch": torch.__version__}
         self.files: dict[tuple[str, int, int], Path] = {}

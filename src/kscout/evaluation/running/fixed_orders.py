@@ -14,6 +14,7 @@ from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.evaluation.running.trajectories import n_at_once
 from kscout.files import read_record, write_json
+from kscout.json_types import JsonObject
 from kscout.physics.sampling import start_mask
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.weights import SCHEMA_VERSION, fingerprint
@@ -29,7 +30,7 @@ def fitted_order(
     *,
     n_slices_per_step: int | None = None,
     cache: Path | None = None,
-    on_step: Callable[[dict[str, Any]], None] | None = None,
+    on_step: Callable[[JsonObject], None] | None = None,
 ) -> list[int]:
     """Return the order fitted on `slices`, from `cache` if it was fitted before.
 

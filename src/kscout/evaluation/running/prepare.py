@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from kscout import reconstruction
 from kscout.acquisition.plan import Plan
@@ -35,6 +35,7 @@ from kscout.evaluation.running.trajectories import (
     trajectories,
 )
 from kscout.evaluation.summaries.summarize import choose_reference
+from kscout.json_types import JsonObject
 from kscout.metrics import PSNR_CEILING
 from kscout.policies.fixed import FixedOrder
 from kscout.training.validation import zero_filled_note
@@ -158,7 +159,7 @@ class Prepared:
         )
 
 
-def _column_by_column(name: str, on_step: OnStep | None) -> Callable[[dict[str, Any]], None] | None:
+def _column_by_column(name: str, on_step: OnStep | None) -> Callable[[JsonObject], None] | None:
     if on_step is None:
         return None
     what = f"fitting {name}, column by column"
@@ -177,7 +178,7 @@ def open_policies(policies: Sequence[str], options: object) -> Prepared:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
     stated = {name: getattr(options, name, None) for name in _OPTIONS.split()}
     stated["seeds"] = getattr(options, "seed", None)
-    values: dict[str, Any] = {"trajectories": 1, "precision": "fp32"}
+    values: JsonObject = {"trajectories": 1, "precision": "fp32"}
     values |= {name: value for name, value in stated.items() if value not in (None, ())}
     if "data" not in values or "reconstructor" not in values:
         raise ConfigError("policies are run on slices; give --data and --reconstructor")

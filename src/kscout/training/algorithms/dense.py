@@ -18,7 +18,7 @@ candidates, none of which depends on the policy.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast, final
+from typing import NamedTuple, cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,6 +34,7 @@ from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, RunError
+from kscout.json_types import StateDict
 from kscout.physics.sampling import Initial, center_mask, start_mask
 from kscout.policies.mean_gains import row_of
 from kscout.policies.views import View
@@ -101,7 +102,7 @@ class Dense(WarmedEstimator):
         """Labeled states of the last batch, by its slices and their columns, steps first. A CUDA
         graph writes in place."""
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore a checkpoint, or begin with the mean gains along a fixed order."""
         policy = self.learner.module
         if state:
@@ -116,7 +117,7 @@ class Dense(WarmedEstimator):
             if isinstance(one, StartsFromGains) and not state and self._takes_baseline():
                 self.baseline.give(one, self.units)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         buffers = {
             n: {name: x.cpu() for name, x in buffer.rows.items()}
             for n, buffer in self.buffers.items()
@@ -248,7 +249,7 @@ class Dense(WarmedEstimator):
         share = self.slices.n_cols / mask.shape[1]
         return row_of(mask.sum(dim=-1), self.n_first, len(self.units), share=share)
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: StateDict) -> None:
         if "memory" in state:
             raise RunError(
                 "the checkpoint was written by kscout 0.2, which stored the replay buffer "

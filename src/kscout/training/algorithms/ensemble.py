@@ -12,7 +12,7 @@ selected.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -26,6 +26,7 @@ from kscout.core import Reconstructor
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.json_types import StateDict
 from kscout.names import metric_word
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.randomness import keyed_generator
@@ -88,7 +89,7 @@ class Ensemble(Estimator):
                 "out --metric, or give policies that try none"
             )
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore the fixed order, or fit one."""
         if self.n_ordered[-1]:
             self.order = state["order"] if state else self._fitted_order()
@@ -101,7 +102,7 @@ class Ensemble(Estimator):
             device=self.device,
         ).order
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         return {"order": self.order} if self.order else {}
 
     def validated(self, slices: SliceSet) -> SliceSet:

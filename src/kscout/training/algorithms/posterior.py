@@ -16,7 +16,7 @@ replaced by sampled ones, because no other policy acquires exactly the columns t
 """
 
 from dataclasses import replace
-from typing import Any, cast, final
+from typing import cast, final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -30,6 +30,7 @@ from kscout.core import Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.json_types import StateDict
 from kscout.names import METRICS
 from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
@@ -91,7 +92,7 @@ class Posterior(WarmedEstimator):
         if self.training.compile and is_half:
             self.network = cast(Network, torch.compile(self.network, dynamic=False))
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore a checkpoint, or find the range of images and the gains along a fixed order."""
         if state:
             self.gains, self.followed = state["gains"].to(self.device), state["followed"]
@@ -132,7 +133,7 @@ class Posterior(WarmedEstimator):
             columns.append(done.columns[:, 0].cpu())
         return torch.cat(columns)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         followed = None if self.followed is None else self.followed.cpu()
         return {"gains": self.gains.cpu(), "followed": followed}
 

@@ -11,7 +11,7 @@ where Q' is a copy of the network of some steps before; after the last column no
 """
 
 import copy
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,6 +23,7 @@ from kscout.acquisition.plan import training_plan
 from kscout.config import PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
+from kscout.json_types import StateDict
 from kscout.names import metric_word
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
@@ -47,10 +48,10 @@ class Ddqn(Episodic):
         learner.module.is_stochastic = False
         self.target = copy.deepcopy(learner.module).requires_grad_(False)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         return {"memory": super().state(), "target": self.target.state_dict()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore the replay buffer and the copy of the network."""
         if state:
             super().restore(state["memory"])

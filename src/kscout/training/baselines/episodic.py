@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -13,6 +13,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.plan import training_plan
 from kscout.core import Observation, Policy, Reconstructor
 from kscout.data.slices import SliceSet
+from kscout.json_types import StateDict
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator, slices_of_round
 from kscout.training.algorithms import EpochResult, Estimator, PolicyLearner
@@ -64,10 +65,10 @@ class Episodic(Estimator):
         """Slices acquired at once; does not change results."""
         return {"cpu": 16, "cuda": 256}[self.device.type]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         return {**self.memory.rows}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore the replay buffer."""
         if state:
             self.memory.add(state)

@@ -15,6 +15,7 @@ from kscout.config import JointConfig, warmed_rate
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.json_types import StateDict
 from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator, slices_of_round
@@ -110,11 +111,11 @@ class Joint(Algorithm[Pair, JointConfig]):
     def evaluated(self) -> Pair:
         return Pair(self.model, self.sampler.policy)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         sampler = self.sampler.state() if self.is_asked else None
         return {"pool": self.pool.state(), "sampler": sampler, "n_taught": self.n_taught}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore pool and sampler."""
         if not state:
             return

@@ -1,13 +1,14 @@
 """Samplers without images: random columns, and one order for all slices."""
 
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 from kscout.acquisition.plan import training_plan
 from kscout.config import FixedSampling, JointConfig, RandomSampling
 from kscout.core import Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.json_types import StateDict
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.random import Random
 from kscout.training.fixed_order import fit_fixed_order
@@ -68,11 +69,11 @@ class Fixed(Sampler):
         slices = self.material.slices
         return FixedOrder(n_cols=slices.n_cols, order=order).to(slices.device)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         assert isinstance(self.learner, FixedOrder)
         return {"order": self.learner.order}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore the order."""
         self.learner = self._made(state["order"])
 

@@ -6,7 +6,7 @@ present network sees them; their gains are of a network that is a few updates ol
 
 import math
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from kscout.config import DenseSampling, DenseTraining, JointConfig, PolicyConfig, warmed_rate
 from kscout.core import Policy
 from kscout.data.slices import SliceSet
+from kscout.json_types import StateDict
 from kscout.training.algorithm import Learner
 from kscout.training.algorithms.dense import Dense
 from kscout.training.algorithms.gradient import EpochDraws
@@ -69,10 +70,10 @@ class DenseGains(Sampler):
         self.material.optimizer.zero_grad()
         return score
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         return self.estimator.state()
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore units, averaged weights and the replay buffer."""
         self.estimator.restore(state)
 

@@ -4,12 +4,13 @@ The pool parts both kinds of learning: however long an acquisition takes, an upd
 reconstruction finds masks, and the number of updates depends on nothing but the settings.
 """
 
-from typing import Any, final
+from typing import final
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.data.slices import SliceSet
+from kscout.json_types import StateDict
 from kscout.training.replay import Memory
 
 
@@ -53,11 +54,11 @@ class MaskPool:
         here, at = (x.to(masks.device) for x in (entry, moment))
         return index[entry], numbers[here], masks[here, at]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         """Return the content of a checkpoint."""
         return {name: value.cpu() for name, value in self.memory.rows.items()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore the content of `state`."""
         self.clear()
         masks = state["masks"].to(self.slices.device)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +16,7 @@ from kscout.config import JointConfig, JointTraining
 from kscout.core import Observation, Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import RunError
+from kscout.json_types import StateDict
 from kscout.physics.sampling import start_mask
 from kscout.training.policy import new_policy
 
@@ -109,11 +110,11 @@ class Sampler(ABC):
             "`update`, or leave `is_due` as it is"
         )
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         """Return the content of a checkpoint besides weights and optimizer."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: StateDict) -> None:
         """Restore the content of `state` after at least one `renew`."""
         if state:
             raise RunError(

@@ -4,7 +4,6 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
+from kscout.json_types import JsonObject
 from kscout.names import RECONSTRUCTORS, SAMPLERS, is_outside
 from kscout.runs import Run, RunRecord, read_run
 from kscout.training.algorithm import Learner
@@ -117,7 +117,7 @@ def _train(
 
 def _save(config: JointConfig, inputs: dict[str, str], path: Path, pair: Pair, epoch: int) -> None:
     training, setting = config.training, config.acquisition
-    common: dict[str, Any] = {"epoch": epoch, "method": training.method, "seed": training.seed}
+    common: JsonObject = {"epoch": epoch, "method": training.method, "seed": training.seed}
     common |= {"protocol": training.protocol, "store": inputs["store"]}
     common |= {"n_initial": setting.n_initial, "horizon": setting.horizon}
     common |= {} if setting.initial is None else {"initial": setting.initial}
@@ -167,9 +167,7 @@ def _started(start: str | Path) -> Reconstructor:
     return model
 
 
-def _check_asked(
-    wanted: Component, name: str, arguments: dict[str, Any], start: str | Path
-) -> None:
+def _check_asked(wanted: Component, name: str, arguments: JsonObject, start: str | Path) -> None:
     """Raise an error if the start is another network than the settings name."""
     others = {key: value for key, value in wanted.arguments.items() if arguments.get(key) != value}
     if wanted.name == name and not others:

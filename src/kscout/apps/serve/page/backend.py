@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import torch
 
@@ -25,6 +25,7 @@ from kscout.errors import ConfigError, DataError, RunError
 from kscout.evaluation.records.acquisitions import PolicySteps, SliceRecord
 from kscout.evaluation.running.entries import EvaluationEntry
 from kscout.evaluation.running.trajectories import check_fits, check_start
+from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
 YOU = "you"
@@ -91,7 +92,7 @@ class PageBackend:
         self._is_closed = False
         self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
 
-    def choices(self) -> dict[str, Any]:
+    def choices(self) -> JsonObject:
         """Return all options of the page, and the note about the reconstruction of sessions."""
         n_initial, n_steps = self._budget
         return {

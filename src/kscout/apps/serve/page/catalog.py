@@ -5,12 +5,13 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from kscout.apps.serve.page.dropped import read_dropped
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import DataError
+from kscout.json_types import JsonObject
 
 _N_DROPPED = 8
 """Files in memory; the least recently used one is removed first."""
@@ -27,7 +28,7 @@ class SliceSource:
     title: str
     slices: SliceSet
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> JsonObject:
         """Return the source as JSON: its volumes in order, each with its slice numbers."""
         volumes: list[tuple[str, list[int]]] = []
         for volume, number in zip(self.slices.volumes, self.slices.slices, strict=True):

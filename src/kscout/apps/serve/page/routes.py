@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from threading import Event
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
@@ -21,6 +21,7 @@ from kscout.apps.player.pages import templates
 from kscout.apps.serve.guard import LOOPBACK
 from kscout.apps.serve.page.backend import YOU, PageBackend, PageState
 from kscout.errors import KScoutError
+from kscout.json_types import JsonObject
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; connect-src 'self'; "
@@ -91,12 +92,12 @@ def add_pages(app: FastAPI, backend: PageBackend | None, *, n_bytes: int) -> Non
 
 def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
     @app.get("/page/data/choices")
-    def choices() -> dict[str, Any]:
+    def choices() -> JsonObject:
         """Return the slices, reconstructions and policies that the page offers."""
         return {**backend.choices(), "most_bytes": n_bytes}
 
     @app.post("/page/data/files", status_code=201)
-    async def drop(request: Request, name: str = "") -> dict[str, Any]:
+    async def drop(request: Request, name: str = "") -> JsonObject:
         """Add a file; the body has its bytes, and the name selects the format."""
         if request.client is None or request.client.host not in LOOPBACK:
             raise OutsideError(
@@ -106,10 +107,10 @@ def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
         return (await run_in_threadpool(backend.catalog.drop, content, name)).table()
 
     @app.post("/page/data/acquisitions")
-    async def acquire(request: Request, wanted: Wanted) -> dict[str, Any]:
+    async def acquire(request: Request, wanted: Wanted) -> JsonObject:
         """Acquire a slice with known ground truth; return the HTML of the player."""
 
-        def work(disconnected: Event) -> dict[str, Any]:
+        def work(disconnected: Event) -> JsonObject:
             acquisition = backend.acquire(wanted.state(), disconnected)
             colors = {one: n for n, one in enumerate(wanted.policies, start=1)} | {YOU: 3}
             html = acquisition_player(acquisition, colors=colors, n_bytes=None, is_steered=True)
@@ -118,7 +119,7 @@ def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
         return await _while_awaited(request, work)
 
     @app.post("/page/data/verdicts")
-    async def judge(request: Request, wanted: Wanted) -> dict[str, Any]:
+    async def judge(request: Request, wanted: Wanted) -> JsonObject:
         """Compare the last column of the user with those of policies and the best one."""
         return asdict(await _while_awaited(request, partial(backend.compare, wanted.state())))
 
@@ -146,7 +147,7 @@ async def _while_awaited(request: Request, work: Callable[[Event], _T]) -> _T:
     return computing.result()
 
 
-def _interface_page(openapi: dict[str, Any]) -> str:
+def _interface_page(openapi: JsonObject) -> str:
     """Return HTML that lists all requests, without scripts or external files."""
     page = templates("kscout.apps.serve.page").get_template("interface.html.j2")
     schemas = openapi.get("components", {}).get("schemas", {})
@@ -158,7 +159,7 @@ def _interface_page(openapi: dict[str, Any]) -> str:
     )
 
 
-def _requests(openapi: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _requests(openapi: JsonObject) -> Iterator[JsonObject]:
     for path, methods in openapi["paths"].items():
         for method, about in methods.items():
             body = json.dumps(about.get("requestBody", {}))
