@@ -15,6 +15,8 @@ import jaxtyping
 import pytest
 import typer
 
+import kscout.zoo
+from kscout import compressed
 from kscout.errors import KScoutError
 from shape_checks import install, next_test
 from undrawn import leave_undrawn, paint_once
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
+ZOO_FOLDER = Path(kscout.zoo.__file__).parent
 BROWSER_FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -63,6 +66,11 @@ KScoutError.is_in_command = True
 os.fsync = lambda descriptor: None
 # Building the commands takes longer than most of them.
 typer.main.get_command = functools.cache(typer.main.get_command)
+_unpack = functools.cache(compressed.unpacked)
+# Most of the time of loading an entry of the zoo, which no test changes.
+compressed.unpacked = lambda path, n_bytes=None: (
+    _unpack if ZOO_FOLDER in path.parents else _unpack.__wrapped__
+)(path, n_bytes)
 # What is loaded before the first test stays to the end: looking through it again takes long.
 gc.disable()
 

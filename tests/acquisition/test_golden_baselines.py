@@ -11,6 +11,7 @@ from kscout.acquisition.choose import best_columns
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import Trajectory, rollout
+from kscout.acquisition.state import State
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.policies import POLICIES, build
@@ -94,6 +95,27 @@ def test_random_with_the_references_draws(
     check(golden, found, f"r{size}", "random")
 
 
+def check_choice(
+    simulator: Simulator, state: State, action: Tensor, expected: Tensor | None
+) -> None:
+    """Check that the reference's column is the oracle's."""
+    truth = simulator.observe(POLICIES["oracle"](), state, n_left=None).truth
+    assert truth is not None and truth.candidate_scores is not None
+    scores = truth.candidate_scores
+    assert torch.equal(scores.isinf(), state.mask)
+    if expected is not None:
+        found = scores.masked_fill(state.mask, 0.0)
+        torch.testing.assert_close(found, expected, atol=SSIM, rtol=0)
+    # Columns mirrored at DC are equal where the mask is symmetric: there the reference's choice is
+    # one of the best, elsewhere it is ours.
+    chosen = best_columns(scores, state.mask)
+    top = scores.topk(2, dim=-1).values
+    is_clear = top[:, 0] - top[:, 1] > TIE
+    assert torch.equal(chosen[is_clear], action[is_clear])
+    given = scores.gather(-1, action[:, None])[:, 0]
+    torch.testing.assert_close(given, top[:, 0], atol=TIE, rtol=0)
+
+
 @pytest.mark.parametrize("tag", ["r64", "r128_s4"])
 def test_oracle(golden: Golden, unet: UNet, tag: str) -> None:
     file, size = (f"baselines_{tag.split('_')[0]}", int(tag.removeprefix("r").split("_")[0]))
@@ -102,38 +124,25 @@ def test_oracle(golden: Golden, unet: UNet, tag: str) -> None:
     actions = golden(file, f"{tag}/oracle/actions")
     expected = golden(file, f"{tag}/oracle/ssim_per_slice")
     first = golden(file, f"{tag}/oracle/all_scores_step0")
-    state, policy = simulator.start(N_INITIAL[size]), POLICIES["oracle"]()
+    state = simulator.start(N_INITIAL[size])
     for step in range(actions.shape[1]):
         torch.testing.assert_close(state.score, expected[:, step], atol=SSIM, rtol=0)
-        truth = simulator.observe(policy, state, n_left=None).truth
-        assert truth is not None and truth.candidate_scores is not None
-        scores = truth.candidate_scores
-        assert torch.equal(scores.isinf(), state.mask)
-        if step == 0:
-            torch.testing.assert_close(
-                scores.masked_fill(state.mask, 0.0), first, atol=SSIM, rtol=0
-            )
-        # Columns mirrored at DC are equal where the mask is symmetric: there the reference's
-        # choice is one of the best, elsewhere it is ours.
-        chosen = best_columns(scores, state.mask)
-        top = scores.topk(2, dim=-1).values
-        is_clear = top[:, 0] - top[:, 1] > TIE
-        assert torch.equal(chosen[is_clear], actions[is_clear, step])
-        given = scores.gather(-1, actions[:, step, None])[:, 0]
-        torch.testing.assert_close(given, top[:, 0], atol=TIE, rtol=0)
+        if step in (0, actions.shape[1] - 1):
+            check_choice(simulator, state, actions[:, step], first if step == 0 else None)
         state = simulator.acquire(state, actions[:, step])
     torch.testing.assert_close(state.score, expected[:, -1], atol=SSIM, rtol=0)
 
 
 def test_na_oracle(golden: Golden, unet: UNet) -> None:
     slices = golden_slices(golden, 64, "r64")
-    fitted = fit_fixed_order(slices, frozen(unet, 64), Plan(8, 8, batch_size=4))
-    assert fitted.order == golden("baselines_r64", "r64/average_oracle/columns").tolist()
+    order = golden("baselines_r64", "r64/average_oracle/columns").tolist()
+    fitted = fit_fixed_order(slices, frozen(unet, 64), Plan(8, 4, batch_size=4))
+    assert fitted.order == order[:4]
     means = golden("baselines_r64", "r64/average_oracle/ssim_mean")
-    assert fitted.mean_scores == pytest.approx(means.tolist(), abs=SSIM)
+    assert fitted.mean_scores == pytest.approx(means[:5].tolist(), abs=SSIM)
     first = golden("baselines_r64", "r64/average_oracle/scores_step0").mean(dim=0)
     tried = ~fitted.gains[0].isnan()
     gains = (first - means[0]).float()
     torch.testing.assert_close(fitted.gains[0, tried], gains[tried], atol=2 * SSIM, rtol=0)
-    found = run(golden, unet, NaOracle(n_cols=64, order=fitted.order), "r64")
+    found = run(golden, unet, NaOracle(n_cols=64, order=order), "r64")
     check(golden, found, "r64", "average_oracle")

@@ -87,26 +87,19 @@ def complex_networks() -> tuple[VarNet, ColumnPolicy]:
 
 
 @pytest.mark.slow
-def test_complex_networks_agree_in_onnxruntime(tmp_path: Path) -> None:
-    """The check inside compares batches and coils of other numbers than were traced."""
-    varnet, policy = complex_networks()
+def test_complex_networks_and_an_ensemble_with_an_order_agree_in_onnxruntime(
+    tmp_path: Path, unchecked: None
+) -> None:
+    """The check inside compares batches, coils and steps of other numbers than were traced."""
+    varnet, column = complex_networks()
+    order = policies.POLICIES["fixed"](n_cols=N_COLS, order=[3, 1])
+    policy = EnsemblePolicy(members=[column, order], horizon=3, order=[5, 11], order_cols=16)
     out = tmp_path / "both.onnx"
     found = export_onnx(out, varnet, policy, n_rows=N_ROWS, n_cols=N_COLS, n_checked=9)
     assert found.n_same_choices == 9 and found.score_error is not None
     session = onnx_packages()[1].InferenceSession(str(out), providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
     assert names == ["kspace", "mask", "maps", "step", "n_left"]
-
-
-@pytest.mark.slow
-def test_an_ensemble_with_an_order_decides_by_no_value_of_the_example(
-    tmp_path: Path, unchecked: None
-) -> None:
-    column = complex_networks()[1]
-    order = policies.POLICIES["fixed"](n_cols=N_COLS, order=[3, 1])
-    policy = EnsemblePolicy(members=[column, order], horizon=3, order=[5, 11], order_cols=16)
-    out = tmp_path / "ensemble.onnx"
-    assert export_onnx(out, None, policy, n_rows=16, n_cols=16, n_checked=9).n_checked == 9
 
 
 @pytest.mark.slow

@@ -88,20 +88,29 @@ def test_its_runs_are_evaluated_and_their_gradients_noise_measured(
 
 
 @pytest.mark.slow
-def test_processes_load_components_of_the_modules_that_a_command_uses(
+def test_processes_load_its_module_and_train_as_this_one_does(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kscout.apps.cli.train_policy import resolve_policy
 
     save(tmp_path / "net.safetensors", import_module("unrolled").Unrolled())
     monkeypatch.setattr("kscout.names.table._used", {"unrolled"})
-    train(store, tmp_path / "alone")
-    config = resolve_policy("knee-base", tmp_path / "alone" / "config.toml", [], {}, 16)
-    shorter = replace(config, training=replace(config.training, n_epochs=1))
-    outs = [tmp_path / "a", tmp_path / "b"]
-    where = (store, tmp_path / "net.safetensors", outs)
-    runs = train_policies([shorter, shorter], *where, device="cpu", n_at_once=2)
-    assert [run.is_finished for run in runs] == [True, True]
+    settings = ["policy.n_channels=2", "policy.n_blocks=2", "training.n_trajectories=3"]
+    flags = {"training.method": METHOD, "acquisition.n_initial": 2, "acquisition.horizon": 3}
+    config = resolve_policy("knee-base", None, settings, flags, 16)
+    short = replace(config.training, n_epochs=2, batch_size=4, keep_epochs=())
+    configs = [replace(config, training=replace(short, seed=seed)) for seed in (0, 1)]
+    names, epochs = (("a", "b"), ("c", "d")), []
+    for outs, n_at_once in zip(names, (2, 1), strict=True):
+        where = (store, tmp_path / "net.safetensors", [tmp_path / name for name in outs])
+        train_policies(configs, *where, device="cpu", n_at_once=n_at_once, on_step=epochs.append)
+        if n_at_once == 2:
+            assert [x.epoch for x in epochs if x.record][-2:] == [1, 2]
+    for own, single in zip(*names, strict=True):
+        found, wanted = (
+            read_weights(tmp_path / name / "weights.safetensors").state for name in (own, single)
+        )
+        assert all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 
 def test_its_settings_are_its_own() -> None:
