@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import kscout
-from kscout.data import kinds
-from kscout.data.importing import ImportSettings
+from kscout.data import ImportSettings, kinds
 from kscout.errors import ConfigError
 from kscout.names import (
     FORMATS,

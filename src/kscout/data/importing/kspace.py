@@ -76,7 +76,7 @@ def store_kspace(
 ) -> str:
     """Add the k-space of a volume to a store, and return its acquisition."""
     path = volume.path
-    scan = read_raw(volume, key=settings.key, axes=settings.axes, header=settings.header)
+    scan = read_raw(volume, settings)
     if scan.shape[1] > _MANY_COILS:
         scan = scan._replace(notes=(*scan.notes, _MANY_COILS_NOTE.format(*scan.shape)))
     if min(scan.shape[2:]) < _FEW_PIXELS:
