@@ -17,13 +17,7 @@ _MOST_DOTS = 16
 def read_file(
     path: Path, *, what: str = "the settings", error: type[KScoutError] = ConfigError
 ) -> Table:
-    """Read a .toml or .json file that holds one table.
-
-    Args:
-        path: the file.
-        what: what a message calls it.
-        error: what is raised where there is no such file, or another content.
-    """
+    """Read a .toml or .json file that holds one table."""
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
         text = read_text(path)
@@ -37,25 +31,22 @@ def read_file(
     return of_today(table) if table.get("kind") in _KINDS_OF_RUNS else table
 
 
-def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, object]) -> Table:
-    """Return what a user named, and nothing else: in a file, by `--set`, by options.
+def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, Any]) -> Table:
+    """Return what a user named, and nothing else: in a file, by `--set`, by options by dotted name.
 
-    Args:
-        file: a TOML file.
-        assignments: `section.key=value`; they go before the file.
-        options: values by dotted name, None where not given; they go before both.
+    Assignments replace values of the file, and options that are not None replace both.
     """
     of_file = {} if file is None else read_file(file)
     return merge(of_file, assigned(assignments), nested(options))
 
 
-def section(table: Mapping[str, object], name: str) -> Table:
+def section(table: Mapping[str, Any], name: str) -> Table:
     """Return a section of a table; an empty one where there is none, or no section."""
     found = table.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def merge(*layers: Mapping[str, object]) -> Table:
+def merge(*layers: Mapping[str, Any]) -> Table:
     """Lay tables over each other, the later ones winning; sections are merged key by key.
 
     A section that names another component (`name`) replaces the one below it as a whole, because
@@ -85,7 +76,7 @@ def assigned(assignments: Iterable[str]) -> Table:
     return found
 
 
-def nested(options: Mapping[str, object]) -> Table:
+def nested(options: Mapping[str, Any]) -> Table:
     """Return the table of options by dotted name, without those that are None."""
     found: Table = {}
     for name, value in options.items():

@@ -40,7 +40,6 @@ from kscout.config.layers import Table, given, merge, read_file
 from kscout.config.retired import is_dropped
 from kscout.errors import ConfigError, KScoutError
 from kscout.files import write_json, write_text
-from kscout.json_types import JsonObject
 from kscout.names.renamed import check_current
 
 R = TypeVar("R")
@@ -52,13 +51,7 @@ _LARGEST = 2**63 - 1
 
 
 def read(kind: type[R], table: object, where: str = "") -> R:
-    """Build a record from plain tables.
-
-    Args:
-        kind: class of the record.
-        table: value from TOML or JSON.
-        where: dotted key of the table in its document, for messages.
-    """
+    """Build a record from plain tables; `where` is the dotted key of the table, for messages."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where} is {_shown(table)}; expected a section [{where}]")
     types, rest, tag = _types(kind), _rest(kind), _tag(kind)
@@ -101,7 +94,7 @@ def check(record: Any) -> None:  # noqa: ANN401 - any dataclass
             object.__setattr__(record, item.name, value)
 
 
-def check_arguments(kind: type[Any], arguments: Mapping[str, object], where: str) -> None:
+def check_arguments(kind: type[Any], arguments: Mapping[str, Any], where: str) -> None:
     """Validate arguments against the plain types that a constructor declares."""
     try:
         hints = get_type_hints(kind.__init__, include_extras=True)
@@ -124,12 +117,7 @@ def _is_plain(kind: Any) -> bool:  # noqa: ANN401 - a type
 
 
 def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - any dataclass
-    """Return a record as plain tables, lists and scalars.
-
-    Args:
-        record: any dataclass.
-        nulls: include values that are None, for JSON; TOML has no null.
-    """
+    """Return a record as plain tables, lists and scalars; `nulls` includes None, for JSON."""
     kind, tag = type(record), _tag(type(record))
     table: Table = {} if tag is None else {"kind": tag}
     for item in fields(record):
@@ -141,17 +129,8 @@ def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - an
     return table
 
 
-def settle(
-    base: R, file: Path | None, assignments: Iterable[str], options: Mapping[str, object]
-) -> R:
-    """Override settings by a file, then by `--set`, then by options.
-
-    Args:
-        base: settings without overrides, e.g. a preset.
-        file: a TOML file; error messages contain its name.
-        assignments: `section.key=value`.
-        options: values by dotted name; None if unspecified.
-    """
+def settle(base: R, file: Path | None, assignments: Iterable[str], options: Mapping[str, Any]) -> R:
+    """Override settings by a file, then by `--set`, then by options that are not None."""
     try:
         return read(type(base), merge(to_table(base), given(file, assignments, options)))
     except ConfigError:
@@ -165,11 +144,7 @@ def load(
 ) -> R:
     """Read a record from a .toml or .json file; error messages contain its name.
 
-    Args:
-        kind: class of the record.
-        path: the file.
-        base: values of keys that the file omits; by default those of the class.
-        error: class of the error.
+    The keys that the file omits have the values of `base`, or of the class.
     """
     below = {} if base is None else to_table(base)
     try:
@@ -361,12 +336,12 @@ def _shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _types(kind: Any) -> JsonObject:  # noqa: ANN401 - a dataclass
+def _types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     return _cached_types(kind)
 
 
 @cache
-def _cached_types(kind: Any) -> JsonObject:  # noqa: ANN401 - a dataclass
+def _cached_types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     hints = get_type_hints(kind, include_extras=True)
     return {_key(item.name): hints[item.name] for item in fields(kind) if item.init}
 

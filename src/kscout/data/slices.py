@@ -236,11 +236,7 @@ class SliceSet:
         return compress(kspace, n_coils=n_coils, n_center=n_center)
 
     def check_start(self, initial: Initial) -> None:
-        """Raise an error for a start without the central columns that define the virtual coils.
-
-        Args:
-            initial: a number of central columns, columns, or a mask per slice.
-        """
+        """Raise an error for a start without the central columns that define the virtual coils."""
         n_basis = max(self.n_basis, self.virtual[1] if self.virtual else 0)
         if not n_basis:
             return
@@ -333,12 +329,7 @@ def slice_peaks(kind: Kind, stored: Stored) -> Float[Tensor, " slice"]:
 
 
 def check_peak(volume: str, peak: float) -> None:
-    """Raise an error for a volume whose units make scores inaccurate.
-
-    Args:
-        volume: its name, for messages.
-        peak: largest of its `slice_peaks`; NaN if one is NaN.
-    """
+    """Raise an error for a volume whose units make scores inaccurate."""
     if not 0 < peak < math.inf:
         raise DataError(
             f"volume {volume!r} has pixels up to {peak:g}; all must be finite, and at least one "

@@ -96,15 +96,8 @@ def paired_permutation_test(
     """Test whether a mean difference is zero by flipping the signs of whole volumes (two-sided).
 
     Up to 16 volumes every pattern of signs is tried, and the p-value is exact. Differences that are
-    rounding of single precision, as between columns that mirror each other, count as none.
-
-    Args:
-        differences: of each slice.
-        volumes: the volume of each slice.
-        n_comparisons: number of tests for which the p-value will be corrected; only the note
-            depends on it.
-        n_patterns: sampled if there are more volumes.
-        seed: random seed of these patterns.
+    rounding of single precision, as between columns that mirror each other, count as none. The
+    p-value is not corrected for `n_comparisons`; only the note depends on it.
     """
     rounded = np.where(np.abs(differences) < _RESOLUTION, 0.0, differences)
     total = _sums_by_volume(rounded[:, None], volumes)[0][:, 0]

@@ -43,12 +43,7 @@ def draw_average_policy(
     *,
     start_columns: Sequence[int] | Int[np.ndarray, " start"] = (),
 ) -> Figure:
-    """Draw the fraction of slices that have acquired a column by each step.
-
-    Args:
-        policies: pictures by title, drawn next to each other.
-        start_columns: columns measured before the first step; they are white, as in the paper.
-    """
+    """Draw the fraction of slices that have acquired a column by each step."""
     n_panels = len(policies)
     with house_style():
         width = max(6.4, 3.6 * n_panels)
@@ -74,9 +69,8 @@ def draw_average_policy(
 def draw_masks(orders: Mapping[str, Int[np.ndarray, "_ _"]]) -> Figure:
     """Draw a panel per title: slices down, columns across, the order of acquisition as color.
 
-    Args:
-        orders: by title, per slice and column: 0 for the start, 1 for the first column acquired,
-            negative if not measured. Of many slices, evenly spaced ones are drawn.
+    Orders are 0 for the start, 1 for the first column acquired, and negative if not measured. Of
+    many slices, evenly spaced ones are drawn.
     """
     latest = max([1, *(int(order.max()) for order in orders.values())])
     scale = Normalize(1, max(latest, 2))

@@ -16,13 +16,7 @@ from kscout.errors import DataError
 
 
 def read_named(path: Path, key: str | None = None, axes: tuple[str, ...] | None = None) -> RawScan:
-    """Return the k-space of an array.
-
-    Args:
-        path: a `.npy`, `.npz`, `.mat` or HDF5 file.
-        key: name of the array if the file contains several.
-        axes: names of the array's axes, in the order of the program that saved it.
-    """
+    """Return the k-space of an array."""
     if axes is None:
         raise DataError(
             f"{path} does not describe the axes of its k-space; name them, as in --axes "

@@ -31,14 +31,7 @@ def read_hdf5_kspace(
     axes: tuple[str, ...] | None = None,
     header: Path | None = None,
 ) -> RawScan:
-    """Return the k-space of a file.
-
-    Args:
-        path: the file.
-        key: dataset of the k-space if it is not fastMRI's, or the group of a measurement.
-        axes: names of its axes if they are not fastMRI's.
-        header: header file for an MRD file without header.
-    """
+    """Return the k-space of a file; `key` may also name the group of a measurement."""
     if axes is not None:
         return read_named(path, key, axes)
     with h5py.File(path, "r") as file:

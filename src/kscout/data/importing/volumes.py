@@ -67,13 +67,8 @@ def find_volumes(source: Path, *, raw: bool = False, group: str | None = None) -
     """Return the volumes in a folder and its subfolders, sorted by name; or the single file.
 
     A volume has the name of its file, or its path if two files share a name. Stores are skipped,
-    because their slices are already prepared.
-
-    Args:
-        source: the folder or file.
-        raw: find k-space instead of images.
-        group: regular expression that finds the name of the volume in the path of a file, in the
-            source; files of one name are joined. None: each file is a volume.
+    because their slices are already prepared. `group` is a regular expression that finds the name
+    of the volume in the path of a file; files of one name are joined.
     """
     if not source.is_dir():
         kind = _format_of(source, raw=raw)

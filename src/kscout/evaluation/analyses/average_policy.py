@@ -92,11 +92,7 @@ def average_policies_of_results(
 ) -> dict[str, AveragePolicy]:
     """Average the columns of an evaluation, of the first trajectory of each slice.
 
-    Args:
-        path: `results.csv`, or its folder.
-        policies: their names in it.
-        summary: of the same evaluation.
-        seed: which seed; by default the one with the best final SSIM, of each policy.
+    Without `seed`, the one with the best final SSIM of each policy is used.
     """
     seeds = best_seeds(path, policies) if seed is None else dict.fromkeys(policies, seed)
     orders = read_orders(path, summary, is_wanted=lambda name, seed: seeds.get(name) == seed)

@@ -136,12 +136,7 @@ def compare_reconstructions(
 def shared_protocol(
     networks: Mapping[str, Reconstructor], chosen: Protocol | None = None
 ) -> Protocol:
-    """Return the protocol of a comparison, as `Reconstructor.protocol_for`.
-
-    Args:
-        networks: reconstructions by name.
-        chosen: None for the protocol of their training.
-    """
+    """Return the protocol of a comparison, as `Reconstructor.protocol_for`."""
     trained = {name: x.protocol_for(chosen) for name, x in networks.items() if x.protocol}
     if len(set(trained.values())) > 1:
         words = ", ".join(f"{name} for {protocol}" for name, protocol in trained.items())

@@ -79,13 +79,7 @@ class Orders:
 def read_orders(
     path: Path, summary: Summary, *, is_wanted: Callable[[str, int], bool] | None = None
 ) -> list[Orders]:
-    """Return the columns that the policies of an evaluation measured.
-
-    Args:
-        path: `results.csv`, or its folder.
-        summary: of the same evaluation; it contains the start.
-        is_wanted: whether to return a policy and seed; None for all.
-    """
+    """Return the columns that the policies of an evaluation measured, from `results.csv`."""
     acquisitions: dict[tuple[str, int], _Acquired] = {}
     try:
         for row in read_rows(path):

@@ -15,9 +15,7 @@ _TABLES: dict[str, Registry[Any]] = {"policy": POLICIES, "reconstructor": RECONS
 def check_kinds(policies: Sequence[object], reconstructor: object) -> None:
     """Raise an error for a policy as a reconstruction or the reverse, or a folder of several runs.
 
-    Args:
-        policies: names and paths; other objects are not checked.
-        reconstructor: a name or path; other objects are not checked.
+    Only names and paths are checked.
     """
     names = [policy for policy in policies if isinstance(policy, str | Path)]
     for source in (*map(_without_label, names), reconstructor):

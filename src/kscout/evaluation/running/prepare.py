@@ -117,13 +117,7 @@ class Prepared:
     def fit(
         self, entry: EvaluationEntry, *, cache: Path | None = None, on_step: OnStep | None = None
     ) -> EvaluationEntry:
-        """Return an entry with its order fitted, if it needs one.
-
-        Args:
-            entry: the policy.
-            cache: folder of orders from previous evaluations.
-            on_step: called after each column.
-        """
+        """Return an entry with its order fitted, if it needs one."""
         if entry.fits is None:
             return entry
         slices, n_slices = self.slices, None
@@ -169,10 +163,8 @@ def _column_by_column(name: str, on_step: OnStep | None) -> Callable[[JsonObject
 def open_policies(policies: Sequence[str], options: object) -> Prepared:
     """Open policies, slices and reconstruction of an analysis.
 
-    Args:
-        policies: names and paths.
-        options: the analysis. Its fields replace the defaults: one trajectory per slice, 32-bit
-            arithmetic, and the start and the budget of the policies' trainings.
+    The fields of `options`, the analysis, replace the defaults: one trajectory per slice, 32-bit
+    arithmetic, and the start and the budget of the policies' trainings.
     """
     if not policies:
         raise ConfigError("no policy to analyze; name a run folder or a policy")

@@ -122,14 +122,8 @@ def replayed(
 ) -> SliceRecord:
     """Measure the columns of policies in one slice again, and return all images.
 
-    Args:
-        slices: slices of the evaluation.
-        row: index of the slice.
-        reconstructor: the reconstruction.
-        plan: start and protocol.
-        columns: columns of every step by policy; the first step is the start, which has none.
-        moments: columns acquired at the start and after each step, if not one at a time.
-        oracles: policies that use the ground truth.
+    The first step of `columns` is the start, which has none. `moments` are the columns acquired at
+    the start and after each step, if not one at a time.
     """
     (batch,) = slices.subset(torch.tensor([row])).batches(1)
     simulator = plan.simulator(batch, reconstructor)
