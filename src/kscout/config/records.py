@@ -336,12 +336,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
-    return _cached_types(kind)
-
-
 @cache
-def _cached_types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
+def _types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     hints = get_type_hints(kind, include_extras=True)
     return {_key(item.name): hints[item.name] for item in fields(kind) if item.init}
 

@@ -38,22 +38,16 @@ class Shown:
     ssim: float | None = None
 
 
-def draw_average_policy(
-    policies: Mapping[str, Float[np.ndarray, "step col"]],
-    *,
-    start_columns: Sequence[int] | Int[np.ndarray, " start"] = (),
-) -> Figure:
+def draw_average_policy(policies: Mapping[str, Float[np.ndarray, "step col"]]) -> Figure:
     """Draw the fraction of slices that have acquired a column by each step."""
     n_panels = len(policies)
     with house_style():
         width = max(6.4, 3.6 * n_panels)
         figure, grid = new_axes(1, n_panels, width=width, height=3.4, share_y=True)
         for axes, (title, fraction) in zip(grid, policies.items(), strict=True):
-            shown = np.array(fraction, dtype=np.float64)
-            shown[:, np.asarray(start_columns, dtype=int)] = 1.0
-            n_steps, n_cols = shown.shape
+            n_steps, n_cols = fraction.shape
             extent = (-0.5, n_cols - 0.5, n_steps + 0.5, 0.5)
-            axes.imshow(shown, cmap="gray", vmin=0, vmax=1, aspect="auto", extent=extent)
+            axes.imshow(fraction, cmap="gray", vmin=0, vmax=1, aspect="auto", extent=extent)
             axes.grid(visible=False)
             axes.set_title(title, loc="left")
             axes.set_xlabel("k-space column")

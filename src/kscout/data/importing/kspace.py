@@ -13,7 +13,7 @@ from kscout.columns import center_columns
 from kscout.data.array_files import VolumePart
 from kscout.data.contents import CHUNK_BYTES
 from kscout.data.formats import hdf5, numpy_array, reading
-from kscout.data.formats.hdf5_kspace import holds_kspace
+from kscout.data.formats.arrays import holds_kspace
 from kscout.data.formats.raw import RawScan, Slices
 from kscout.data.importing.images import kept_slices
 from kscout.data.importing.kspace_cutting import Cutting

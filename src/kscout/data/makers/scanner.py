@@ -101,9 +101,9 @@ class Scanner:
     noise: float
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, *, shading: float = 1.0) -> "Scanner":
+    def draw(cls, rng: np.random.Generator) -> "Scanner":
         """Draw the shading's five coefficients and a noise level of .008 to .03."""
-        scales = shading * np.array([0.16, 0.16, 0.10, 0.10, 0.10])
+        scales = np.array([0.16, 0.16, 0.10, 0.10, 0.10])
         level = math.exp(rng.uniform(math.log(0.008), math.log(0.03)))
         return cls(tuple((scales * rng.standard_normal(5)).tolist()), level)
 

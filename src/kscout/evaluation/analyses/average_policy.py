@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, final
+from typing import Annotated, Any, final
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16
@@ -19,7 +19,6 @@ from kscout.evaluation.records.results import RESULTS, read_scores
 from kscout.evaluation.summaries.summary import EvaluationFolder, Summary, read_summary
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, labeled, under_protocol
-from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
 with lazily():
@@ -203,26 +202,21 @@ class AveragePolicies(Analysis[PolicyRow]):
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[PolicyRow]:
         """Average the columns of an evaluation, or run policies once on a split."""
-        averages = self._of_slices(sources) if self.results is None else self._of_results(sources)
+        if self.results is not None:
+            seed, summary = self.seed[0] if self.seed else None, read_summary(self.results)
+            averages = average_policies_of_results(self.results, sources, summary, seed=seed)
+        else:
+            ready = open_policies(sources, self)
+            averages = {
+                name if len(entries) == 1 else f"{name}, seed {entry.seed}": average_policy(
+                    entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)
+                )
+                for name, entries in ready.by_name.items()
+                for entry in entries
+            }
         return [row for name, average in averages.items() for row in _rows(name, average)]
 
-    def _of_results(self, names: Sequence[str]) -> dict[str, AveragePolicy]:
-        assert self.results is not None
-        summary = read_summary(self.results)
-        seed = self.seed[0] if self.seed else None
-        return average_policies_of_results(self.results, names, summary, seed=seed)
-
-    def _of_slices(self, sources: Sequence[str]) -> dict[str, AveragePolicy]:
-        ready = open_policies(sources, self)
-        return {
-            name if len(entries) == 1 else f"{name}, seed {entry.seed}": average_policy(
-                entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)
-            )
-            for name, entries in ready.by_name.items()
-            for entry in entries
-        }
-
-    def figures(self, rows: Sequence[PolicyRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[PolicyRow], folder: Path) -> dict[str, Any]:
         """Draw step by column, start columns white, policies side by side."""
         return {self.file: draw_average_policy(_pictures(rows))}
 

@@ -231,7 +231,9 @@ def measure_passes(
             setting=setting,
         )
         finished[epoch, pass_index] = line
-        _append(record, line)
+        # Replaced atomically: the file is small, and a killed process leaves no incomplete line.
+        lines = [*read_passes(record), line]
+        write_text(record, "".join(json.dumps(asdict(x)) + "\n" for x in lines))
         report(Step(what, 1, 1))
     return [finished[epoch, pass_index] for pass_index in range(n_passes)]
 
@@ -257,12 +259,6 @@ def _finished_pass(table: dict[str, Any]) -> PassRecord:
         if type(value := getattr(line, item.name)) not in kinds:
             raise TypeError(f"{item.name} is {value!r}")
     return line
-
-
-def _append(record: Path, line: PassRecord) -> None:
-    # Replaced atomically: the file is small, and a killed process leaves no incomplete line.
-    lines = [*read_passes(record), line]
-    write_text(record, "".join(json.dumps(asdict(x)) + "\n" for x in lines))
 
 
 @final

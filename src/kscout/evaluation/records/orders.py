@@ -45,9 +45,9 @@ class Orders:
         """Mean number of columns acquired after the start."""
         return float((self.order > 0).sum(axis=-1).mean())
 
-    def columns(self, row: int, trajectory: int = 0) -> list[int]:
+    def columns(self, row: int) -> list[int]:
         """Return the acquired columns of a slice, in their order."""
-        order = self.order[row, trajectory]
+        order = self.order[row, 0]
         return sorted(np.flatnonzero(order > 0).tolist(), key=lambda column: order[column])
 
     def text(self) -> str:

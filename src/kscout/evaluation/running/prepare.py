@@ -217,7 +217,10 @@ def prepare(
         _psnr_note(slices),
         _SAME_SPLIT if is_fitting and train is None and setting.split == "train" else None,
         target_note(loaded, slices.contents.kind.target_rule, slices.shape[0]),
-        _zero_filled_note(frozen, slices, plan),
+        zero_filled_note(
+            *(frozen, slices, plan.start, min(plan.horizons or (plan.horizon,))),
+            frozen.protocol_for(plan.protocol),
+        ),
         *_training_notes(entries, loaded, slices, plan),
         untrained_note(entries),
         store_note(entries, source.fingerprint) if isinstance(source, Store) else None,
@@ -255,12 +258,6 @@ def _psnr_note(slices: SliceSet) -> str | None:
         f"PSNR is meaningless here: pixels reach {peak:.4g}, and the convention paper clamps "
         f"reconstructions to [0, {PSNR_CEILING}]; read SSIM, or import the images with --divide"
     )
-
-
-def _zero_filled_note(network: Reconstructor, slices: SliceSet, plan: Plan) -> str | None:
-    horizon = min(plan.horizons or (plan.horizon,))
-    protocol = network.protocol_for(plan.protocol)
-    return zero_filled_note(network, slices, plan.start, horizon, protocol)
 
 
 def _training_notes(

@@ -56,15 +56,13 @@ def record_examples(
             moments=summary.moments,
             oracles=[policy.policy for policy in summary.policies if policy.is_oracle],
         )
-        n_frames = 1 if number else max(2, _MOST_PIXELS // _n_pixels(acquisition))
+        n_frames = (
+            1 if number else max(2, _MOST_PIXELS // (acquisition.target.size * len(columns[0])))
+        )
         where = f"{scores[0].volumes[row]}, slice {scores[0].slices[row]}"
         title = f"{where}: {words.format(leads[row])}, {_rank(share)}"
         shown = replace(acquisition.thinned(n_frames), title=title, shown=summary.shown_first)
         save_acquisition(shown, out / f"acquisition-{number + 1}.npz")
-
-
-def _n_pixels(acquisition: SliceRecord) -> int:
-    return acquisition.target.size * len(acquisition.policies)
 
 
 def lead_by_slice(
