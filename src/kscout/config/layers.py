@@ -31,7 +31,7 @@ def read_file(
     return of_today(table) if table.get("kind") in _KINDS_OF_RUNS else table
 
 
-def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, Any]) -> Table:
+def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, object]) -> Table:
     """Return what a user named, and nothing else: in a file, by `--set`, by options by dotted name.
 
     Assignments replace values of the file, and options that are not None replace both.
@@ -40,13 +40,13 @@ def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, A
     return merge(of_file, assigned(assignments), nested(options))
 
 
-def section(table: Mapping[str, Any], name: str) -> Table:
+def section(table: Mapping[str, object], name: str) -> Table:
     """Return a section of a table; an empty one where there is none, or no section."""
     found = table.get(name)
     return found if isinstance(found, dict) else {}
 
 
-def merge(*layers: Mapping[str, Any]) -> Table:
+def merge(*layers: Mapping[str, object]) -> Table:
     """Lay tables over each other, the later ones winning; sections are merged key by key.
 
     A section that names another component (`name`) replaces the one below it as a whole, because
@@ -76,7 +76,7 @@ def assigned(assignments: Iterable[str]) -> Table:
     return found
 
 
-def nested(options: Mapping[str, Any]) -> Table:
+def nested(options: Mapping[str, object]) -> Table:
     """Return the table of options by dotted name, without those that are None."""
     found: Table = {}
     for name, value in options.items():

@@ -63,7 +63,7 @@ def options_of(kind: Any) -> tuple[Option, ...]:  # noqa: ANN401 - a dataclass
     )
 
 
-def with_options(kind: type[R], values: Mapping[str, Any]) -> R:
+def with_options(kind: type[R], values: Mapping[str, object]) -> R:
     """Build a record from plain values; of an option that may be given often, one will do."""
     options: tuple[Option, ...] = options_of(kind)  # type: ignore[arg-type]
     many = {option.name: option for option in options if option.is_many}

@@ -40,6 +40,7 @@ from kscout.config.layers import Table, given, merge, read_file
 from kscout.config.retired import is_dropped
 from kscout.errors import ConfigError, KScoutError
 from kscout.files import write_json, write_text
+from kscout.json_types import JsonObject
 from kscout.names.renamed import check_current
 
 R = TypeVar("R")
@@ -94,7 +95,7 @@ def check(record: Any) -> None:  # noqa: ANN401 - any dataclass
             object.__setattr__(record, item.name, value)
 
 
-def check_arguments(kind: type[Any], arguments: Mapping[str, Any], where: str) -> None:
+def check_arguments(kind: type[Any], arguments: Mapping[str, object], where: str) -> None:
     """Validate arguments against the plain types that a constructor declares."""
     try:
         hints = get_type_hints(kind.__init__, include_extras=True)
@@ -129,7 +130,9 @@ def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - an
     return table
 
 
-def settle(base: R, file: Path | None, assignments: Iterable[str], options: Mapping[str, Any]) -> R:
+def settle(
+    base: R, file: Path | None, assignments: Iterable[str], options: Mapping[str, object]
+) -> R:
     """Override settings by a file, then by `--set`, then by options that are not None."""
     try:
         return read(type(base), merge(to_table(base), given(file, assignments, options)))
@@ -336,8 +339,12 @@ def _shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
+def _types(kind: Any) -> JsonObject:  # noqa: ANN401 - a dataclass
+    return _cached_types(kind)
+
+
 @cache
-def _types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
+def _cached_types(kind: Any) -> JsonObject:  # noqa: ANN401 - a dataclass
     hints = get_type_hints(kind, include_extras=True)
     return {_key(item.name): hints[item.name] for item in fields(kind) if item.init}
 

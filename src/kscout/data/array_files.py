@@ -116,7 +116,7 @@ class ArrayFiles:
         n_bytes = self._n_bytes(shape) - _HEADER_BYTES
         if not file.is_file() or file.stat().st_size < begin + n_bytes:
             return False
-        return zlib.crc32(np.memmap(file, np.uint8, "r", begin, (n_bytes,))) == crc32
+        return zlib.crc32(np.memmap(file, np.uint8, "r", begin, (n_bytes,)).data) == crc32
 
     def close(self) -> tuple[ArrayRecord, ...]:
         """Write the headers, and truncate slices that do not count."""

@@ -55,6 +55,7 @@ from kscout.evaluation.summaries.summary import (
 )
 from kscout.exports import lazily
 from kscout.files import check_free_of, check_replaceable, locked
+from kscout.json_types import JsonObject
 from kscout.weights import fingerprint
 
 with lazily():
@@ -71,7 +72,7 @@ class Evaluation:
     """Per policy and seed, averaged over trajectories."""
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """The content of `summary.json`, as plain tables."""
         return to_table(self.found, nulls=True)
 

@@ -22,6 +22,7 @@ from kscout.data.formats.mrd import find_measurement, read_mrd
 from kscout.data.formats.numpy_array import only_member, read_header
 from kscout.data.formats.raw import RawScan, Reopened, check_axes, check_declared, named_scan
 from kscout.errors import DataError
+from kscout.json_types import JsonObject
 
 _KSPACE = "kspace"
 _AXES = {4: ("slice", "coil", "row", "col"), 3: ("slice", "row", "col")}
@@ -61,7 +62,7 @@ def read_hdf5_kspace(
                 f"{path} has no k-space of fastMRI ({key or _KSPACE} is {state}; the file contains "
                 f"{listed(datasets(file))}); name it with --key and --axes"
             )
-        known: dict[str, Any] = {"acquisition": text_attribute(file, "acquisition")}
+        known: JsonObject = {"acquisition": text_attribute(file, "acquisition")}
         known["measured"] = _mask(file, path, data.shape[-1])
         encoding = encoding_of(file, path)
         if encoding and encoding.encoded and encoding.encoded.matrix[0] == data.shape[-2]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16
@@ -19,6 +19,7 @@ from kscout.evaluation.records.results import RESULTS, read_scores
 from kscout.evaluation.summaries.summary import EvaluationFolder, Summary, read_summary
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, labeled, under_protocol
+from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
 with lazily():
@@ -216,7 +217,7 @@ class AveragePolicies(Analysis[PolicyRow]):
             }
         return [row for name, average in averages.items() for row in _rows(name, average)]
 
-    def figures(self, rows: Sequence[PolicyRow], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[PolicyRow], folder: Path) -> JsonObject:
         """Draw step by column, start columns white, policies side by side."""
         return {self.file: draw_average_policy(_pictures(rows))}
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, final
 
 from jaxtyping import Float
 
@@ -34,6 +34,7 @@ from kscout.figures.blocks import Block, Drawing, link_name
 from kscout.figures.series import Curve
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
 from kscout.files import parse_json, read_text, write_text
+from kscout.json_types import JsonObject
 from kscout.names import ESTIMATORS, METRICS, Protocol
 from kscout.runs import RunRecord, epoch_path, read_run
 
@@ -130,7 +131,7 @@ class EstimatorGradients:
         policy: Policy,
         slices: SliceSet,
         reconstructor: Reconstructor,
-        config: dict[str, Any],
+        config: JsonObject,
         setting: "Snr",
     ) -> None:
         self.policy, self.slices, self.setting = policy, slices, setting
@@ -251,7 +252,7 @@ def read_passes(record: Path) -> list[PassRecord]:
         ) from error
 
 
-def _finished_pass(table: dict[str, Any]) -> PassRecord:
+def _finished_pass(table: JsonObject) -> PassRecord:
     # Ratios may be NaN, which settings may not.
     line = PassRecord(**table)
     for item in fields(PassRecord):
@@ -476,7 +477,7 @@ class Snr(Analysis[SnrRow]):
         groups = grouped_runs(sources).items()
         return [(name, len(runs), max(runs, key=_last_score)) for name, runs in groups]
 
-    def figures(self, rows: Sequence[SnrRow], folder: Path) -> dict[str, Any]:
+    def figures(self, rows: Sequence[SnrRow], folder: Path) -> JsonObject:
         """Draw the ratio against the epoch, with the deviation over passes."""
         return {self.file: draw_snr(_curves(rows, self.formula))}
 

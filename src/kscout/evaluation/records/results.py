@@ -173,7 +173,7 @@ def read_rows(path: Path) -> Iterable[ResultRow]:
             raise DataError(f"{file} is damaged ({error}); evaluate again") from error
 
 
-def data_frame(columns: Mapping[str, Any]) -> Any:  # noqa: ANN401 - pandas is optional
+def data_frame(columns: Mapping[str, object]) -> Any:  # noqa: ANN401 - pandas is optional
     """Return columns as a `pandas.DataFrame`."""
     try:
         import pandas as pd  # type: ignore[import-untyped]

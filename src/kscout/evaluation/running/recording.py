@@ -56,9 +56,8 @@ def record_examples(
             moments=summary.moments,
             oracles=[policy.policy for policy in summary.policies if policy.is_oracle],
         )
-        n_frames = (
-            1 if number else max(2, _MOST_PIXELS // (acquisition.target.size * len(columns[0])))
-        )
+        n_pixels = acquisition.target.size * len(by_policy)
+        n_frames = 1 if number else max(2, _MOST_PIXELS // n_pixels)
         where = f"{scores[0].volumes[row]}, slice {scores[0].slices[row]}"
         title = f"{where}: {words.format(leads[row])}, {_rank(share)}"
         shown = replace(acquisition.thinned(n_frames), title=title, shown=summary.shown_first)

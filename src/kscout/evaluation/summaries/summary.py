@@ -320,7 +320,7 @@ def _policy_row(summary: Summary, policy: PolicySummary, setting: str | None) ->
             Measured(compared.difference, interval=compared.interval) if compared else None,
             Measured(compared.p_value_corrected) if compared else None,
             *([paper_cell(policy, setting)] if setting else []),
-            *([measured(paper_psnr.get(policy.paper_method))] if paper_psnr else []),
+            *([measured(paper_psnr.get(policy.paper_method or ""))] if paper_psnr else []),
         ),
         is_oracle=policy.is_oracle,
     )
