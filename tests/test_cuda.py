@@ -21,16 +21,14 @@ from kscout.evaluation.running.trajectories import trajectories
 from kscout.kernels import kernels_are_on, registry
 from kscout.kernels.registry import serving
 from kscout.metrics import SsimScorer
-from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, ifft_rows
+from kscout.physics.measurement import Pairs, measure_columns
 from kscout.policies import POLICIES
 from kscout.policies import load as load_policy
-from kscout.policies.conv import policy_request
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.policies.views import in_precision
 from kscout.reconstruction import RECONSTRUCTORS, load
-from kscout.reconstruction.unet import UNet
-from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
+from kscout.reconstruction.unet import HalfPrecisionUNet, UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.algorithm import Learner
 from kscout.training.algorithms.greedy import Greedy
@@ -247,7 +245,7 @@ def test_same_input_gives_the_same_bits(golden: Golden) -> None:
 def test_fused_policy_scores_as_the_network_does(n_cols: int) -> None:
     torch.manual_seed(0)
     policy = POLICIES["conv"](n_cols=n_cols).cuda()
-    assert serving("policy", policy_request(policy)) == "cuda"
+    assert serving("policy", policy.request) == "cuda"
     fused = HalfPrecisionConvPolicy(policy)
     mask = torch.zeros(5, n_cols, dtype=torch.bool, device="cuda")
     seen = Observation(image=2 * torch.randn(5, n_cols, n_cols, device="cuda"), mask=mask)
@@ -264,7 +262,7 @@ def test_fused_policy_scores_as_the_network_does(n_cols: int) -> None:
 def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: int) -> None:
     torch.manual_seed(0)
     policy = POLICIES["conv"](n_cols=n_cols).cuda()
-    assert serving("policy", policy_request(policy)) == "cuda"
+    assert serving("policy", policy.request) == "cuda"
     mask = torch.zeros(n_images, n_cols, dtype=torch.bool, device="cuda")
     image = 2 * torch.randn(n_images, n_cols, n_cols, device="cuda")
     seen = Observation(image=image, mask=mask)

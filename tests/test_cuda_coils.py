@@ -14,11 +14,11 @@ from kscout.acquisition.episode import Simulator
 from kscout.config import ReconstructorTraining
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
+from kscout.kernels.graphs import BatchGradients
 from kscout.physics.sampling import center_mask
 from kscout.policies import POLICIES
 from kscout.reconstruction import RECONSTRUCTORS, save
 from kscout.reconstruction.varnet import VarNet
-from kscout.training.gradients import EagerGradients, GraphedGradients
 from kscout.training.reconstructor import training_loss
 from kscout.weights import WEIGHTS_NAME
 
@@ -75,11 +75,11 @@ def test_a_graph_gives_an_unrolled_network_the_gradients_of_eager_code() -> None
 
     parameters = list(model.parameters())
     first = center_mask(34, 8, "cuda").expand(3, -1).contiguous()
-    graphed = GraphedGradients(backward, parameters, [first, *batch.tensors()])
+    graphed = BatchGradients(backward, parameters, [first, *batch.tensors()])
     mask = first | (torch.arange(34, device="cuda") % 4 == 0)
     graphed([mask, *batch.tensors()])
     found = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
-    EagerGradients(backward, parameters)([mask, *batch.tensors()])
+    BatchGradients(backward, parameters)([mask, *batch.tensors()])
     expected = [parameter.grad for parameter in parameters if parameter.grad is not None]
     for one, two in zip(found, expected, strict=True):
         torch.testing.assert_close(one, two, atol=1e-3 * float(two.abs().max() + 1e-6), rtol=1e-2)

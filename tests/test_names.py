@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import kscout
-from kscout.data import ImportSettings, kinds
+from kscout.data import kinds
+from kscout.data.importing import ImportSettings
 from kscout.errors import ConfigError
 from kscout.names import (
     FORMATS,

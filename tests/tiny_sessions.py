@@ -12,8 +12,7 @@ from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, rollout
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
-from kscout.policies.equispaced import EquispacedOne
-from kscout.policies.fixed import CenterOut, FixedOrder
+from kscout.policies.fixed import CenterOut, EquispacedOne, FixedOrder
 from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
 

@@ -53,12 +53,7 @@ def check_named(columns: Sequence[int], n_cols: int, what: str) -> None:
 
 
 def whole_order(n_cols: int, order: Sequence[int]) -> list[int]:
-    """Return all columns: those of an order, then the others from the center outwards.
-
-    Args:
-        n_cols: number of columns of the image.
-        order: columns in the order of acquisition.
-    """
+    """Return all columns: those of an order, then the others from the center outwards."""
     check_named(order, n_cols, "order")
     rest = set(range(n_cols)) - set(order)
     return [*order, *sorted(rest, key=lambda column: (abs(column - n_cols // 2), column))]

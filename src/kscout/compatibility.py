@@ -125,13 +125,7 @@ def network_notes(network: Reconstructor, use: Use) -> list[str]:
 
 
 def protocol_note(network: Reconstructor, use: Use, *, in_session: bool = False) -> str | None:
-    """Return a sentence if a reconstruction is used under the other protocol than in training.
-
-    Args:
-        network: the reconstruction.
-        use: what it is used for.
-        in_session: whether it reconstructs scanner data, for which protocol `paper` is impossible.
-    """
+    """Return a sentence if a reconstruction is used under the other protocol than in training."""
     if use.protocol is None or network.protocol in (None, use.protocol):
         return None
     here = (use.n_initial, use.horizon, use.start)
@@ -154,13 +148,7 @@ def protocol_note(network: Reconstructor, use: Use, *, in_session: bool = False)
 
 
 def target_note(network: Reconstructor, rule: str, n_coils: int) -> str | None:
-    """Return a sentence if a reconstruction combines coils by another rule than the targets.
-
-    Args:
-        network: the reconstruction; its rule is its `output`, if it has any.
-        rule: target rule, a name in `kscout.names.TARGETS`.
-        n_coils: number of combined coils.
-    """
+    """Return a sentence if a reconstruction combines coils by another rule than the targets."""
     own = getattr(network, "output", rule)
     if n_coils == 1 or own == rule or own not in TARGETS:
         return None
@@ -173,13 +161,7 @@ def target_note(network: Reconstructor, rule: str, n_coils: int) -> str | None:
 def policy_notes(
     policies: Iterable[tuple[str, Policy]], network: Reconstructor | None, use: Use
 ) -> list[str]:
-    """Return a sentence per policy trained for another acquisition, and one per other network.
-
-    Args:
-        policies: names and policies.
-        network: the reconstruction that they are used with; None where that is unknown.
-        use: what they are used for.
-    """
+    """Return a sentence per policy trained for another acquisition, and one per other network."""
     named, others = dict(policies), dict[tuple[str, bool], list[str]]()
     notes = [acquisition_note(name, policy, network, use) for name, policy in named.items()]
     for name, policy in named.items():

@@ -59,14 +59,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def check_memory(n_bytes: int, device: torch.device | str, what: str, change: str) -> None:
-    """Raise an error for work that cannot fit into memory, before it starts.
-
-    Args:
-        n_bytes: lower bound of its memory.
-        device: its device.
-        what: the work, for the message.
-        change: advice for the message.
-    """
+    """Raise an error for work that cannot fit into memory, before it starts."""
     free = free_memory(torch.device(device))
     if n_bytes > free:
         raise ConfigError(

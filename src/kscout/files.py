@@ -127,11 +127,6 @@ def now() -> str:
 def take_lock(folder: Path, *, wait: bool = False, name: str = LOCK) -> int | None:
     """Take a folder's lock, which the system releases when this process ends.
 
-    Args:
-        folder: folder, created if missing.
-        wait: wait for the lock, instead of returning immediately.
-        name: name of the lock file.
-
     Returns:
         A descriptor: the lock is held until this process and all that inherited it have closed it.
         None if another process holds the lock.
@@ -162,14 +157,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 def locked(
     folder: Path, *, wait: bool = False, name: str = LOCK, option: str = "--out"
 ) -> Iterator[None]:
-    """Lock a folder inside the block; afterwards remove the lock file and an empty new folder.
-
-    Args:
-        folder: folder, created if missing.
-        wait: wait for another process; otherwise raise an error.
-        name: name of the lock file.
-        option: option that names the folder, for the message.
-    """
+    """Lock a folder inside the block; afterwards remove the lock file and an empty new folder."""
     is_new = not folder.exists()
     descriptor = take_lock(folder, wait=wait, name=name)
     if descriptor is None:

@@ -119,13 +119,8 @@ class SsimScorer:
     ) -> Float[Tensor, " n"]:
         """Score `scale * image + shift` against the targets `rows`, by kernels if they exist.
 
-        Args:
-            image: images to score.
-            rows: the target of each image.
-            scale: per image.
-            shift: per image.
-            is_by_target: `scale` and `shift` are per target instead.
-            n_images: number of valid images, on the device; later scores are undefined.
+        Scale and shift are those of each image, or `is_by_target`. Scores after the first
+        `n_images`, a number on the device, are undefined.
         """
         request = Request(image.device, frozenset({image.dtype}), convention=self.convention)
         kind = serving("ssim", request)
@@ -276,8 +271,6 @@ class MetricScorer:
 
     Args:
         metric: called with images, targets and `data_range`; one value per image, larger is better.
-        target: the ground truth.
-        data_range: per target.
     """
 
     def __init__(

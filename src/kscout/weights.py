@@ -276,12 +276,7 @@ def save_weights(path: Path, weights: Weights) -> None:
 
 
 def read_weights(path: Path, *, only_described: bool = False) -> Weights:
-    """Read a file written by `save_weights`, or a fitted order; half precision becomes single.
-
-    Args:
-        path: the file, compressed or not.
-        only_described: read the description without the tensors.
-    """
+    """Read a file written by `save_weights`, or a fitted order; half precision becomes single."""
     if not path.is_file():
         raise WeightsError(f"{path} is not a file; give the path of a .safetensors file")
     try:

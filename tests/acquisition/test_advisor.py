@@ -15,10 +15,11 @@ from torch import Tensor
 
 from coil_slices import coil_batch
 from kscout import policies, reconstruction
-from kscout.acquisition import Advisor, Scan, Session, graphs
+from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.warm_up import warm_up
 from kscout.core import Measurement, Observation, Policy, Reconstruction, SliceBatch
 from kscout.errors import ConfigError, KScoutError, RunError
+from kscout.kernels import graphs
 from kscout.policies.oracle import Oracle
 from kscout.policies.random import Random
 from kscout.reconstruction.sense import Sense

@@ -17,9 +17,8 @@ from kscout.acquisition.choose import (
 )
 from kscout.core import Policy
 from kscout.policies.conv import ConvPolicy
-from kscout.policies.density import LearnedDensity
 from kscout.policies.fixed import CenterOut
-from kscout.policies.random import Random, VariableDensity
+from kscout.policies.random import LearnedDensity, Random, VariableDensity
 
 N_BATCH, N_COLS = 4, 9
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
-from kscout.acquisition.plan import Plan
+from kscout.acquisition.plan import Plan, check_budget
 from kscout.acquisition.rollout import rollout
 from kscout.acquisition.state import State
 from kscout.core import Measurement, Observation, Policy, Protocol, Reconstruction, SliceBatch

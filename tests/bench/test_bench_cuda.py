@@ -11,9 +11,9 @@ from kscout.apps.bench.growth import measure_scaling
 from kscout.apps.bench.parts import replayed
 from kscout.apps.bench.table import print_tables
 from kscout.apps.bench.yardstick import compare_with_plain, gradient_cosine, plain_policy
+from kscout.kernels.graphs import BatchGradients
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
-from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
-from kscout.training.gradients import GraphedGradients
+from kscout.reconstruction.unet import HalfPrecisionUNet
 
 pytestmark = pytest.mark.cuda
 
@@ -29,7 +29,7 @@ def test_the_engine_is_that_of_a_training(engine: Engine) -> None:
     assert isinstance(engine.frozen, HalfPrecisionUNet) and engine.arithmetic == "fp16 fused"
     assert isinstance(batch.estimator.view, HalfPrecisionConvPolicy)
     (graph,) = batch.estimator.graphs.values()
-    assert isinstance(graph, GraphedGradients)
+    assert isinstance(graph, BatchGradients) and graph.graph is not None
     batch.gradients()
     assert list(batch.estimator.graphs.values()) == [graph]
 

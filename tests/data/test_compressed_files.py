@@ -11,7 +11,8 @@ import pydicom
 import pytest
 
 from dicom_files import write_dicom
-from kscout.data import ImportSettings, formats, import_folder
+from kscout.data import formats
+from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing.volumes import find_volumes, read_volume
 from kscout.errors import DataError
 

@@ -16,7 +16,8 @@ from coil_data import coil_store
 from command_line import kscout
 from kscout.apps.campaign.file import ImportedStore
 from kscout.apps.cli.data import import_
-from kscout.data import ImportSettings, import_folder, info
+from kscout.data import info
+from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter

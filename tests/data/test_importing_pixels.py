@@ -9,7 +9,7 @@ import torch
 
 from fastmri_layout import IMAGES, SETTINGS, write_layout, write_volume
 from kscout.config.forms import parse_size
-from kscout.data import ImportSettings, import_folder
+from kscout.data.importing import ImportSettings, import_folder
 from kscout.errors import ConfigError, DataError
 
 

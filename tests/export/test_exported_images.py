@@ -19,7 +19,7 @@ from kscout.acquisition import Advisor, Scan, Session
 from kscout.apps.cli import app
 from kscout.apps.export.image_files import ExportedVolume
 from kscout.apps.export.volumes import ExportSetting, _name, export_store
-from kscout.data import ImportSettings, import_folder
+from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.kinds import IMAGES, KSPACE
 from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store import Store

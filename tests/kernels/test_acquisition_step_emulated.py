@@ -12,9 +12,9 @@ from kscout.acquisition.choose import draw_unmeasured
 from kscout.acquisition.state import State, list_candidates
 from kscout.kernels import acquisition_step
 from kscout.metrics import SsimScorer
-from kscout.physics import candidates
-from kscout.physics.candidates import Pairs, measure_columns
+from kscout.physics import measurement
 from kscout.physics.fourier import column_ramps, ifft_rows
+from kscout.physics.measurement import Pairs, measure_columns
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 
@@ -31,9 +31,9 @@ def emulated_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return launch
 
-    for module in (acquisition_step, candidates, metrics):
+    for module in (acquisition_step, measurement, metrics):
         monkeypatch.setattr(module, "compile_kernel", compile_kernel)
-    for module in (acquisition_step, candidates):
+    for module in (acquisition_step, measurement):
         # Few, so that a block takes several turns.
         monkeypatch.setattr(module, "_N_WARPS", 2)
 
@@ -110,7 +110,7 @@ def test_measuring_a_column_changes_image_mask_and_statistics(generator: torch.G
     n_pairs = torch.tensor(3, dtype=torch.int32)
     pairs = Pairs(parent, torch.tensor([17, 0, 34, 9]), owner, n_pairs)
     expected = measure_columns(zero_filled, mask, profiles, ramps, pairs)
-    found = candidates._measure_on_cuda(zero_filled, mask, profiles, ramps, pairs)
+    found = measurement._measure_on_cuda(zero_filled, mask, profiles, ramps, pairs)
     for name in ("zero_filled", "mask", "magnitude", "mean", "std"):
         a, b = getattr(found, name), getattr(expected, name)
         torch.testing.assert_close(a[:3], b[:3], atol=2e-6, rtol=1e-5)

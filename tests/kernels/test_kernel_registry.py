@@ -12,13 +12,12 @@ import torch
 from kscout import kernels
 from kscout.errors import ConfigError
 from kscout.kernels import KernelUnavailableError, cuda, registry
-from kscout.kernels.convolution import Division
+from kscout.kernels.convolution import Division, Workspace
 from kscout.kernels.registry import OPERATIONS, Request, build, compiled_kernels, serving
-from kscout.kernels.workspace import Workspace
-from kscout.reconstruction import unet_frozen
-from kscout.reconstruction.unet import UNet
-from kscout.reconstruction.unet_frozen import (
+from kscout.reconstruction import unet
+from kscout.reconstruction.unet import (
     HalfPrecisionUNet,
+    UNet,
     has_kernels,
     kernels_or_refusal,
     kernels_where_served,
@@ -289,7 +288,7 @@ def test_16_bit_is_refused_at_a_size_that_kernels_do_not_serve(
         kernels_or_refusal(UNet().network, 96, 96, Workspace(GPU))
     # Weights stay where they are: there is no GPU that could take them.
     monkeypatch.setattr(UNet, "to", lambda self, _: self)
-    monkeypatch.setattr(unet_frozen, "Workspace", lambda _: Workspace(GPU))
+    monkeypatch.setattr(unet, "Workspace", lambda _: Workspace(GPU))
     view = UNet().frozen(precision="auto", n_rows=96, n_cols=96, device="cuda")
     assert isinstance(view, HalfPrecisionUNet) and view.precision == "fp32"
     with pytest.raises(ConfigError, match="no 16-bit kernels"):

@@ -10,8 +10,7 @@ from kscout.core import Measurement
 from kscout.kernels.convolution import Features
 from kscout.layers.unet import UNetNetwork
 from kscout.physics.fourier import fft2c
-from kscout.reconstruction.unet import UNet
-from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
+from kscout.reconstruction.unet import HalfPrecisionUNet, UNet
 from kscout.reconstruction.unet_fused import FusedUNet
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kscout.kernels.workspace import Empty, Workspace
+from kscout.kernels.convolution import Empty, Workspace
 
 CPU = torch.device("cpu")
 

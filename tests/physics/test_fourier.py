@@ -5,8 +5,8 @@ import torch
 
 from golden_numbers import Golden
 from kscout.core import SliceBatch
-from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, fft2c, ifft2c, ifft_rows
+from kscout.physics.measurement import Pairs, measure_columns
 from kscout.physics.sampling import acquire, apply_mask, center_columns, center_mask
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from kscout.core import Observation
 from kscout.kernels.registry import compiled_kernels
 from kscout.policies.conv import ConvPolicy
-from kscout.policies.conv_kept import KeptConvPolicy
+from kscout.policies.conv_cpu import KeptConvPolicy
 from kscout.training.convolution import can_compile
 
 N_ROWS, N_COLS = 20, 28

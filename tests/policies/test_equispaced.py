@@ -9,7 +9,7 @@ from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_columns, center_mask
 from kscout.policies import build
-from kscout.policies.equispaced import one_sided_columns, two_sided_columns
+from kscout.policies.fixed import one_sided_columns, two_sided_columns
 
 SETTINGS = [(64, 8, 8, 8), (128, 8, 16, 16), (128, 32, 4, 28), (256, 8, 32, 16), (256, 32, 8, 28)]
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kscout.core import Observation, Policy
-from kscout.policies.mixed_precision import MixedPrecision
+from kscout.policies.views import MixedPrecision
 
 
 class Attentive(Policy):

@@ -7,7 +7,7 @@ from kscout.core import Policy
 from kscout.kernels.registry import compiled_kernels
 from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
-from kscout.policies.conv_kept import KeptConvPolicy
+from kscout.policies.conv_cpu import KeptConvPolicy
 from kscout.policies.views import Recomputed, View, view_of
 from kscout.training.convolution import can_compile
 

@@ -7,8 +7,7 @@ from golden_numbers import Golden
 from kscout.core import Reconstructor
 from kscout.kernels.registry import compiled_kernels
 from kscout.reconstruction import RECONSTRUCTORS
-from kscout.reconstruction.unet import UNet
-from kscout.reconstruction.unet_frozen import InferenceReconstructor
+from kscout.reconstruction.unet import InferenceReconstructor, UNet
 from kscout.reconstruction.unet_inference import InferenceUNet
 from kscout.training.convolution import can_compile
 

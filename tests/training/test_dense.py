@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,11 +22,10 @@ from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.algorithms import dense
 from kscout.training.algorithms.dense import columns_to_try, dense_loss
-from kscout.training.algorithms.states import joined
 from kscout.training.augmentation import varied
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import check_setting, train_policy
-from kscout.training.replay import Memory, Rows
+from kscout.training.states import Memory, Rows, joined
 
 ROOT = Path(__file__).parents[2]
 VARNET = {
@@ -101,7 +101,8 @@ def test_what_an_estimator_set_goes_with_the_policy_into_kernels(
 ) -> None:
     policy, view = (policies.POLICIES["conv"](n_cols=16) for _ in range(2))
     policy.is_stochastic, policy.gain_units = False, (0.1, 0.2)
-    monkeypatch.setattr(views, "build", lambda *_: view)
+    kernels = SimpleNamespace(chooser=view)
+    monkeypatch.setattr(type(policy), "view", lambda *_: kernels)
     found = views.in_precision(policy, "fp16")
     assert found is view and not found.is_stochastic and found.gain_units == (0.1, 0.2)
 

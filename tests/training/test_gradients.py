@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kscout.acquisition.graphs import Capture, GraphPool
-from kscout.training.gradients import Backward, EagerGradients, GraphedGradients
+from kscout.kernels.graphs import Backward, BatchGradients, Capture, GraphPool
 
 
 def network_and_backward(device: str) -> tuple[nn.Module, Backward]:
@@ -35,7 +34,7 @@ def test_gradients_do_not_pile_up() -> None:
     fresh, backward = network_and_backward("cpu")
     expected = backward(batch)
     network, backward = network_and_backward("cpu")
-    gradients = EagerGradients(backward, network.parameters())
+    gradients = BatchGradients(backward, network.parameters())
     gradients(example(4, "cpu"))
     found = gradients(batch)
     for parameter, other in zip(network.parameters(), fresh.parameters(), strict=True):
@@ -46,8 +45,8 @@ def test_gradients_do_not_pile_up() -> None:
 @pytest.mark.cuda
 def test_a_graph_gives_the_gradients_of_eager_passes() -> None:
     network, backward = network_and_backward("cuda")
-    eager = EagerGradients(backward, network.parameters())
-    graphed = GraphedGradients(backward, network.parameters(), example(4, "cuda"))
+    eager = BatchGradients(backward, network.parameters())
+    graphed = BatchGradients(backward, network.parameters(), example(4, "cuda"))
     for n_batch in (4, 4, 3, 4):
         batch = example(n_batch, "cuda")
         found = graphed(batch).item()
@@ -60,10 +59,10 @@ def test_a_graph_gives_the_gradients_of_eager_passes() -> None:
 @pytest.mark.cuda
 def test_graphs_that_share_memory_keep_their_gradients() -> None:
     network, backward = network_and_backward("cuda")
-    eager = EagerGradients(backward, network.parameters())
+    eager = BatchGradients(backward, network.parameters())
     pool = GraphPool(torch.device("cuda"))
     graphed = {
-        n: GraphedGradients(backward, network.parameters(), example(n, "cuda"), pool)
+        n: BatchGradients(backward, network.parameters(), example(n, "cuda"), pool)
         for n in (6, 2, 4)
     }
     for n_batch in (4, 6, 2, 2, 4, 6):

@@ -9,10 +9,9 @@ from training_stores import blob_store
 
 from kscout import policies, reconstruction
 from kscout.data.store import Store
+from kscout.kernels.graphs import BatchGradients
 from kscout.names import SAMPLERS
-from kscout.reconstruction.unet import UNet
-from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
-from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.reconstruction.unet import HalfPrecisionUNet, UNet
 from kscout.training.joint.algorithm import Current
 from kscout.training.joint.sampler import Material, Sampler
 from kscout.training.joint.train import train_joint
@@ -85,10 +84,10 @@ def test_draws_inside_of_a_graph_are_learned_from_as_outside(method: str, store:
         material = Material(config, slices, current.view, current.snapshot, optimizer)
         sampler = kind(policy, material)
         if is_plain:
-            plain = EagerGradients(sampler._backward, policy.parameters())  # type: ignore[attr-defined]
+            plain = BatchGradients(sampler._backward, policy.parameters())  # type: ignore[attr-defined]
             sampler.gradients = plain  # type: ignore[attr-defined]
         found.append([float(sampler.update(number)) for number in range(4)])
-        assert isinstance(sampler.gradients, GraphedGradients) != is_plain  # type: ignore[attr-defined]
+        assert (sampler.gradients.graph is None) == is_plain  # type: ignore[attr-defined]
     assert found[0] == pytest.approx(found[1], rel=1e-4)
     assert len(set(found[0])) == 4
 

@@ -13,7 +13,7 @@ from kscout.data.slices import SliceSet
 from kscout.metrics import ssim
 from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
-from kscout.policies.conv_kept import KeptConvPolicy
+from kscout.policies.conv_cpu import KeptConvPolicy
 from kscout.policies.views import Recomputed, View
 from kscout.reconstruction import RECONSTRUCTORS
 from kscout.training.algorithms import recording

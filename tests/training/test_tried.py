@@ -10,8 +10,7 @@ from kscout.policies.column import ColumnPolicy
 from kscout.policies.views import Recomputed
 from kscout.training.algorithms import dense
 from kscout.training.algorithms.dense import add_gradients, dense_loss
-from kscout.training.algorithms.states import observation_of
-from kscout.training.replay import Rows
+from kscout.training.states import Rows, observation_of
 
 N_STATES, N_COLS = 8, 24
 

@@ -13,7 +13,6 @@ from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import SimulatedContext, how_many_at_once
-from kscout.acquisition.graphs import MOST_BYTES, Graphs
 from kscout.acquisition.scan import Scan
 from kscout.acquisition.state import shown_to
 from kscout.columns import columns_text
@@ -28,6 +27,7 @@ from kscout.compatibility import (
 )
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
+from kscout.kernels.graphs import MOST_BYTES, Graphs
 from kscout.weights import fingerprint
 
 _NOTED: WeakSet[Reconstructor] = WeakSet()

@@ -34,8 +34,8 @@ from kscout.core import (
 from kscout.device import at_most_a_quarter
 from kscout.metrics import MetricScorer, SsimScorer, ssim
 from kscout.names import METRICS, check_protocol
-from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, fft2c, ifft_rows
+from kscout.physics.measurement import Pairs, measure_columns
 from kscout.physics.normalization import denormalize
 from kscout.physics.sampling import Initial, listed_columns, start_mask
 
@@ -85,12 +85,7 @@ class Simulator:
         return SimulatedContext(self.reconstructor, self.protocol, self.metric)
 
     def start(self, initial: Initial, *, n_trajectories: int = 1) -> State:
-        """Measure the first columns and reconstruct; trajectories of a slice are adjacent.
-
-        Args:
-            initial: central columns, columns, or those of each slice.
-            n_trajectories: states of each slice.
-        """
+        """Measure the first columns and reconstruct; trajectories of a slice are adjacent."""
         mask = start_mask(initial, self.batch.selectable.shape, self.batch.kspace.device)
         n_measured = initial if isinstance(initial, int) else 0
         if len(lists := listed_columns(initial)) == 1:
@@ -199,11 +194,7 @@ class Simulator:
     ) -> Observation:
         """Return the observation of a policy; only oracles receive the ground truth.
 
-        Args:
-            policy: the policy.
-            state: the acquisitions.
-            n_left: columns left to acquire, on which the scores of some policies depend; None if
-                there is no limit.
+        `n_left`, the columns left to acquire, is None if there is no limit.
         """
         found = Reconstruction(state.image, state.mean, state.std)
         given = (policy, found, state.zero_filled, state.mask)

@@ -151,9 +151,5 @@ class Acquisition:
         self.n_acquired += 1
 
     def finish(self, policy: str = "the policy") -> None:
-        """Raise an error if a column was measured twice, or lies outside the matrix.
-
-        Args:
-            policy: what chose the columns, for the message.
-        """
+        """Raise an error if a column was measured twice, or lies outside the matrix."""
         check_chosen(self._is_any_bad, policy)

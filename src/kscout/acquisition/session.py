@@ -43,9 +43,9 @@ from kscout.core import Measurement
 from kscout.device import check_memory
 from kscout.errors import ConfigError, DataError, KScoutError
 from kscout.json_types import JsonObject
-from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.coils import keep
 from kscout.physics.fourier import column_ramps, ifft_rows
+from kscout.physics.measurement import Pairs, measure_columns
 from kscout.physics.normalization import denormalize
 from kscout.physics.units import unit_of_kspace
 
@@ -330,12 +330,7 @@ class Session:
 
     @classmethod
     def read(cls, path: Path, advisor: Advisor) -> "Session":
-        """Continue a session from its file, to which it is saved further on.
-
-        Args:
-            path: a file by `write`, or the `file` of a session.
-            advisor: with the same reconstruction and policy.
-        """
+        """Continue a session from its file, to which it is saved further on."""
         saved = read_session(path)
         if saved.facts.get("advisor") != advisor.fingerprint:
             raise DataError(

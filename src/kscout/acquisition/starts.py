@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kscout.acquisition.budget import check_columns
+from kscout.acquisition.plan import check_columns
 from kscout.columns import parse_columns
 from kscout.errors import ConfigError, DataError
 from kscout.files import plain_file, read_arrays, read_json, read_text
@@ -38,11 +38,7 @@ def read_starts(given: str | Path, *, n_cols: int) -> Starts:
 
 
 def read_budgets(given: int | str | Path) -> tuple[int, ...]:
-    """Return the number of columns at the end, one number for all slices or one per slice.
-
-    Args:
-        given: a number, or a file with one number per slice: text, JSON or .npy.
-    """
+    """Return the number of columns at the end, one number for all slices or one per slice."""
     where = _file(str(given))
     rows: list[Any] = [given] if where is None else _rows(where)
     try:

@@ -11,8 +11,8 @@ from torch import Tensor
 from kscout.core import Observation, Policy, Reconstruction
 from kscout.kernels.acquisition_step import follow, list_distinct
 from kscout.kernels.registry import Request, serving
-from kscout.physics.candidates import Pairs
 from kscout.physics.coils import combined
+from kscout.physics.measurement import Pairs
 from kscout.shapes import one_line
 
 
@@ -117,11 +117,6 @@ def list_candidates(
     """List each distinct (slice, mask after a column) once, without a device synchronization.
 
     Adjacent states of one slice may reach the same mask in different orders.
-
-    Args:
-        columns: candidate columns of each state.
-        state: states of the acquisitions.
-        n_per_slice: number of consecutive states per slice.
 
     Returns:
         The index of each candidate in the list; the list, padded to the number of candidates; and

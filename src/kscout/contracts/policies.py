@@ -49,12 +49,7 @@ def check_policy(policy: Policy, *, n_rows: int, n_cols: int) -> None:
 
 
 def check_learnable(policy: Policy, name: str) -> None:
-    """Raise an error for a policy that cannot be saved, or whose scores vary while it is trained.
-
-    Args:
-        policy: one with weights.
-        name: for the message.
-    """
+    """Raise an error for a policy that cannot be saved, or whose scores vary in training."""
     constructor_arguments(policy)
     for path, module in policy.named_modules():
         if isinstance(module, _BATCH_NORMS) or _dropout(module) > 0:

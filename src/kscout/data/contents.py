@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Inexact, Int
 from torch import Tensor
 
-from kscout.data.integrity import check_finite
 from kscout.data.kinds import Kind
 from kscout.device import free_memory
 
@@ -77,15 +76,17 @@ class Contents:
 
 
 def read_contents(kind: Kind, file: Path, *, lazy: bool | None) -> Contents:
-    """Open an array of slices; `lazy` maps the file instead of reading it.
+    """Open an array of slices.
 
-    None maps files that would take more than `RESIDENT_SHARE` of the free memory.
+    Args:
+        kind: kind of the slices.
+        file: a `.npy` file.
+        lazy: map the file instead of reading it; None maps files that would take more than
+            `RESIDENT_SHARE` of the free memory.
     """
     device = torch.device("cpu")
     if lazy is None:
         lazy = file.stat().st_size > RESIDENT_SHARE * free_memory(device)
     # Copy-on-write: torch expects writable arrays, and no write reaches the file.
     array = np.load(file, mmap_mode="c" if lazy else None)
-    if not lazy:
-        check_finite(array, file)
     return Contents(kind, torch.from_numpy(array), device, is_mapped=lazy)

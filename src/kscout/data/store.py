@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kscout.data.contents import read_contents
-from kscout.data.integrity import check_array, different
+from kscout.data.integrity import check_array, check_finite, different
 from kscout.data.kinds import KSPACE, Kind, kind_of
 from kscout.data.manifest import (
     MANIFEST,
@@ -145,8 +145,12 @@ class Store:
                 masks = record.masks or [record.measured] * len(record.slices)
                 measured = np.stack([np.isin(columns, mask) for mask in masks])
                 selectable[place : place + len(record.slices)] &= measured
+        file = check_array(self.path, array)
+        contents = read_contents(self.kind, file, lazy=lazy)
+        if not contents.is_mapped:
+            check_finite(contents.array.numpy(), file)
         return SliceSet(
-            contents=read_contents(self.kind, check_array(self.path, array), lazy=lazy),
+            contents=contents,
             data_range=torch.from_numpy(ranges),
             selectable=torch.from_numpy(selectable),
             position=torch.arange(array.shape[0]),

@@ -59,10 +59,7 @@ def follow(
 ) -> list[Tensor]:
     """Copy the state in each row of `slot` at index `choice`; the only one if `choice` is None.
 
-    Args:
-        slot: indices of states.
-        choice: index of the selected state in each row.
-        states: owner, zero-filled (complex64), mask, image, mean, std and score of every state.
+    States are owner, zero-filled image (complex64), mask, image, mean, std and score of each.
     """
     given = [x.contiguous() for x in states]
     taken = [x.new_empty(len(slot), *x.shape[1:]) for x in given]

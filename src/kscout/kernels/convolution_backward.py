@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kscout.kernels.convolution import Features, packed_order
 from kscout.kernels.cuda import compile_kernel
+from kscout.kernels.registry import n_products, strip_width, thin_bytes
 
 FILE = "convolution_backward.cu"
 LAYERS = "convolution_backward_layers.cu"
@@ -44,12 +45,7 @@ class Before:
 
 @final
 class NormBackward:
-    """Backward pass of instance norm and ReLU after one convolution.
-
-    Args:
-        n_channels: output channels of the convolution.
-        n_pixels: pixels of its output before pooling.
-    """
+    """Backward pass of instance norm and ReLU after one convolution."""
 
     def __init__(self, n_channels: int, n_pixels: int) -> None:
         self.n_channels, self.n_pixels = n_channels, n_pixels
@@ -75,13 +71,7 @@ class NormBackward:
 
 @final
 class LastSums:
-    """Gradient sums for the last layer's norm; other layers compute them with their gradients.
-
-    Args:
-        n_channels: output channels of the convolution.
-        n_rows: rows of its output after pooling.
-        n_cols: columns of its output after pooling.
-    """
+    """Gradient sums for the last layer's norm; other layers compute them with their gradients."""
 
     def __init__(self, n_channels: int, n_rows: int, n_cols: int) -> None:
         self.shape = (n_rows, n_cols, n_channels)
@@ -126,15 +116,7 @@ class FirstBackward:
 
 @final
 class ConvolutionBackward:
-    """The backward pass of one convolution and of the norm, ReLU and pooling after it.
-
-    Args:
-        n_out: output channels of the convolution.
-        n_in: its input channels.
-        n_rows: rows of its output before pooling.
-        n_cols: columns of its output before pooling.
-        device: a CUDA device.
-    """
+    """The backward pass of one convolution and of the norm, ReLU and pooling after it."""
 
     def __init__(
         self, n_out: int, n_in: int, n_rows: int, n_cols: int, device: torch.device
@@ -155,10 +137,10 @@ class ConvolutionBackward:
     def _prepare_thin(self) -> None:
         """Build the kernel that computes all at once, in strips of an image."""
         n_rows, n_cols = self.shape
-        width, self.thin_bytes = _strip_width(n_cols), thin_bytes(n_cols)
+        width, self.thin_bytes = strip_width(n_cols), thin_bytes(n_cols)
         kernel = (THIN, "differentiate_thin", *self.shape, width)
         self.thin = compile_kernel(*kernel, n_bytes=self.thin_bytes)
-        self.thin_parts = (n_rows // 4 + 1) * (n_cols // width) * _n_products(width)
+        self.thin_parts = (n_rows // 4 + 1) * (n_cols // width) * n_products(width)
 
     def _prepare_weights(self) -> None:
         """Build the kernel for sums of products of derivatives and inputs."""
@@ -192,12 +174,7 @@ class ConvolutionBackward:
     ) -> tuple[Float[Tensor, "out in 3 3"], Flow]:
         """Return the gradients of the weights and of the convolution's input.
 
-        Args:
-            features: output of the convolution.
-            norms: norms of the output.
-            flow: the gradient after norm, ReLU and pooling.
-            before: input of the convolution.
-            weight: in `backward_order`.
+        The weight of the convolution is in `backward_order`.
         """
         factors = self.norm.factors(norms, flow)
         if self.is_thin:
@@ -254,22 +231,6 @@ class ConvolutionBackward:
         grid = (total.numel() // 128, 1, 1)
         self.add_workers(grid, (_THREADS, 1, 1), [sums, len(sums), total])
         return total
-
-
-def _strip_width(n_cols: int) -> int:
-    """Return the width of the strips in which a thin layer is differentiated."""
-    # Strips with neighbors read a window beyond each side, and each thread has one per row.
-    return n_cols if n_cols <= 128 else next(x for x in (96, 64, 32) if n_cols % x == 0)
-
-
-def _n_products(width: int) -> int:
-    return max(width, 16) // 16
-
-
-def thin_bytes(n_cols: int) -> int:
-    """Return the shared memory of a block of the backward pass of a thin layer."""
-    # Twelve rows of derivatives and sixteen of inputs, with a border; some weights.
-    return (16 * _n_products(_strip_width(n_cols)) + 2) * (12 * 64 + 16 * 32) + 6 * 32 * 16
 
 
 def _n_processors(device: torch.device) -> int:

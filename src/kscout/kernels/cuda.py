@@ -15,14 +15,7 @@ from kscout.kernels import KernelUnavailableError, read_source
 
 @cache
 def compile_kernel(file: str, name: str, *arguments: int, n_bytes: int = 0) -> Any:  # noqa: ANN401 - torch's own type
-    """Compile a kernel for the current device; called with grid, block, arguments, shared bytes.
-
-    Args:
-        file: name of the source file in this folder.
-        name: the kernel.
-        arguments: its template arguments.
-        n_bytes: dynamic shared memory of a block.
-    """
+    """Compile a kernel for the current device; called with grid, block, arguments, shared bytes."""
     expression = f"{name}<{','.join(map(str, arguments))}>" if arguments else name
     try:
         # A private function of torch, which may be missing and may raise any exception.

@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple, TypeVar
 import torch
 
 from kscout.kernels import SWITCH, KernelUnavailableError, kernels_are_on
-from kscout.kernels.convolution_backward import thin_bytes
 from kscout.kernels.cuda import compile_kernel
 from kscout.kernels.native import native_library
 
@@ -179,6 +178,23 @@ def _fits_policy(request: Request) -> bool:
     return is_power and is_wide and request.n_levels >= 1 and coarsest <= _MOST_CHANNELS
 
 
+def strip_width(n_cols: int) -> int:
+    """Return the width of the strips in which a thin layer is differentiated."""
+    # Strips with neighbors read a window beyond each side, and each thread has one per row.
+    return n_cols if n_cols <= 128 else next(x for x in (96, 64, 32) if n_cols % x == 0)
+
+
+def n_products(width: int) -> int:
+    """Return the matrix products along a row of a strip."""
+    return max(width, 16) // 16
+
+
+def thin_bytes(n_cols: int) -> int:
+    """Return the shared memory of a block of the backward pass of a thin layer."""
+    # Twelve rows of derivatives and sixteen of inputs, with a border; some weights.
+    return (16 * n_products(strip_width(n_cols)) + 2) * (12 * 64 + 16 * 32) + 6 * 32 * 16
+
+
 def _policy_bytes(request: Request) -> int:
     is_thin = request.n_channels * widening(request.n_channels) == PRODUCT
     return max(_POLICY_BYTES, thin_bytes(request.n_cols) if is_thin else 0)
@@ -288,13 +304,7 @@ def _serving(operation: str, request: Request, uses_c: bool) -> Name:
 
 
 def build(operation: str, request: Request, makers: Mapping[str, Callable[[], Made]]) -> Made:
-    """Construct the first implementation that can run and can be compiled.
-
-    Args:
-        operation: one of `OPERATIONS`.
-        request: its arguments.
-        makers: constructors by implementation; `torch` is always included.
-    """
+    """Construct the first implementation that can run and can be compiled."""
     for implementation in _candidates(operation, request, _uses_c):
         try:
             return makers[implementation.name]()

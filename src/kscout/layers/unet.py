@@ -20,15 +20,7 @@ _MOST_POOLS = 12
 
 @final
 class ConvolutionBlock(nn.Module):
-    """Twice: 3x3 convolution, instance norm without parameters, ReLU, dropout.
-
-    Args:
-        n_in: number of input features.
-        n_out: number of output features.
-        dropout: probability of dropping a feature map in training.
-        slope: negative slope of the leaky ReLU.
-        bias: whether convolutions have a bias.
-    """
+    """Twice: 3x3 convolution, instance norm without parameters, ReLU, dropout."""
 
     def __init__(
         self, n_in: int, n_out: int, dropout: float, *, slope: float = 0.0, bias: bool = True

@@ -64,8 +64,8 @@ POLICIES = Registry(
     entries={
         "random": PolicyEntry("random:Random", "uniform over unmeasured columns"),
         "variable-density": PolicyEntry("random:VariableDensity", "random, denser near the center"),
-        "equispaced-one": PolicyEntry("equispaced:EquispacedOne", "equally spaced, on one side"),
-        "equispaced-two": PolicyEntry("equispaced:EquispacedTwo", "equally spaced, on both sides"),
+        "equispaced-one": PolicyEntry("fixed:EquispacedOne", "equally spaced, on one side"),
+        "equispaced-two": PolicyEntry("fixed:EquispacedTwo", "equally spaced, on both sides"),
         "center-out": PolicyEntry("fixed:CenterOut", "the column nearest to the center"),
         "fixed": PolicyEntry("fixed:FixedOrder", "one order, fitted to training data", "fit"),
         "na-oracle": PolicyEntry(
@@ -80,7 +80,7 @@ POLICIES = Registry(
             "alphazero:AlphaZeroPolicy", "the network of Jin, Unser and Yi", "training"
         ),
         "density": PolicyEntry(
-            "density:LearnedDensity", "random by a learned density, not adaptive", "training"
+            "random:LearnedDensity", "random by a learned density, not adaptive", "training"
         ),
         "column": PolicyEntry(
             "column:ColumnPolicy", "a network on k-space, one token per column", "training"
@@ -149,7 +149,8 @@ RECONSTRUCTORS = Registry(
 def untrained_reconstructions(*, of_coils: bool = True) -> list[str]:
     """Return the reconstructions of kscout that need no training.
 
-    Without `of_coils`, those are omitted that only differ for several coils.
+    Args:
+        of_coils: include those that only differ for several coils.
     """
     free = {name: one for name, one in RECONSTRUCTORS.entries.items() if not one.is_learnable}
     return [name for name, one in free.items() if of_coils or not one.is_for_coils]
@@ -169,7 +170,7 @@ RECONSTRUCTION_WORDS = (
 ESTIMATORS = Registry(
     "estimator",
     group="kscout.estimators",
-    base="kscout.training.algorithms:Estimator",
+    base="kscout.training.algorithm:Estimator",
     make=EstimatorEntry,
     room="kscout.training",
     entries={
@@ -253,7 +254,7 @@ SAMPLERS = Registry(
             policy="column",
         ),
         "loupe": EstimatorEntry(
-            "baselines.loupe:Loupe",
+            "baselines.straight_through:Loupe",
             "one learned density with an exact budget (after arXiv 1901.01960)",
             settings="kscout.training.baselines.settings:LoupeSampling",
             title="LOUPE",
@@ -351,3 +352,43 @@ ANALYSES = Registry(
         "masks": Entry("masks:Masks", "measured columns and their order, as files"),
     },
 )
+
+__all__ = [
+    "ANALYSES",
+    "COIL_MAPS",
+    "ESTIMATORS",
+    "FORMATS",
+    "IMPORT_PRESETS",
+    "METRICS",
+    "POLICIES",
+    "PROTOCOLS",
+    "RAW_FORMATS",
+    "RECONSTRUCTORS",
+    "SAMPLERS",
+    "SOURCES",
+    "TARGETS",
+    "Entry",
+    "EstimatorEntry",
+    "FormatEntry",
+    "ImageFormat",
+    "Origin",
+    "PhaseEncoding",
+    "Plane",
+    "PolicyEntry",
+    "Protocol",
+    "ReconstructorEntry",
+    "Registry",
+    "SourceEntry",
+    "check_label",
+    "check_protocol",
+    "check_target",
+    "import_target",
+    "is_outside",
+    "label_of",
+    "metric_word",
+    "trainable_reconstructions",
+    "unknown_policy",
+    "untrained_reconstructions",
+    "use",
+    "used",
+]

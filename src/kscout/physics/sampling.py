@@ -35,11 +35,6 @@ def start_mask(
     """Return the columns of each slice that are measured before the first choice.
 
     Columns are compared on the device, nothing is copied there: a CUDA graph may hold it.
-
-    Args:
-        initial: central columns, columns for all slices or for each, or the mask itself.
-        shape: slices and columns of the mask.
-        device: where it shall lie.
     """
     n_slices, n_cols = shape
     if isinstance(initial, Tensor):

@@ -122,12 +122,7 @@ def _missing(given: Path, file: Path) -> str:
 
 
 def checked_units(source: object, units: object) -> tuple[float, ...]:
-    """Return units of gain; raise an error for values that are not finite numbers.
-
-    Args:
-        source: origin of the units, for the message.
-        units: any JSON value.
-    """
+    """Return units of gain; raise an error for values that are not finite numbers."""
     numbers: list[Any] = list(units) if isinstance(units, list | tuple) else [units]
     if not all(isinstance(one, int | float) and math.isfinite(one) for one in numbers):
         raise WeightsError(

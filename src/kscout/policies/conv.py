@@ -6,17 +6,20 @@ can be loaded directly; the last layer is `fc_out.4`.
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kscout.core import Observation, Policy
+from kscout.core import Observation
 from kscout.errors import ConfigError
-from kscout.kernels.registry import Request
+from kscout.kernels.registry import Request, build
 from kscout.layers import InstanceNorm
-from kscout.policies.conv_cpu import convolve_on_cpu
+from kscout.policies.conv_cpu import KeptConvPolicy, convolve_on_cpu
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.policies.conv_view import ConvNetwork
 
 _N_FEATURES = 256
 """Channels of the coarsest level in the paper's networks, at 8 x 8 pixels."""
@@ -38,7 +41,7 @@ class _ConvolutionBlock(nn.Module):
 
 
 @final
-class ConvPolicy(Policy):
+class ConvPolicy(ConvNetwork):
     """Scores columns from the reconstruction only.
 
     With the defaults 128 columns give the paper's knee network (4,685,568 parameters) and 256 its
@@ -89,6 +92,29 @@ class ConvPolicy(Policy):
         check_image(seen, self.n_rows, self.n_cols)
         return self.fc_out(self._features(seen.image).flatten(start_dim=1))
 
+    @property
+    def request(self) -> Request:
+        weight = self.channel_layer.get_parameter("layers.0.weight")
+        return Request(
+            weight.device,
+            frozenset({weight.dtype}),
+            n_rows=self.n_rows,
+            n_cols=self.n_cols,
+            n_channels=self.n_channels,
+            n_levels=self.n_blocks,
+        )
+
+    def view(self, precision: str) -> HalfPrecisionConvPolicy | KeptConvPolicy | None:
+        """Return the fastest view for training or 16-bit images; None without kernels."""
+        if self.request.device.type == "cuda" and precision == "fp32":
+            return None
+        makers: dict[str, Callable[[], HalfPrecisionConvPolicy | KeptConvPolicy | None]] = {
+            "cuda": lambda: HalfPrecisionConvPolicy(self),
+            "c": lambda: KeptConvPolicy(self),
+            "torch": lambda: None,
+        }
+        return build("policy", self.request, makers)
+
     def _features(
         self, image: Float[Tensor, "batch row col"]
     ) -> Float[Tensor, "batch channel out_row out_col"]:
@@ -109,19 +135,6 @@ def check_image(seen: Observation, n_rows: int, n_cols: int) -> None:
             f"a network for images of {n_rows}x{n_cols} was given images of "
             f"{size[0]}x{size[1]}; train one with n_rows = {size[0]} and n_cols = {size[1]}"
         )
-
-
-def policy_request(policy: ConvPolicy) -> Request:
-    """Describe a network for the registry of kernels."""
-    weight = policy.channel_layer.get_parameter("layers.0.weight")
-    return Request(
-        weight.device,
-        frozenset({weight.dtype}),
-        n_rows=policy.n_rows,
-        n_cols=policy.n_cols,
-        n_channels=policy.n_channels,
-        n_levels=policy.n_blocks,
-    )
 
 
 def default_n_blocks(n_cols: int) -> int:

@@ -4,19 +4,23 @@ Features are stored channels last, which is fast in oneDNN and pooling. The firs
 one channel and is a matrix product of shifted images. ReLU follows pooling, with which it commutes.
 The backward pass of instance norm reads memory few times; torch's takes as long as that of the
 convolution. If compiled kernels are available, layers run forward and backward in
-`kernels/convolution_cpu.c`.
+`kernels/convolution_cpu.c`, and a training may cache their features from the choice until the
+gradients (`KeptConvPolicy`).
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kscout.core import Observation
 from kscout.kernels import convolution_cpu as compiled
 from kscout.kernels.registry import Request, serving
+from kscout.policies.conv_view import ConvNetwork, ConvView
 
 _EPSILON = 1e-5
 
@@ -201,3 +205,132 @@ def _convolve_one_channel(
     patches = torch.stack(shifted, dim=-1).flatten(0, 2)
     features = F.linear(patches, layer.weight.flatten(start_dim=1), layer.bias)
     return features.view(n_images, n_rows, n_cols, -1).permute(0, 3, 1, 2)
+
+
+@final
+@dataclass(frozen=True)
+class Kept:
+    """Activations of the network for some images, with the weights that computed them."""
+
+    weights: list[Tensor]
+    """Packed weights of the convolutions."""
+    layers: list[Passed]
+    flat: Float[Tensor, "image feature"]
+    """Input of the first dense layer."""
+    hidden: Float[Tensor, "image hidden"]
+    """Output of the first dense layer."""
+
+    def part(self, begin: int, end: int) -> "Kept":
+        """Return the part for some of the images."""
+        layers = [layer.part(begin, end) for layer in self.layers]
+        rest = self.flat[begin:end], self.hidden[begin:end]
+        return Kept(self.weights, layers, *rest)
+
+
+@final
+class KeptConvPolicy(ConvView[Kept]):
+    """A view of a `ConvPolicy` on a CPU; without compiled kernels it behaves like the policy.
+
+    The images of several steps are propagated back together: the gradients of the dense layers, as
+    large as all other weights together, are written once, and weights are transformed once.
+    """
+
+    def __init__(self, policy: ConvNetwork) -> None:
+        super().__init__(policy)
+        self.memory: tuple[list[Passed], Tensor, Tensor] | None = None
+        """Memory for activations, which is reused: the system would zero new memory by pages."""
+        self.kept: Kept | None = None
+        self.n_kept = 0
+
+    @property
+    def chooser(self) -> ConvNetwork:
+        """The network itself."""
+        return self.policy
+
+    def refresh(self) -> None:
+        """Discard cached features; the next `keep` reads the weights."""
+        self.kept = None
+
+    @torch.no_grad()
+    def keep(self, n_images: int, n_bytes: int) -> int:
+        """Cache the features of all images that are scored next, or of none if memory is short.
+
+        Returns:
+            Number of cached images.
+        """
+        self.kept, self.n_kept = None, 0
+        is_short = not 0 < self.n_bytes_kept(n_images) <= n_bytes
+        if is_short or serving("policy", self.policy.request) != "c":
+            return 0
+        if self.memory is None or len(self.memory[-1]) < n_images:
+            self.memory = self._reserve(n_images)
+        weights = [packed(weight) for weight in self.weights]
+        self.kept = Kept(weights, *self.memory)
+        return n_images
+
+    def n_bytes_kept(self, n_images: int) -> int:
+        """Return the number of bytes that `keep` allocates."""
+        n_floats = self.dense.in_features + self.dense.out_features
+        for number, (n_rows, n_cols, n_channels) in enumerate(self._shapes()):
+            # Pooled to a quarter, except for the first.
+            n_floats += n_rows * n_cols * n_channels * (5 if number else 8) // 4
+        return 4 * n_images * n_floats
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        if self.kept is None or torch.is_grad_enabled():
+            return self.policy(seen)
+        begin, self.n_kept = self.n_kept, self.n_kept + len(seen.image)
+        own = self.kept.part(begin, self.n_kept)
+        features = seen.image
+        for weights, layer in zip(own.weights, own.layers, strict=True):
+            features = pass_forward(features, weights, layer).normalized.output
+        own.flat.unflatten(1, (features.shape[-1], *features.shape[1:3])).copy_(
+            features.permute(0, 3, 1, 2)
+        )
+        own.hidden.copy_(self.dense(own.flat))
+        return self.after_dense(own.hidden)
+
+    def recall(self, seen: Observation, begin: int) -> Float[Tensor, "batch col"]:
+        """Score images again with gradients; the first of them was scored as number `begin`.
+
+        The backward pass overwrites cached features, so it can run once per image.
+        """
+        if self.kept is None:
+            return self.policy(seen)
+        return self.score(seen.image, self.kept.part(begin, begin + len(seen.image)))
+
+    def first_dense(self, kept: Kept) -> Float[Tensor, "batch hidden"]:
+        return kept.hidden.clone()
+
+    def _shapes(self) -> list[tuple[int, int, int]]:
+        """Return rows, columns and channels of the output of each convolution."""
+        # The first layer does not pool, so the second has the same size.
+        levels = [max(0, number - 1) for number in range(len(self.weights))]
+        size = self.policy.n_rows, self.policy.n_cols
+        pairs = zip(levels, self.weights, strict=True)
+        return [(size[0] >> level, size[1] >> level, len(weight)) for level, weight in pairs]
+
+    def _reserve(self, n_images: int) -> tuple[list[Passed], Tensor, Tensor]:
+        layers = [
+            Passed.empty(n_images, *shape, pools=number > 0)
+            for number, shape in enumerate(self._shapes())
+        ]
+        flat, hidden = (
+            torch.empty(n_images, n) for n in (self.dense.in_features, self.dense.out_features)
+        )
+        return layers, flat, hidden
+
+    def weight_gradients(
+        self, image: Float[Tensor, "batch row col"], kept: Kept, gradient: Tensor
+    ) -> list[Tensor]:
+        inputs = [image, *(layer.normalized.output for layer in kept.layers)]
+        n_rows, n_cols, n_channels = inputs[-1].shape[1:]
+        flow = (gradient @ self.dense.weight).unflatten(1, (n_channels, n_rows, n_cols))
+        flow = flow.permute(0, 2, 3, 1)
+        found: list[Tensor] = []
+        for number in range(len(self.weights) - 1, -1, -1):
+            layer, weight = kept.layers[number], self.weights[number]
+            before, weights = pass_backward(inputs[number], weight, layer, flow, in_place=True)
+            found.append(weights)
+            flow = flow if before is None else before
+        return [gradient.T @ kept.flat, *found[::-1]]

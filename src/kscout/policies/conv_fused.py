@@ -6,13 +6,13 @@ sums; small dense layers stay in 32 bit. Gradients reach the network's parameter
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from kscout.core import Observation, Policy
+from kscout.core import Observation
 from kscout.kernels.convolution import LAST, Convolution, Features, Input, packed_order
 from kscout.kernels.convolution_backward import (
     Before,
@@ -23,7 +23,7 @@ from kscout.kernels.convolution_backward import (
 )
 from kscout.kernels.cuda import compile_kernel
 from kscout.kernels.registry import widening
-from kscout.policies.conv import ConvPolicy
+from kscout.policies.conv_view import ConvNetwork, ConvView
 
 _N_FLATTEN_BLOCKS = 4
 
@@ -67,19 +67,12 @@ class Room:
 
 
 @final
-class HalfPrecisionConvPolicy(Policy):
+class HalfPrecisionConvPolicy(ConvView[Room]):
     """A view of a `ConvPolicy` on CUDA; `refresh` must follow each change of its weights."""
 
-    def __init__(self, policy: ConvPolicy) -> None:
-        super().__init__()
-        self.policy = policy
-        convolutions = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
-        self.weights: list[Tensor] = [layer.weight for layer in convolutions]
-        self.biases: list[Tensor] = [x.bias for x in convolutions if x.bias is not None]
+    def __init__(self, policy: ConvNetwork) -> None:
+        super().__init__(policy)
         self.widening = widening(policy.n_channels)
-        first, *rest = policy.fc_out
-        assert isinstance(first, nn.Linear)
-        self.dense, self.rest = first, rest
         self.layers: list[Convolution] = []
         self.backwards: list[ConvolutionBackward] = []
         for number, weight in enumerate(self.weights):
@@ -144,7 +137,7 @@ class HalfPrecisionConvPolicy(Policy):
         self.kept = None
 
     @property
-    def chooser(self) -> Policy:
+    def chooser(self) -> "HalfPrecisionConvPolicy":
         """This view, with the weights of its last `refresh`."""
         return self
 
@@ -170,12 +163,12 @@ class HalfPrecisionConvPolicy(Policy):
         if room is None:
             room = self._room(len(image))
         self._convolve(image, room)
-        return self._score(image, room)
+        return self.score(image, room)
 
     def recall(self, seen: Observation, begin: int) -> Float[Tensor, "batch col"]:
         """Score images again with gradients; the first of them was scored as number `begin`."""
         room = self._kept_room(begin, len(seen.image))
-        return self(seen) if room is None else self._score(seen.image.contiguous(), room)
+        return self(seen) if room is None else self.score(seen.image.contiguous(), room)
 
     def _kept_room(self, begin: int, n_images: int) -> Room | None:
         """Return the cached features of some images; None if any of them are missing."""
@@ -198,16 +191,26 @@ class HalfPrecisionConvPolicy(Policy):
         arguments = [out.values, out.sums, out.n_tiles, room.flat, room.count]
         self.flatten((_N_FLATTEN_BLOCKS, len(image), 1), (256, 1, 1), arguments)
 
-    def _score(
-        self, image: Float[Tensor, "batch row col"], room: Room
-    ) -> Float[Tensor, "batch col"]:
-        own = (self.dense.weight, self.dense.bias, *self.weights, *self.biases)
-        features = _FirstDense.apply(self, image, room, *own)  # type: ignore[no-untyped-call]
-        for layer in self.rest:
-            features = layer(features)
-        return features
+    def first_dense(self, kept: Room) -> Float[Tensor, "batch hidden"]:
+        product = torch.mm(kept.flat, self.packed_dense.T, out_dtype=torch.float32)
+        return product + self.dense.bias
 
     def weight_gradients(
+        self, image: Float[Tensor, "batch row col"], kept: Room, gradient: Tensor
+    ) -> list[Tensor]:
+        largest = gradient.abs().amax().clamp(min=1e-30)
+        scale = torch.exp2((_LARGEST / largest).log2().floor())
+        small = (gradient * scale).half()
+        dense = torch.mm(small.T, kept.flat, out_dtype=torch.float32)
+        n_wide = self.layers[-1].n_out
+        own = dense.unflatten(1, (-1, n_wide))[..., : n_wide // self.widening]
+        weights = self._convolution_gradients(image, kept, small @ self.packed_dense)
+        return [
+            (own.transpose(1, 2) / scale).reshape(self.dense.weight.shape),
+            *((weight / scale).contiguous() for weight in weights),
+        ]
+
+    def _convolution_gradients(
         self, image: Float[Tensor, "batch row col"], room: Room, gradient: Tensor
     ) -> list[Float[Tensor, "out in 3 3"]]:
         """Propagate a gradient of `room.flat`, scaled, to the convolutions' weights."""
@@ -224,45 +227,6 @@ class HalfPrecisionConvPolicy(Policy):
         results.append(self.first_backward(image, features[0], norms[0], flow))
         own = (weight.shape for weight in self.weights)
         return [x[: size[0], : size[1]] for x, size in zip(results[::-1], own, strict=True)]
-
-
-class _FirstDense(torch.autograd.Function):
-    """From cached features to the output of the first dense layer, and back to all earlier weights.
-
-    Biases before an instance norm have no effect: their gradients are zero.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 - torch's own type
-        view: HalfPrecisionConvPolicy,
-        image: Tensor,
-        room: Room,
-        weight: Tensor,
-        bias: Tensor,
-        *rest: Tensor,
-    ) -> Tensor:
-        ctx.view, ctx.room = view, room
-        ctx.save_for_backward(image)
-        return torch.mm(room.flat, view.packed_dense.T, out_dtype=torch.float32) + bias
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        view, room, (image,), gradient = ctx.view, ctx.room, ctx.saved_tensors, gradients[0]
-        largest = gradient.abs().amax().clamp(min=1e-30)
-        scale = torch.exp2((_LARGEST / largest).log2().floor())
-        small = (gradient * scale).half()
-        dense = torch.mm(small.T, room.flat, out_dtype=torch.float32)
-        n_wide = view.layers[-1].n_out
-        own = dense.unflatten(1, (-1, n_wide))[..., : n_wide // view.widening]
-        results = view.weight_gradients(image, room, small @ view.packed_dense)
-        return (
-            *(None, None, None),
-            (own.transpose(1, 2) / scale).reshape(view.dense.weight.shape),
-            gradient.sum(dim=0),
-            *((weight / scale).contiguous() for weight in results),
-            *(torch.zeros_like(bias) for bias in view.biases),
-        )
 
 
 def _room_size(n_images: int) -> int:

@@ -28,8 +28,8 @@ from kscout.json_types import JsonObject
 from kscout.names import POLICIES
 from kscout.names.renamed import in_0_2, keys_in_0_2
 from kscout.policies.column import ColumnPolicy
+from kscout.policies.fixed import scores_of_order
 from kscout.policies.mean_gains import steps_since
-from kscout.policies.ranking import scores_of_order
 from kscout.weights import constructor_arguments, retired_arguments
 
 MOST_MEMBERS = 64

@@ -74,15 +74,7 @@ def read_nearest(
     step: Int[Tensor, " n"],
     n_cols: int,
 ) -> Float[Tensor, "n col"]:
-    """Return baseline gains of the nearest matrix and its nearest start.
-
-    Args:
-        tables: the available tables.
-        gains: returns the gains of a table by its name.
-        measured: number of measured columns of each state.
-        step: columns acquired since the start.
-        n_cols: columns of the state's matrix.
-    """
+    """Return baseline gains of the nearest matrix and its nearest start."""
     tables, share = _of_nearest_size(tables, n_cols)
     rows = [row_of(measured, one.n_first, one.n_rows, share=share) for one in tables]
     results = [
@@ -95,14 +87,7 @@ def read_nearest(
 def steps_since(
     tables: Sequence[GainTable], measured: Int[Tensor, " n"], step: Int[Tensor, " n"], n_cols: int
 ) -> Int[Tensor, " n"]:
-    """Return the number of columns measured after the nearest available start.
-
-    Args:
-        tables: as in `read_nearest`, like the other arguments.
-        measured: number of measured columns of each state.
-        step: columns acquired since the start.
-        n_cols: columns of the state's matrix.
-    """
+    """Return the number of columns measured after the nearest available start."""
     tables, share = _of_nearest_size(tables, n_cols)
     since = torch.stack([measured - round(one.n_first / share) for one in tables])
     nearest = _nearest_start(tables, (measured - step) * share)
@@ -146,10 +131,6 @@ def row_of(
 ) -> Int[Tensor, " n"]:
     """Return the row of a table for given numbers of measured columns.
 
-    Args:
-        measured: columns of some matrix.
-        n_first: measured columns at the first row.
-        n_rows: rows of the table.
-        share: columns of the table's matrix per column of the other matrix.
+    `share` is the number of columns of the table's matrix per column of the other matrix.
     """
     return ((measured * share).round().long() - n_first).clamp(min=0, max=n_rows - 1)

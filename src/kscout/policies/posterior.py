@@ -42,13 +42,7 @@ Network = Callable[[Float[Tensor, "image input row col"]], Float[Tensor, "image 
 
 
 class PosteriorSampler(nn.Module):
-    """Samples images that agree with a measurement.
-
-    Args:
-        n_channels: features of the finest level of the U-Net, doubled at each deeper level.
-        n_pools: number of poolings.
-        slope: negative slope of its leaky ReLUs.
-    """
+    """Samples images that agree with a measurement."""
 
     range_per_std: Float[Tensor, ""]
     """Data range over standard deviation; one slice does not determine its volume's."""
@@ -76,12 +70,8 @@ class PosteriorSampler(nn.Module):
     ) -> Float[Tensor, "batch draw row col"]:
         """Return samples that agree with the measurement, one for each noise.
 
-        Args:
-            kspace: measured k-space, zero in unmeasured columns.
-            mask: measured columns.
-            noise: noise with standard deviation one.
-            network: the same network in a faster form; by default it runs in parts that fit memory.
-            is_half: whether the network runs in 16 bit on CUDA.
+        `network` is the same network in a faster form; by default it runs in parts that fit memory.
+        On CUDA it runs in 16 bit if `is_half`.
         """
         known, is_known = completed(kspace, mask)
         image = ifft2c(known)[:, 0].real
@@ -213,10 +203,7 @@ def moved_noises(
 ) -> Float[Tensor, "batch draw row col"]:
     """Return new noise images by cyclic shifts of the stored ones.
 
-    Args:
-        n_rows: rows of the images.
-        n_cols: columns of the images.
-        numbers: in [0, 1): which noise, and its shift along rows and columns.
+    The numbers in [0, 1) decide which noise, and its shift along rows and columns.
     """
     known = noises(n_rows, n_cols, numbers.device)
     which, down, across = _chosen(numbers, N_NOISES, n_rows, n_cols)

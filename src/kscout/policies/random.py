@@ -1,13 +1,14 @@
-"""Sample columns uniformly or with a preference for low frequencies: baselines."""
+"""Sample columns uniformly, with a preference for low frequencies, or from a learned density."""
 
 from typing import final
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
-from kscout.policies.ranking import Ranking, distance_from_center
+from kscout.policies.fixed import Ranking, distance_from_center
 
 
 @final
@@ -41,3 +42,29 @@ class VariableDensity(Ranking):
         density = 1 - distance_from_center(n_cols) / (n_cols // 2 + 1)
         super().__init__(power * density.log())
         self.n_cols, self.power = n_cols, power
+
+
+@final
+class LearnedDensity(Policy):
+    """Samples an unmeasured column with probability proportional to `exp(logits)`.
+
+    The budget is thus met exactly, and the sequence of samples has a Plackett-Luce distribution.
+
+    Args:
+        n_cols: number of columns of the image.
+    """
+
+    def __init__(self, *, n_cols: int) -> None:
+        super().__init__()
+        self.n_cols = n_cols
+        self.logits = nn.Parameter(torch.zeros(n_cols))
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch image_col"]:
+        n_found = seen.mask.shape[1]
+        if self.n_cols != n_found:
+            raise ConfigError(
+                f"a density of {self.n_cols} columns was given images of {n_found}; train one with "
+                f"{n_found}"
+            )
+        # A copy, because a view of a parameter would be a parameter for torch.
+        return self.logits.repeat(len(seen.mask), 1)

@@ -1,23 +1,19 @@
 """Views of a policy in training: columns are scored first, and gradients computed later.
 
-This file lists which policies have kernels. A view may cache the features of the choice of
-columns, so that gradients need no second forward pass; the plain one caches nothing and supports
-every policy.
+A view may cache the features of the choice of columns, so that gradients need no second forward
+pass. A policy with kernels returns its own view (`HasView`); the plain one supports every policy.
 """
 
-from collections.abc import Callable
 from typing import Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.core import Observation, Policy
-from kscout.kernels.registry import build
-from kscout.policies.conv import ConvPolicy, policy_request
-from kscout.policies.conv_fused import HalfPrecisionConvPolicy
-from kscout.policies.conv_kept import KeptConvPolicy
-from kscout.policies.mixed_precision import MixedPrecision
+
+_N_SIZES = 2
+"""Compiled batch sizes per matrix size: that of a batch, and that of replay steps."""
 
 
 @runtime_checkable
@@ -34,12 +30,8 @@ class View(Protocol):
     def keep(self, n_states: int, n_bytes: int) -> int:
         """Reserve memory for the features of the states that are scored next.
 
-        Args:
-            n_states: number of states that will be scored.
-            n_bytes: upper limit of the memory.
-
         Returns:
-            Number of cached states: the first ones.
+            Number of cached states: the first ones, as many as fit into `n_bytes`.
         """
 
     def __call__(self, seen: Observation) -> Float[Tensor, "batch col"]:
@@ -54,14 +46,17 @@ class View(Protocol):
         """
 
 
+@runtime_checkable
+class HasView(Protocol):
+    """A policy with kernels for its training."""
+
+    def view(self, precision: str) -> View | None:
+        """Return a view on the policy's device; None if no kernel supports it there."""
+
+
 @final
 class Recomputed:
-    """The plain view, which runs the forward pass again.
-
-    Args:
-        policy: the trained policy.
-        passes: the same policy in other arithmetic for gradients.
-    """
+    """The plain view, which runs the forward pass again."""
 
     def __init__(self, policy: Policy, passes: Policy | None = None) -> None:
         self.policy, self.passes = policy, policy if passes is None else passes
@@ -85,41 +80,72 @@ class Recomputed:
         return self.passes(seen)
 
 
-def in_precision(policy: Policy, precision: str) -> Policy:
-    """Return a policy that uses 16-bit kernels for 16-bit images, as in its training.
+@final
+class MixedPrecision(Policy):
+    """A view of a policy whose forward and backward passes run in bf16, channels last.
 
     Args:
-        policy: on its device.
-        precision: precision of the reconstructor of its images.
+        compiles: whether torch.compile builds the passes for the first batch sizes with gradients;
+            other sizes, such as an epoch's last batch, run uncompiled.
     """
-    if precision != "fp16" or not isinstance(policy, ConvPolicy):
+
+    def __init__(self, policy: Policy, *, compiles: bool) -> None:
+        super().__init__()
+        # The stubs of torch lack memory formats.
+        self.policy = policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.compiled = torch.compile(self._score, dynamic=False) if compiles else None
+        self.sizes: list[torch.Size] = []
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        size = seen.image.shape
+        # Counts are tensors, because a number would be compiled as a constant.
+        step = seen.for_each(seen.step)
+        n_left = None if seen.n_left is None else seen.for_each(seen.n_left)
+        n_alike = sum(one[1:] == size[1:] for one in self.sizes)
+        if torch.is_grad_enabled() and size not in self.sizes and n_alike < _N_SIZES:
+            self.sizes.append(size)
+        given = (seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std, n_left)
+        with torch.autocast("cuda", torch.bfloat16):
+            if self.compiled is None or size not in self.sizes:
+                return self._score(*given)
+            # The limit of torch.compile for one function is too small for many matrices.
+            least = torch._dynamo.config.recompile_limit
+            with torch._dynamo.config.patch(recompile_limit=max(least, 2 * len(self.sizes))):
+                return self.compiled(*given)
+
+    def _score(
+        self,
+        image: Float[Tensor, "batch row col"],
+        mask: Bool[Tensor, "batch col"],
+        step: Int[Tensor, " batch"],
+        zero_filled: Complex[Tensor, "batch coil row col"] | None,
+        mean: Float[Tensor, " batch"] | None,
+        std: Float[Tensor, " batch"] | None,
+        n_left: Int[Tensor, " batch"] | None,
+    ) -> Float[Tensor, "batch col"]:
+        return self.policy(Observation(image, mask, step, zero_filled, mean, std, n_left=n_left))
+
+
+def in_precision(policy: Policy, precision: str) -> Policy:
+    """Return a policy that uses 16-bit kernels for images of a precision, as in its training."""
+    if precision != "fp16" or not isinstance(policy, HasView):
         return policy
-    makers = {"cuda": lambda: HalfPrecisionConvPolicy(policy), "torch": lambda: policy}
-    view = build("policy", policy_request(policy), makers)
+    view = policy.view(precision)
+    if view is None:
+        return policy
+    chooser = view.chooser
     # An estimator sets these on the policy that it trains, not on its class.
-    view.is_stochastic, view.gain_units = policy.is_stochastic, policy.gain_units
-    return view
+    chooser.is_stochastic, chooser.gain_units = policy.is_stochastic, policy.gain_units
+    return chooser
 
 
 def view_of(policy: Policy, *, device: torch.device, precision: str, compiles: bool) -> View:
     """Return the fastest view of a policy.
 
-    Args:
-        policy: on its device.
-        device: device of the training.
-        precision: `fp32`, or on CUDA another value for 16-bit passes.
-        compiles: whether torch.compile builds 16-bit passes that have no kernels.
+    On CUDA passes are in 16 bit unless the precision is `fp32`; torch.compile builds those that
+    have no kernels if it `compiles`.
     """
+    if isinstance(policy, HasView) and (view := policy.view(precision)) is not None:
+        return view
     is_half = device.type == "cuda" and precision != "fp32"
-
-    def plain() -> View:
-        return Recomputed(policy, MixedPrecision(policy, compiles=compiles) if is_half else None)
-
-    if not isinstance(policy, ConvPolicy) or (device.type == "cuda" and not is_half):
-        return plain()
-    makers: dict[str, Callable[[], View]] = {
-        "cuda": lambda: HalfPrecisionConvPolicy(policy),
-        "c": lambda: KeptConvPolicy(policy),
-        "torch": plain,
-    }
-    return build("policy", policy_request(policy), makers)
+    return Recomputed(policy, MixedPrecision(policy, compiles=compiles) if is_half else None)

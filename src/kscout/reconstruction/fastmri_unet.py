@@ -51,9 +51,6 @@ class FastMRINetwork(nn.Module):
     the upsampled features are extended by reflection to the size of the skip connection.
 
     Args:
-        n_channels: features of the finest level.
-        n_pools: number of poolings.
-        dropout: probability of dropping a feature map in training.
         n_images: number of real input and output images: 2 for a complex one.
     """
 

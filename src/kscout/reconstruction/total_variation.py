@@ -88,12 +88,7 @@ def solve(
 ) -> Solution:
     """Minimize the primal objective of each image.
 
-    Args:
-        zero_filled: inverse transform of the masked k-space.
-        mask: measured columns.
-        weight: weight of the total variation per image, in units of the image.
-        n_iterations: each needs two transforms.
-        penalty: of the splitting; changes the speed, not the solution.
+    The penalty of the splitting changes the speed, not the solution.
     """
     measured = shifted_mask(mask)
     denominator = measured + penalty * laplacian(zero_filled)
@@ -167,12 +162,7 @@ def solve_with_coils(
 ) -> Complex[Tensor, "batch row col"]:
     """Minimize the objective of each image.
 
-    Args:
-        weighted: A^H y, the zero-filled images weighted by the sensitivities.
-        mask: measured columns.
-        maps: sensitivities of unit norm over coils.
-        weight: weight of the total variation, in units of the image.
-        n_iterations: each needs a few transforms of every coil.
+    `weighted` is A^H y, the zero-filled images weighted by the sensitivities.
     """
     penalty = PENALTY_PER_WEIGHT * weight
     threshold = weight / penalty

@@ -1,8 +1,10 @@
 """The paper's reconstruction: a small U-Net from the zero-filled to the full image.
 
-arXiv 2010.16262, appendix A. The loss is the mean absolute error of normalized images.
+arXiv 2010.16262, appendix A. The loss is the mean absolute error of normalized images. Frozen views
+for inference are equal up to rounding, and faster.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import final
 
@@ -10,15 +12,12 @@ import torch
 
 from kscout.core import Measurement, Protocol, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
+from kscout.kernels.convolution import Workspace
+from kscout.kernels.registry import SIDES, UNIT, Request, build, serving
 from kscout.layers.unet import UNetNetwork, peak_bytes
 from kscout.names import check_protocol
-from kscout.reconstruction.unet_frozen import (
-    HalfPrecisionUNet,
-    InferenceReconstructor,
-    has_kernels,
-    kernels_or_refusal,
-    kernels_where_served,
-)
+from kscout.reconstruction.unet_fused import FusedUNet
+from kscout.reconstruction.unet_inference import InferenceUNet
 
 
 @final
@@ -84,3 +83,119 @@ class UNet(Reconstructor):
         plain(precision="fp32")
         make_kernels = kernels_or_refusal if precision == "fp16" else kernels_where_served
         return HalfPrecisionUNet(self, n_rows=n_rows, n_cols=n_cols, make_kernels=make_kernels)
+
+
+MakeKernels = Callable[[UNetNetwork, int, int, Workspace], FusedUNet | None]
+"""Builds the kernels of a network for images of a size, in a workspace."""
+
+
+def has_kernels(network: UNetNetwork, device: torch.device) -> bool:
+    """Return whether kernels support a network on a device for images of any size."""
+    least = UNIT << len(network.down_sample_layers)
+    return serving("unet", _request(network, device, least, least)) == "cuda"
+
+
+def kernels_where_served(
+    network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace
+) -> FusedUNet | None:
+    """Return kernels for images of a size; None if there are none."""
+
+    def fused() -> FusedUNet | None:
+        return FusedUNet(network, n_rows, n_cols, workspace)
+
+    request = _request(network, workspace.device, n_rows, n_cols)
+    return build("unet", request, {"cuda": fused, "torch": lambda: None})
+
+
+def kernels_or_refusal(
+    network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace
+) -> FusedUNet:
+    """Return kernels for images of a size; raise an error if there are none."""
+    kernels = kernels_where_served(network, n_rows, n_cols, workspace)
+    if kernels is None:
+        raise ConfigError(
+            f"no 16-bit kernels for a U-Net on {n_rows}x{n_cols} images: they need "
+            f"{SIDES}; use precision auto"
+        )
+    return kernels
+
+
+def _request(network: UNetNetwork, device: torch.device, n_rows: int, n_cols: int) -> Request:
+    return Request(
+        device,
+        n_rows=n_rows,
+        n_cols=n_cols,
+        n_channels=network.n_channels,
+        n_levels=len(network.down_sample_layers),
+    )
+
+
+@final
+class InferenceReconstructor(Reconstructor):
+    """A frozen U-Net of the paper on a CPU, run by `InferenceUNet`."""
+
+    def __init__(self, unet: UNet) -> None:
+        super().__init__()
+        self.protocol = unet.protocol
+        self.network = InferenceUNet(unet.network)
+        # In a list, so that its weights are not registered here.
+        self._viewed = [unet]
+
+    def refresh(self) -> None:
+        self.network.load_state_dict(InferenceUNet(self._viewed[0].network).state_dict())
+
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        image = self.network(measured.normalized[:, None])[:, 0]
+        return Reconstruction(image, measured.mean, measured.std)
+
+    def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+        return peak_bytes(self.network.n_channels, n_coils, n_rows, n_cols)
+
+
+@final
+class HalfPrecisionUNet(Reconstructor):
+    """A frozen U-Net on CUDA by fused 16-bit kernels; statistics and sums are in 32 bit.
+
+    Images of a size without kernels use the plain network, in 32 bit; `precision` refers to images
+    of the expected size. Only one caller may use it at a time, for any image size, because all
+    share one workspace.
+    """
+
+    def __init__(
+        self,
+        unet: UNet,
+        *,
+        n_rows: int,
+        n_cols: int,
+        make_kernels: MakeKernels = kernels_where_served,
+    ) -> None:
+        super().__init__()
+        self.protocol = unet.protocol
+        self.network = unet.network
+        self._viewed = [unet]
+        self._make_kernels = make_kernels
+        self.workspace = Workspace(next(unet.parameters()).device)
+        self.by_size: dict[tuple[int, int], FusedUNet | None] = {}
+        self.precision = "fp32" if self._kernels(n_rows, n_cols) is None else "fp16"
+
+    def _kernels(self, n_rows: int, n_cols: int) -> FusedUNet | None:
+        """Return the kernels for images of a size; new ones are built."""
+        size = (n_rows, n_cols)
+        if size not in self.by_size:
+            self.by_size[size] = self._make_kernels(self.network, *size, self.workspace)
+        return self.by_size[size]
+
+    def refresh(self) -> None:
+        for fused in self.by_size.values():
+            if fused is not None:
+                fused.set_weights(self.network)
+
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        image, mean, std = measured.magnitude, measured.mean, measured.std
+        fused = self._kernels(image.shape[-2], image.shape[-1])
+        if fused is None:
+            return self._viewed[0].reconstruct(measured)
+        return Reconstruction(fused(image, mean, std, measured.n_images), mean, std)
+
+    def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+        return peak_bytes(self.network.n_channels, n_coils, n_rows, n_cols)

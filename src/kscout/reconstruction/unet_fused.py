@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kscout.kernels.convolution import LAST, Convolution, Features, Input
+from kscout.kernels.convolution import LAST, Convolution, Features, Input, Workspace
 from kscout.kernels.cuda import compile_kernel
-from kscout.kernels.workspace import Workspace
 from kscout.layers.unet import UNetNetwork, combined_weight, convolution_weights
 
 
@@ -21,9 +20,6 @@ class FusedUNet:
     """A frozen U-Net for images of one size on one CUDA device.
 
     Args:
-        network: network with the weights.
-        n_rows: rows of the images.
-        n_cols: columns of the images.
         workspace: memory shared with networks that never run at the same time; by default its own.
     """
 
@@ -69,12 +65,8 @@ class FusedUNet:
     ) -> Float[Tensor, "image row col"]:
         """Normalize magnitudes and run the network on them.
 
-        Args:
-            images: zero-filled magnitudes, 32 bit.
-            mean: their means.
-            std: their standard deviations.
-            n_images: number of valid images, on the device, which avoids a synchronization; later
-                images are undefined.
+        Images after the first `n_images`, a number on the device, which avoids a synchronization,
+        are undefined.
         """
         if n_images is None:
             n_images = torch.full((), len(images), dtype=torch.int32, device=images.device)

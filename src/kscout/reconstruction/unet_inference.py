@@ -36,11 +36,7 @@ _EPSILON = 1e-5
 
 @final
 class InferenceUNet(nn.Module):
-    """A copy of a trained `UNetNetwork` that maps images faster and cannot be trained.
-
-    Args:
-        network: the network in evaluation mode; later changes of its weights have no effect.
-    """
+    """A copy of a trained `UNetNetwork` that maps images faster and cannot be trained."""
 
     first: Tensor
     packed: Tensor

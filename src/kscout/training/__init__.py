@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kscout.config import PolicyTraining as PolicyTraining
     from kscout.config import ReconstructorConfig as ReconstructorConfig
     from kscout.config import ReconstructorTraining as ReconstructorTraining
-    from kscout.training.algorithms import EpochResult as EpochResult
-    from kscout.training.algorithms import Estimator as Estimator
-    from kscout.training.algorithms import PolicyLearner as PolicyLearner
+    from kscout.training.algorithm import EpochResult as EpochResult
+    from kscout.training.algorithm import Estimator as Estimator
+    from kscout.training.algorithm import PolicyLearner as PolicyLearner
     from kscout.training.algorithms.gradient import Batch as Batch
     from kscout.training.algorithms.gradient import Draws as Draws
     from kscout.training.algorithms.gradient import GradientEstimator as GradientEstimator
@@ -54,7 +54,7 @@ _MODULES = {
         "PolicyTraining ReconstructorConfig ReconstructorTraining"
     ),
     "kscout.training.algorithms.gradient": "Batch Draws GradientEstimator action_draws n_draws",
-    "kscout.training.algorithms": "EpochResult Estimator PolicyLearner",
+    "kscout.training.algorithm": "EpochResult Estimator PolicyLearner",
     "kscout.training.algorithms.recording": "Estimate Recording",
     "kscout.training.fixed_order": "FixedOrderResult fit_fixed_order",
     "kscout.training.joint.sampler": "Sampler",

@@ -1,24 +1,32 @@
-"""What the training loop runs: one way to train a module, step by step."""
+"""What the training loop runs: one way to train a module, step by step.
+
+`kscout.training.algorithms` contains the estimators, which train a policy.
+"""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, final
+from functools import cached_property
+from typing import ClassVar, Generic, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
+from kscout.acquisition.episode import SimulatedContext
 from kscout.config import (
     JointConfig,
     JointTraining,
     PolicyConfig,
+    PolicyTraining,
     ReconstructorConfig,
     learning_rate_at,
 )
+from kscout.core import Policy, Reconstructor
+from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.json_types import StateDict
-from kscout.training.distributed import n_processes
+from kscout.policies.views import View, view_of
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig | ReconstructorConfig | JointConfig)
@@ -73,10 +81,6 @@ class Algorithm(ABC, Generic[ModuleT, ConfigT]):
     step (a moving average, a replay buffer), it also implements `state` and `restore`; if the
     weights at validation are not the trained ones (but their moving average), `evaluated`. Sums
     over an epoch are added by `add`, because a checkpoint can be written after any step.
-
-    Args:
-        learner: the module in training.
-        n_slices: number of training slices.
     """
 
     n_steps: int
@@ -86,7 +90,7 @@ class Algorithm(ABC, Generic[ModuleT, ConfigT]):
 
     def __init__(self, learner: Learner[ModuleT, ConfigT], n_slices: int) -> None:
         self.learner, self.config = learner, learner.config
-        self.n_steps = n_steps_of(n_slices, learner.config.training.batch_size)
+        self.n_steps = math.ceil(n_slices / learner.config.training.batch_size)
         self.sums: dict[str, Tensor] = {}
         """Sums over the steps of this epoch."""
         self.means: dict[str, Tensor] = {}
@@ -133,11 +137,76 @@ class Algorithm(ABC, Generic[ModuleT, ConfigT]):
         """Restore the content of `state`; it is empty at the beginning of a training."""
 
 
-def n_steps_of(n_slices: int, batch_size: int) -> int:
-    """Return the optimizer steps of an epoch; a batch smaller than the processes is an error."""
-    if batch_size < n_processes():
-        raise ConfigError(
-            f"a batch of {batch_size} cannot be shared by {n_processes()} processes; "
-            "raise training.batch_size or start fewer"
+def optimizer_step(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Take an optimizer step with a learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+
+
+PolicyLearner = Learner[Policy, PolicyConfig]
+
+_RETIRED = {
+    "gradients": "update",
+    "varied": "augmented",
+    "sized": "resized",
+    "averaged": "limit_gradients",
+    "step_taken": "after_step",
+}
+"""Methods of estimators under their names of 0.2."""
+
+
+class Estimator(Algorithm[Policy, PolicyConfig], ABC):
+    """Trains one policy on a frozen reconstruction.
+
+    A subclass implements `take_step` and `end_epoch`. If a step is one optimizer step on a batch
+    of slices, derive from `kscout.training.GradientEstimator` instead.
+
+    Args:
+        learner: the policy in training.
+        slices: the training slices.
+        reconstructor: frozen, on the device of the policy.
+    """
+
+    settings: ClassVar[type[PolicyTraining]] = PolicyTraining
+    """The section `[training]` of its runs; its defaults are the estimator's preset."""
+    takes_groups: ClassVar[bool] = False
+    """Whether a step may measure several columns (`acquisition.columns_per_step`)."""
+
+    def __init__(
+        self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        super().__init__(learner, len(slices))
+        self.slices, self.reconstructor = slices, reconstructor
+        self.training: PolicyTraining = learner.config.training
+        self.device = next(learner.module.parameters()).device
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            if name in _RETIRED:
+                raise ConfigError(
+                    f"{cls.__name__} defines {name}, which is {_RETIRED[name]} since 0.3, as an "
+                    "estimator trains one policy; docs/how-to/extend.md shows the methods"
+                )
+
+    @cached_property
+    def view(self) -> View:
+        """The policy in the arithmetic of its training."""
+        training = self.config.training
+        protocol = self.reconstructor.protocol_for(training.protocol)
+        context = SimulatedContext(self.reconstructor, protocol, training.metric)
+        return view_of(
+            self.learner.module.bind(context),
+            device=self.device,
+            precision=training.precision,
+            compiles=training.compile,
         )
-    return math.ceil(n_slices / batch_size)
+
+    def validated(self, slices: SliceSet) -> SliceSet:
+        """Return the held-out slices on which the policy is validated: all of them."""
+        return slices
+
+    def chooser(self) -> Policy:
+        """Return the policy that chooses columns at validation, in training's arithmetic."""
+        return self.evaluated()

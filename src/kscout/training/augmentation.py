@@ -23,13 +23,7 @@ N_VARIED = 2
 def varied(
     batch: SliceBatch, numbers: Float[Tensor, "slice number"], training: VariedSlices
 ) -> SliceBatch:
-    """Return slices of which some are mirrored or magnified.
-
-    Args:
-        batch: the slices.
-        numbers: in [0, 1), of which the first `N_VARIED` of each slice count.
-        training: says by how much.
-    """
+    """Return slices of which some are mirrored or magnified."""
     if training.flips:
         batch = mirrored(batch, is_flipped(numbers, training))
     if training.zoom > 1:
@@ -152,13 +146,7 @@ def _central(whole: int, n: int) -> slice:
 
 
 def check_sizes(sizes: Sequence[int], kind: str, n_cols: int) -> None:
-    """Raise an error if slices cannot be downsampled to these sizes.
-
-    Args:
-        sizes: columns that are asked for; none at all is right anywhere.
-        kind: of the slices, by its name.
-        n_cols: columns that they have.
-    """
+    """Raise an error if slices cannot be downsampled to these sizes."""
     if sizes and kind != IMAGES.name:
         raise ConfigError(f"training.sizes is for images, the store holds {kind}; leave it out")
     if max(sizes, default=0) > n_cols:

@@ -83,13 +83,7 @@ def to_layout(network: nn.Module, name: str) -> None:
 
 
 def choose_convolution(wanted: str, device: torch.device, *, trains: bool) -> str:
-    """Return the backend to use.
-
-    Args:
-        wanted: a backend's name, or `auto` for what is fastest on such machines.
-        device: what it will run on.
-        trains: whether a reconstructor is trained; compiled kernels have no part in that.
-    """
+    """Return the backend to use."""
     if wanted != "auto":
         _backend(wanted)
         return wanted

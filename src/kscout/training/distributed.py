@@ -37,10 +37,6 @@ def process_group(device: str = "auto", *, faults: Path | None = None) -> Iterat
     No process continues before all have joined, and none leaves while another still works: gloo
     fails in the others where one is gone too early (it was so in 10 of 300 joins whose first
     process left at once, and in none after this), and may abort them (pytorch/gloo issue 514).
-
-    Args:
-        device: `cpu`, `cuda`, or `auto` for CUDA where there is one.
-        faults: folder for what a process that dies says last.
     """
     chosen = resolve_device(device)
     if "TORCHELASTIC_RUN_ID" not in os.environ or dist.is_initialized():
@@ -80,9 +76,6 @@ def last_words(folder: Path) -> Iterator[None]:
 
     A signal may come from gloo or NCCL themselves, which abort, or from torchrun, which ends the
     others when one is gone. A process that ends well, or with a sentence, leaves nothing.
-
-    Args:
-        folder: made for as long as it is needed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"rank-{os.environ.get('RANK', '0')}.log"
@@ -134,10 +127,8 @@ def share(batch: Shaped[Tensor, "batch *_"]) -> Shaped[Tensor, "part *_"]:
 def average_gradients(parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
     """Replace each gradient by its weighted sum over processes.
 
-    Args:
-        parameters: in the same order in every process; a missing gradient counts as zero.
-        weight: this process's part of the batch, `len(share(index)) / len(index)`, where its
-            loss is a mean over its own share.
+    The weight is this process's part of the batch, `len(share(index)) / len(index)`, as its loss is
+    a mean over its own share. A missing gradient counts as zero.
     """
     if n_processes() == 1:
         return

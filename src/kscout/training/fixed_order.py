@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from kscout.acquisition.budget import check_budget
-from kscout.acquisition.plan import Plan
+from kscout.acquisition.plan import Plan, check_budget
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError

@@ -75,13 +75,7 @@ def train_epochs(
 
 @final
 class TrainingLoop:
-    """Takes the steps of an algorithm, and writes records and checkpoints.
-
-    Args:
-        algorithm: how the module is trained.
-        training_run: what is written, and what was written before an interruption.
-        on_step: called after each step.
-    """
+    """Takes the steps of an algorithm, and writes records and checkpoints."""
 
     def __init__(
         self,
@@ -203,15 +197,7 @@ def opened_run(
     *,
     note: str | None = None,
 ) -> Iterator[Run | None]:
-    """Open a new or resumed run folder in the main process; others get None.
-
-    Args:
-        out: the folder.
-        config: settings.
-        inputs: fingerprints by name of what it reads.
-        device: what it runs on.
-        note: a sentence about the protocol, which the run records.
-    """
+    """Open a new or resumed run folder in the main process; others get None."""
     if not is_main():
         yield None
         return
@@ -241,14 +227,7 @@ def _check_kept(config: Config, out: Path) -> None:
 
 
 def fixed_convolution(run: Run | None, wanted: str, device: torch.device, *, trains: bool) -> str:
-    """Return the recorded convolution backend of a run, or choose and record one.
-
-    Args:
-        run: the run; None in other processes than the main one.
-        wanted: a backend's name, or `auto`.
-        device: device of the training.
-        trains: whether a reconstructor is trained.
-    """
+    """Return the recorded convolution backend of a run, or choose and record one."""
     name = ""
     if is_main():
         recorded = {} if run is None else run.provenance.notes

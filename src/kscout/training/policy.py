@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kscout.acquisition.budget import check_budget
-from kscout.acquisition.plan import training_plan
+from kscout.acquisition.plan import check_budget, training_plan
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.assemble import make_policy
 from kscout.columns import columns_text, parse_columns
@@ -30,15 +29,13 @@ from kscout.policies import save
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.reconstruction import load
 from kscout.runs import RunRecord, read_run
-from kscout.training.algorithm import Learner
-from kscout.training.algorithms import Estimator
+from kscout.training.algorithm import Estimator, Learner
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import refuse_processes
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
-from kscout.training.panel import final_picture
 from kscout.training.starting import begin_from, network_of
 from kscout.training.training_run import TrainingRun
-from kscout.training.validation import zero_filled_note
+from kscout.training.validation import final_picture, zero_filled_note
 from kscout.weights import fingerprint
 
 _VALIDATION_BATCH = {"cpu": 16, "cuda": 256}

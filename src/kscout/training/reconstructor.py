@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kscout.acquisition.graphs import GraphPool
 from kscout.assemble import make_reconstructor
 from kscout.compatibility import target_note
 from kscout.config import (
@@ -26,12 +25,13 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory
 from kscout.errors import ConfigError, unknown_name
+from kscout.kernels.graphs import BatchGradients, GraphPool
 from kscout.names import RECONSTRUCTORS, trainable_reconstructions
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Run, RunRecord, read_run
-from kscout.training.algorithm import Algorithm, EpochResult, Learner
+from kscout.training.algorithm import Algorithm, EpochResult, Learner, optimizer_step
 from kscout.training.augmentation import check_sizes, coarser, mirrored
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
@@ -39,16 +39,15 @@ from kscout.training.distributed import (
     average_gradients,
     from_main,
     is_main,
+    n_processes,
     process_group,
     share,
     sum_over_processes,
 )
-from kscout.training.gradients import EagerGradients, GraphedGradients
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.masks import MaskDistribution
-from kscout.training.panel import panel
 from kscout.training.training_run import TrainingRun
-from kscout.training.validation import VALIDATION_BATCH, arithmetic, validation_ssim
+from kscout.training.validation import VALIDATION_BATCH, arithmetic, panel, validation_ssim
 
 ReconstructorLearner = Learner[Reconstructor, ReconstructorConfig]
 
@@ -154,21 +153,26 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
     def __init__(self, learner: ReconstructorLearner, slices: SliceSet) -> None:
         super().__init__(learner, len(slices))
         self.slices, self.training = slices, learner.config.training
+        if self.training.batch_size < n_processes():
+            raise ConfigError(
+                f"a batch of {self.training.batch_size} cannot be shared by {n_processes()} "
+                "processes; raise training.batch_size or start fewer"
+            )
         self.sizes = self.training.sizes or (slices.n_cols,)
         # One graph runs at a time, so that those of all sizes share their memory.
         pool = GraphPool(slices.device) if slices.device.type == "cuda" else None
         self.gradients = {n: self._gradients(n, pool) for n in self.sizes}
 
-    def _gradients(self, n_cols: int, pool: GraphPool | None) -> EagerGradients | GraphedGradients:
+    def _gradients(self, n_cols: int, pool: GraphPool | None) -> BatchGradients:
         """Return the function for gradients of batches of one image size."""
         model, slices = self.learner.module, self.slices
         if slices.device.type != "cuda" or model.waits_for_device:
-            return EagerGradients(self._backward, model.parameters())
+            return BatchGradients(self._backward, model.parameters())
         first = share(torch.zeros(self.training.batch_size, dtype=torch.int64))
         example = coarser(slices.batch(first), n_cols)
         model.train()
         inputs = [example.selectable, *example.tensors()]
-        return GraphedGradients(self._backward, model.parameters(), inputs, pool)
+        return BatchGradients(self._backward, model.parameters(), inputs, pool)
 
     def begin_epoch(self, epoch: int) -> None:
         """Draw the order of the slices, their masks and their mirroring."""
@@ -217,9 +221,7 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
         else:
             self.learner.optimizer.zero_grad()
         average_gradients(self.learner.module.parameters(), len(mine) / len(index))
-        for group in self.learner.optimizer.param_groups:
-            group["lr"] = self._rate(epoch, step)
-        self.learner.optimizer.step()
+        optimizer_step(self.learner.optimizer, self._rate(epoch, step))
         self.add(loss=summed)
         self.means = {"loss": summed / max(1, len(mine))}
 
@@ -239,13 +241,8 @@ def training_loss(
 ) -> Float[Tensor, ""]:
     """Return the model's own loss for one mask per slice, in the training's arithmetic.
 
-    Args:
-        model: what learns.
-        batch: the truth.
-        mask: what is measured.
-        training: says which arithmetic.
-        start: columns that acquisitions began with, whose sensitivities they keep; without them
-            the model finds its own in what is measured.
+    Sensitivities are found in the columns of `start`, with which acquisitions began; by default in
+    all that is measured.
     """
     with arithmetic(training, mask.device):
         measured = Measurement.of(batch.kspace, mask)

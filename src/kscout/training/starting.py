@@ -70,12 +70,6 @@ def network_of(
     """Return settings with the network of a trained policy; another one is an error.
 
     Arguments that it names as `changeable` are those of the settings, or of the data.
-
-    Args:
-        start: the trained policy.
-        path: where it lies, for what is said.
-        config: of the training; a network that is not the method's own was asked for.
-        sizes: what data and acquisition imply of a network, by the name of its argument.
     """
     name, wanted = POLICIES.name_of(type(start)), config.policy
     if name == "ensemble":

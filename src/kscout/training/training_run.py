@@ -52,13 +52,7 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
     def resume(
         cls, learner: Learner[ModuleT, ConfigT], folder: Run | None, save: Save[ModuleT]
     ) -> "TrainingRun[ModuleT, ConfigT]":
-        """Start a training, or restore module and optimizer from its checkpoint.
-
-        Args:
-            learner: the module with its initial weights, on its device.
-            folder: the folder to write to; None in all processes but the main one.
-            save: how weights are written.
-        """
+        """Start a training, or restore module and optimizer from its checkpoint."""
         found = cls(learner, folder, save)
         found.is_finished = from_main(folder is not None and folder.is_finished)
         checkpoint = from_main(load_checkpoint(folder.checkpoint_path) if folder else None)
@@ -111,11 +105,7 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
     def keep(self, record: Record, score: float, evaluated: ModuleT, carried: StateDict) -> None:
         """Write an epoch's record, weights and checkpoint.
 
-        Args:
-            record: has `epoch` and `val_ssim`.
-            score: what the best epoch has most of.
-            evaluated: the module with the weights that were validated.
-            carried: what the algorithm needs to continue from here.
+        The score is what the best epoch has most of.
         """
         self.n_done, self.carried, self.part = record["epoch"], carried, {}
         if score > self.best_score:
@@ -140,12 +130,7 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
         self._save_checkpoint()
 
     def keep_part(self, part: StateDict, carried: StateDict) -> None:
-        """Write a checkpoint inside an epoch.
-
-        Args:
-            part: steps of the epoch so far, with their sums.
-            carried: as for `keep`.
-        """
+        """Write a checkpoint inside an epoch."""
         self.carried, self.part = carried, part
         if self.folder is not None:
             self._save_checkpoint()

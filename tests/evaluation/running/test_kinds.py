@@ -15,10 +15,9 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import WEIGHTS_NAME, joint_policy_path
 
-ADVICE = "; give a policy, .*, as a policy, and a reconstruction, .*, as --reconstructor"
-EXCHANGED = f"was given as a policy and is a recon.*, and --reconstructor .* is a policy{ADVICE}"
-NO_NETWORK = f"^--reconstructor .* is a policy{ADVICE}"
-NO_POLICY = f"was given as a policy and is a reconstruction{ADVICE}"
+EXCHANGED = "--reconstructor .* is a policy, and .* is a reconstruction; exchange the two"
+NO_NETWORK = "^--reconstructor .* is a policy; give it as one, and a reconstruction"
+NO_POLICY = "was given as a policy and is a reconstruction; give it as --reconstructor"
 
 
 @pytest.fixture

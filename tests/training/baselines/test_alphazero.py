@@ -28,7 +28,7 @@ from kscout.training.baselines.alphazero import (
 )
 from kscout.training.baselines.settings import AlphaZeroTraining
 from kscout.training.policy import train_policy
-from kscout.training.replay import Memory
+from kscout.training.states import Memory
 from kscout.weights import read_weights
 
 NETWORK = {"name": "alphazero", "n_channels": 2, "n_hidden": 8}

@@ -12,7 +12,7 @@ from kscout.data.store import Store
 from kscout.runs import read_run
 from kscout.training.baselines.ddqn import double_target, explored
 from kscout.training.baselines.settings import DdqnTraining
-from kscout.training.replay import Memory
+from kscout.training.states import Memory
 
 NETWORK = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
 

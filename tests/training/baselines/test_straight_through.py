@@ -14,10 +14,14 @@ from kscout.names import SAMPLERS
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.sampling import center_mask
 from kscout.policies import POLICIES
-from kscout.policies.density import LearnedDensity
+from kscout.policies.random import LearnedDensity
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.baselines.loupe import masks_drawn_blindly
-from kscout.training.baselines.straight_through import Scorer, drawn_through, scores_on_the_way
+from kscout.training.baselines.straight_through import (
+    Scorer,
+    drawn_through,
+    masks_drawn_blindly,
+    scores_on_the_way,
+)
 from kscout.training.joint.dense import policy_config
 from kscout.training.joint.sampler import Material, acquire
 

@@ -15,9 +15,9 @@ from kscout.apps.bench.limits import Ceilings, Work, best_time, count_work, ssim
 from kscout.apps.bench.yardstick import plain_policy
 from kscout.core import Measurement, Observation
 from kscout.json_types import JsonObject
+from kscout.kernels.graphs import BatchGradients
 from kscout.metrics import SsimScorer
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
-from kscout.training.gradients import EagerGradients, GraphedGradients
 
 N_IMAGES = {"cpu": (32,), "cuda": (128, 640, 2048)}
 """Images per call of the U-Net: q = 8 candidates of a batch of 4 on a CPU; of 16, of 80, and many
@@ -89,9 +89,9 @@ def replayed(
             return function(given)
 
     if engine.device.type != "cuda":
-        eager = EagerGradients(run, parameters)
+        eager = BatchGradients(run, parameters)
         return lambda: eager(inputs)
-    graph = GraphedGradients(run, parameters, inputs)
+    graph = BatchGradients(run, parameters, inputs)
     return lambda: graph(inputs)
 
 

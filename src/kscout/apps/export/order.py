@@ -25,8 +25,7 @@ from kscout.files import write_text
 from kscout.json_types import JsonObject
 from kscout.names import POLICIES, unknown_policy
 from kscout.policies import build, load
-from kscout.policies.fixed import FixedOrder
-from kscout.policies.ranking import Ranking
+from kscout.policies.fixed import FixedOrder, Ranking
 from kscout.zoo import zoo_names, zoo_path
 
 SUFFIXES = (".csv", ".json")

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool, Float32
 
 from kscout import reconstruction
-from kscout.acquisition.budget import check_budget
-from kscout.acquisition.plan import Plan
+from kscout.acquisition.plan import Plan, check_budget
 from kscout.apps.export.image_files import SUFFIXES, WRITERS, ExportedVolume
 from kscout.apps.export.order import central_budget, policy_of
 from kscout.apps.export.parameters import ExportSetting

@@ -44,7 +44,7 @@ with lazily():
     from torch.nn import Parameter
 
     from kscout import policies, reconstruction
-    from kscout.acquisition.budget import check_budget
+    from kscout.acquisition.plan import check_budget
     from kscout.compatibility import Use, check_matrix, network_notes, policy_notes, warn
     from kscout.core import Policy, Reconstructor, SliceBatch
     from kscout.data.slices import SliceSet
@@ -58,6 +58,24 @@ with lazily():
     from kscout.weights import fingerprint
 
 FORMULAS = ("paper", "reference")
+
+
+@final
+@dataclass(frozen=True)
+class NoiseSetting:
+    """How gradient noise is measured; defaults are the paper's."""
+
+    n_trajectories: Annotated[int, AtLeast(1)] = 16
+    """Actions per state (greedy) or trajectories per slice."""
+    batch_size: Annotated[int, AtLeast(1)] = 16
+    n_passes: Annotated[int, AtLeast(1)] = 3
+    """Passes over the data, each with its own order and draws."""
+    seed: int = 0
+    protocol: Protocol | None = None
+    """That of the reconstruction if None."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @final
@@ -132,9 +150,9 @@ class EstimatorGradients:
         slices: SliceSet,
         reconstructor: Reconstructor,
         config: JsonObject,
-        setting: "Snr",
+        setting: NoiseSetting,
     ) -> None:
-        self.policy, self.slices, self.setting = policy, slices, setting
+        self.policy, self.slices, self.reconstructor = policy, slices, reconstructor
         # Before the settings are read: a run folder must not import modules that no user named.
         kind = ESTIMATORS.recall(config["training"].get("method"), "the run")
         METRICS.recall(config["training"].get("metric", GradientTraining.metric), "the run")
@@ -148,8 +166,9 @@ class EstimatorGradients:
                 "measured; choose runs of an estimator that takes one step per batch"
             )
         protocol = reconstructor.protocol_for(setting.protocol)
-        training = replace(training, n_trajectories=setting.trajectories, protocol=protocol)
-        learner = Learner.of(policy, replace(settings, training=training))
+        training = replace(training, n_trajectories=setting.n_trajectories, protocol=protocol)
+        self.setting, self.config = setting, replace(settings, training=training)
+        learner = Learner.of(policy, self.config)
         self.estimator: GradientEstimator = kind(learner, slices, reconstructor)
         # In 32 bit, and without cached features.
         self.estimator.view = Recomputed(policy)
@@ -204,8 +223,17 @@ def measure_passes(
 ) -> list[PassRecord]:
     """Measure the ratio of one checkpoint in several passes; resumes after the last in `record`.
 
-    The index of a pass seeds its gradients, so a resumed analysis equals an uninterrupted one.
-    `setting` has everything else that the numbers depend on; only passes of the same are reused.
+    Args:
+        epoch: the checkpoint's epoch.
+        gradients: yields the flat gradients of the batches of a pass. The index of the pass seeds
+            them, so a resumed analysis equals an uninterrupted one.
+        record: file of one JSON line per finished epoch and pass; lines are added to it.
+        setting: everything else that the numbers depend on.
+        n_passes: passes over the data.
+        on_step: called before and after each pass.
+
+    Returns:
+        One record per pass.
     """
     report = on_step or (lambda _: None)
     finished = {
@@ -232,9 +260,7 @@ def measure_passes(
             setting=setting,
         )
         finished[epoch, pass_index] = line
-        # Replaced atomically: the file is small, and a killed process leaves no incomplete line.
-        lines = [*read_passes(record), line]
-        write_text(record, "".join(json.dumps(asdict(x)) + "\n" for x in lines))
+        _append(record, line)
         report(Step(what, 1, 1))
     return [finished[epoch, pass_index] for pass_index in range(n_passes)]
 
@@ -260,6 +286,12 @@ def _finished_pass(table: JsonObject) -> PassRecord:
         if type(value := getattr(line, item.name)) not in kinds:
             raise TypeError(f"{item.name} is {value!r}")
     return line
+
+
+def _append(record: Path, line: PassRecord) -> None:
+    # Replaced atomically: the file is small, and a killed process leaves no incomplete line.
+    lines = [*read_passes(record), line]
+    write_text(record, "".join(json.dumps(asdict(x)) + "\n" for x in lines))
 
 
 @final
@@ -340,16 +372,24 @@ def measure_run(
     run: Path,
     slices: SliceSet,
     reconstructor: Reconstructor,
-    setting: "Snr",
+    setting: NoiseSetting | None = None,
     *,
     record: Path,
+    epochs: Sequence[int] | None = None,
     on_step: OnStep | None = None,
 ) -> list[PassRecord]:
-    """Measure the gradient's signal-to-noise ratio at checkpoints of a policy run.
+    """Measure the gradient's signal-to-noise ratio at checkpoints of a run; may be resumed.
 
-    Its estimator, gamma and budget are used. `record` is a file of one JSON line per finished pass;
-    an interrupted measurement resumes.
+    Args:
+        run: folder of a policy run; its estimator, gamma and budget are used.
+        slices: training data (paper), on the device of the computation.
+        reconstructor: that of the policy's training.
+        setting: q, batch size, passes, seed, protocol.
+        record: file of one JSON line per finished pass; an interrupted measurement resumes.
+        epochs: checkpoints; by default all stored ones.
+        on_step: called before and after each pass.
     """
+    setting = setting or NoiseSetting()
     protocol = reconstructor.protocol_for(setting.protocol)
     slices.check_protocol(protocol)
     stored = read_run(run)
@@ -358,13 +398,13 @@ def measure_run(
     base = {
         "slices": slices.fingerprint,
         "reconstructor": fingerprint(reconstructor),
-        "n_trajectories": setting.trajectories,
+        "n_trajectories": setting.n_trajectories,
         "batch_size": setting.batch_size,
         "seed": setting.seed,
         "protocol": protocol,
     }
     records = []
-    for epoch in setting.epoch or kept_epochs(run):
+    for epoch in kept_epochs(run) if epochs is None else epochs:
         policy = policies.load(epoch_path(run, epoch), device=slices.device)
         gradients = EstimatorGradients(policy, slices, reconstructor, stored.config, setting)
         records += measure_passes(
@@ -372,22 +412,35 @@ def measure_run(
             gradients.of_pass,
             record=record,
             setting=json.dumps({**base, "policy": fingerprint(policy)}, sort_keys=True),
-            n_passes=setting.passes,
+            n_passes=setting.n_passes,
             on_step=on_step,
         )
     return records
 
 
 def check_noise(
-    runs: Mapping[str, RunRecord], slices: SliceSet, reconstructor: Reconstructor, setting: "Snr"
+    runs: Mapping[str, RunRecord],
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    *,
+    protocol: Protocol,
+    epochs: Sequence[int] | None = None,
 ) -> None:
-    """Raise an error if gradients of a named run cannot be measured; warn of another training."""
+    """Raise an error if gradients of a run cannot be measured; warn if it was trained otherwise.
+
+    Args:
+        runs: by name in messages.
+        slices: as for `measure_run`.
+        reconstructor: as for `measure_run`.
+        protocol: of scores.
+        epochs: as for `measure_run`.
+    """
     loaded = {}
     for name, run in runs.items():
-        first = (setting.epoch or kept_epochs(run.path))[0]
+        first = (epochs or kept_epochs(run.path))[0]
         loaded[name] = policies.load(epoch_path(run.path, first))
         check_matrix(loaded[name], slices.shape, name=name, network=reconstructor)
-    use = Use(slices.shape, protocol=reconstructor.protocol_for(setting.protocol))
+    use = Use(slices.shape, protocol=protocol)
     notes = policy_notes(loaded.items(), reconstructor, use)
     warn([*network_notes(reconstructor, use), *notes])
 
@@ -439,9 +492,6 @@ class Snr(Analysis[SnrRow]):
     device: str = "auto"
     """auto, cpu or cuda."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[SnrRow]:
@@ -453,8 +503,11 @@ class Snr(Analysis[SnrRow]):
         store = Store.open(str(self.data))
         slices = store.split(self.split).sample(self.limit).to(device)
         network = reconstruction.load(str(self.reconstructor), device=device)
+        draws = (self.trajectories, self.batch_size, self.passes, self.seed)
+        protocol = network.protocol_for(self.protocol)
+        setting = NoiseSetting(*draws, protocol)
         runs = {f"{name}, seed {run.config['training']['seed']}": run for name, _, run in chosen}
-        check_noise(runs, slices, network, self)
+        check_noise(runs, slices, network, protocol=protocol, epochs=self.epoch or None)
         rows = []
         for name, n_seeds, run in chosen:
             seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]
@@ -462,8 +515,9 @@ class Snr(Analysis[SnrRow]):
                 run.path,
                 slices,
                 network,
-                self,
+                setting,
                 record=out / f"snr-{re.sub('[/, ]+', '-', name)}-seed{seed}.jsonl",
+                epochs=self.epoch or None,
                 on_step=_named(name, on_step),
             )
             columns = {"n_initial": acquisition["n_initial"], "steps": acquisition["horizon"]}

@@ -117,7 +117,13 @@ class Prepared:
     def fit(
         self, entry: EvaluationEntry, *, cache: Path | None = None, on_step: OnStep | None = None
     ) -> EvaluationEntry:
-        """Return an entry with its order fitted, if it needs one."""
+        """Return an entry with its order fitted, if it needs one.
+
+        Args:
+            entry: the policy.
+            cache: folder of orders from previous evaluations.
+            on_step: called after each column.
+        """
         if entry.fits is None:
             return entry
         slices, n_slices = self.slices, None
@@ -163,8 +169,10 @@ def _column_by_column(name: str, on_step: OnStep | None) -> Callable[[JsonObject
 def open_policies(policies: Sequence[str], options: object) -> Prepared:
     """Open policies, slices and reconstruction of an analysis.
 
-    The fields of `options`, the analysis, replace the defaults: one trajectory per slice, 32-bit
-    arithmetic, and the start and the budget of the policies' trainings.
+    Args:
+        policies: names and paths.
+        options: the analysis. Its fields replace the defaults: one trajectory per slice, 32-bit
+            arithmetic, and the start and the budget of the policies' trainings.
     """
     if not policies:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
@@ -217,10 +225,7 @@ def prepare(
         _psnr_note(slices),
         _SAME_SPLIT if is_fitting and train is None and setting.split == "train" else None,
         target_note(loaded, slices.contents.kind.target_rule, slices.shape[0]),
-        zero_filled_note(
-            *(frozen, slices, plan.start, min(plan.horizons or (plan.horizon,))),
-            frozen.protocol_for(plan.protocol),
-        ),
+        _zero_filled_note(frozen, slices, plan),
         *_training_notes(entries, loaded, slices, plan),
         untrained_note(entries),
         store_note(entries, source.fingerprint) if isinstance(source, Store) else None,
@@ -258,6 +263,12 @@ def _psnr_note(slices: SliceSet) -> str | None:
         f"PSNR is meaningless here: pixels reach {peak:.4g}, and the convention paper clamps "
         f"reconstructions to [0, {PSNR_CEILING}]; read SSIM, or import the images with --divide"
     )
+
+
+def _zero_filled_note(network: Reconstructor, slices: SliceSet, plan: Plan) -> str | None:
+    horizon = min(plan.horizons or (plan.horizon,))
+    protocol = network.protocol_for(plan.protocol)
+    return zero_filled_note(network, slices, plan.start, horizon, protocol)
 
 
 def _training_notes(

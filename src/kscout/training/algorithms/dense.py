@@ -38,7 +38,7 @@ from kscout.json_types import StateDict
 from kscout.physics.sampling import Initial, center_mask, start_mask
 from kscout.policies.mean_gains import row_of
 from kscout.policies.views import View
-from kscout.training.algorithms import PolicyLearner
+from kscout.training.algorithm import PolicyLearner
 from kscout.training.algorithms.gradient import (
     Batch,
     Draws,
@@ -47,7 +47,6 @@ from kscout.training.algorithms.gradient import (
     Tensors,
     WarmedEstimator,
 )
-from kscout.training.algorithms.states import joined, observation_of, observe, rows_of
 from kscout.training.augmentation import (
     N_VARIED,
     check_sizes,
@@ -57,8 +56,8 @@ from kscout.training.augmentation import (
     varied,
 )
 from kscout.training.fixed_order import FixedOrderResult, filled_gains, fit_fixed_order
-from kscout.training.replay import Memory, Rows
 from kscout.training.starting import StartsFromGains, StartsFromManyGains, is_resized
+from kscout.training.states import Memory, Rows, joined, observation_of, observe, rows_of
 
 GAINS = "ssim"
 """The metric whose gains evaluations stop by."""
@@ -80,6 +79,7 @@ class Dense(WarmedEstimator):
     """Trains a policy to predict the gain of every column."""
 
     settings = DenseTraining
+    training: DenseTraining
     is_pure = True
 
     def __init__(
@@ -87,7 +87,6 @@ class Dense(WarmedEstimator):
     ) -> None:
         super().__init__(learner, slices, reconstructor)
         learner.module.is_stochastic = False
-        self.training = _dense(learner.config)
         average = get_ema_multi_avg_fn(self.training.average)
         self.average = AveragedModel(learner.module, multi_avg_fn=average)
         self.augmentation = Augmentation(learner.config, slices.n_cols)
@@ -292,12 +291,6 @@ def columns_to_try(
     """Return the columns with the highest scores, best first, then random others.
 
     If too few are left, blocked columns or repeated ones take their places.
-
-    Args:
-        scores: expected gains.
-        blocked: columns that may not be chosen.
-        uniforms: numbers in [0, 1) that decide the draws, which may repeat a column.
-        n_best: number of columns by score.
     """
     n_best = min(n_best, scores.shape[1])
     best = scores.masked_fill(blocked, -torch.inf).topk(n_best, dim=-1).indices
@@ -324,14 +317,7 @@ def dense_loss(
     is_valid: Bool[Tensor, "state candidate"],
     gain_weight: float,
 ) -> Float[Tensor, " state"]:
-    """Return the loss of each state: `mean_c (f_c - y_c)^2 - w sum_c softmax(f)_c y_c`.
-
-    Args:
-        scores: f of the candidates.
-        gains: y, in the units of the scores.
-        is_valid: False for candidates that do not count.
-        gain_weight: w.
-    """
+    """Return the loss of each state: `mean_c (f_c - y_c)^2 - w sum_c softmax(f)_c y_c`."""
     counts, gains = is_valid.sum(dim=-1), gains.masked_fill(~is_valid, 0.0)
     errors = (scores - gains).square().masked_fill(~is_valid, 0.0).sum(dim=-1) / counts
     chances = scores.masked_fill(~is_valid, -torch.inf).softmax(dim=-1)
@@ -343,12 +329,6 @@ def add_gradients(view: View, steps: Sequence[Rows], gain_weight: float, n_cols:
 
     A column of a smaller matrix gains more, as it is a larger share of it; gains and scores are
     scaled in proportion, so that all sizes have equal weight.
-
-    Args:
-        view: the policy.
-        steps: labeled states.
-        gain_weight: as in `dense_loss`.
-        n_cols: columns of the slices as stored.
     """
     n_states, begin = sum(len(rows["mask"]) for rows in steps), 0
     for rows in joined(steps, _n_at_once(steps[0]["image"])):
@@ -471,12 +451,7 @@ class BaselineGains:
         return torch.stack(units).clamp(min=1e-8)
 
     def give(self, policy: StartsFromGains, units: Float[Tensor, " unit"]) -> None:
-        """Set the scores of a new policy, for each size and start that it has a table for.
-
-        Args:
-            policy: the policy.
-            units: units of gains, for each number of measured columns of slices as stored.
-        """
+        """Set the scores of a new policy, for each size and start that it has a table for."""
         if not isinstance(policy, StartsFromManyGains):
             own = _Span(self.slices.n_cols, *self.config.spanned)
             return policy.start_from(self._in_units(own, units))

@@ -21,7 +21,7 @@ from torch import Tensor
 from kscout.acquisition.loop import Acquisition
 from kscout.acquisition.plan import training_plan
 from kscout.compatibility import check_matrix, check_real
-from kscout.config import EnsembleTraining, PolicyConfig
+from kscout.config import EnsembleTraining
 from kscout.core import Reconstructor
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
@@ -30,7 +30,7 @@ from kscout.json_types import StateDict
 from kscout.names import metric_word
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.randomness import keyed_generator
-from kscout.training.algorithms import EpochResult, Estimator, PolicyLearner
+from kscout.training.algorithm import EpochResult, Estimator, PolicyLearner
 from kscout.training.fixed_order import fit_fixed_order
 
 _N_AT_ONCE = {"cpu": 4, "cuda": 48}
@@ -49,12 +49,13 @@ class Ensemble(Estimator):
     """Fits the weights of the members of an `EnsemblePolicy`."""
 
     settings = EnsembleTraining
+    training: EnsembleTraining
 
     def __init__(
         self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
         super().__init__(learner, slices, reconstructor)
-        self.policy, self.training = _policy(learner), _training(learner.config)
+        self.policy = _policy(learner)
         self.n_slices = min(self.training.n_slices, len(slices))
         self.n_ordered = sorted(set(self.training.ordered)) or [0]
         """Candidate numbers of first steps that follow the fixed order."""
@@ -243,10 +244,6 @@ def non_negative(
 
     The most negative weight is set to zero and the others are solved again, until none is
     negative. Without data, the first weight is one.
-
-    Args:
-        products: sums of products of predictions.
-        moments: sums of products of predictions and targets.
     """
     products, moments = products.cpu(), moments.cpu()
     weights, kept = torch.zeros_like(moments), list(range(len(moments)))
@@ -274,8 +271,3 @@ def _policy(learner: PolicyLearner) -> EnsemblePolicy:
             "use policy.name = 'ensemble', or another --method"
         )
     return policy
-
-
-def _training(config: PolicyConfig) -> EnsembleTraining:
-    assert isinstance(config.training, EnsembleTraining)
-    return config.training

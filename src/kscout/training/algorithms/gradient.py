@@ -8,7 +8,7 @@ is one graph.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar, final
 
 import torch
@@ -16,7 +16,6 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.acquisition.graphs import GraphPool
 from kscout.acquisition.plan import training_plan
 from kscout.config import (
     DenseTraining,
@@ -28,10 +27,10 @@ from kscout.config import (
     warmed_rate,
 )
 from kscout.core import Policy, SliceBatch
+from kscout.kernels.graphs import BatchGradients, GraphPool
 from kscout.names import is_outside, metric_word
 from kscout.randomness import keyed_generator
-from kscout.training.algorithms import EpochResult, Estimator
-from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.algorithm import EpochResult, Estimator, optimizer_step
 
 GeneratorFor = Callable[[str], torch.Generator]
 """Maps the purpose of random numbers ("actions") to their generator."""
@@ -108,7 +107,7 @@ class GradientEstimator(Estimator, ABC):
     @property
     def n_tried(self) -> float:
         """Columns tried per slice and step, on average over the steps."""
-        return self.config.training.n_tried
+        return self.training.n_tried
 
     @property
     def share_acquired(self) -> float:
@@ -117,18 +116,13 @@ class GradientEstimator(Estimator, ABC):
 
     def step_size(self, epoch: int, step: int) -> float:
         """Return the learning rate of an optimizer step, counted from 0 within its epoch."""
-        return learning_rate_at(self.config.training, epoch)
+        return learning_rate_at(self.training, epoch)
 
     def limit_gradients(self) -> None:
         """Change the gradients of a batch before the optimizer step: not at all."""
 
     def after_step(self, drawn: EpochDraws, step: int) -> None:
-        """Continue after the optimizer step of a batch: nothing if weights are all that changes.
-
-        Args:
-            drawn: random numbers of the epoch.
-            step: number of the batch in its epoch.
-        """
+        """Continue after the optimizer step of a batch: nothing if weights are all that changes."""
 
     @final
     @property
@@ -160,11 +154,9 @@ class GradientEstimator(Estimator, ABC):
     def take_step(self, epoch: int, step: int) -> None:
         """Take one optimizer step, on one batch of slices."""
         score = self.batch_gradients(self.drawn, step)
-        for group in self.learner.optimizer.param_groups:
-            group["lr"] = self.step_size(epoch, step)
-        self.learner.optimizer.step()
+        optimizer_step(self.learner.optimizer, self.step_size(epoch, step))
         self.add(score=score * len(self.batch_order(self.drawn, step)))
-        self.means = {metric_word(self.config.training.metric): score}
+        self.means = {metric_word(self.training.metric): score}
         self.after_step(self.drawn, step)
 
     @final
@@ -179,7 +171,10 @@ class GradientEstimator(Estimator, ABC):
     @final
     def draws_of(self, epoch: int) -> EpochDraws:
         """Draw the random numbers of an epoch and transfer them to the device."""
-        generator = partial(_keyed, self.config.training.seed, epoch)
+
+        def generator(purpose: str) -> torch.Generator:
+            return keyed_generator(purpose, self.training.seed, epoch)
+
         n_slices = len(self.slices)
         order = torch.randperm(n_slices, generator=generator("order"))
         draws = self.draw(n_slices, self.n_steps, generator)
@@ -200,12 +195,7 @@ class GradientEstimator(Estimator, ABC):
 
     @final
     def batch_gradients(self, drawn: EpochDraws, step: int) -> Float[Tensor, ""]:
-        """Leave the gradients of one batch in the policy; return the mean final score.
-
-        Args:
-            drawn: random numbers of the epoch.
-            step: number of the batch in its epoch.
-        """
+        """Leave the gradients of one batch in the policy; return the mean final score."""
         # Outside of the graph, so that slices may be read from a file.
         slices = self.resized(self.slices.batch(self.batch_order(drawn, step)), step)
         draws = {name: x[self._part(step)] for name, x in drawn.per_slice.items()}
@@ -215,7 +205,7 @@ class GradientEstimator(Estimator, ABC):
         return score
 
     @cached_property
-    def graphs(self) -> dict[tuple[str, torch.Size], GraphedGradients]:
+    def graphs(self) -> dict[tuple[str, torch.Size], BatchGradients]:
         """CUDA graphs by what they compute and the shape of the slices."""
         return {}
 
@@ -228,13 +218,7 @@ class GradientEstimator(Estimator, ABC):
     def run_update(
         self, what: str, update: Callable[[Batch], Float[Tensor, ""]], batch: Batch
     ) -> Float[Tensor, ""]:
-        """Leave the gradients of an update in the policy, on CUDA by a graph where possible.
-
-        Args:
-            what: distinguishes updates of slices of one shape.
-            update: adds the gradients and returns a mean score.
-            batch: its input.
-        """
+        """Leave the gradients of an update in the policy, on CUDA by a graph where possible."""
         parameters, config = list(self.learner.module.parameters()), self.config
 
         def backward(tensors: Sequence[Tensor]) -> Float[Tensor, ""]:
@@ -246,14 +230,14 @@ class GradientEstimator(Estimator, ABC):
         is_plain = not self.is_pure or is_outside(config.training.metric)
         is_plain |= self.reconstructor.waits_for_device or config.acquisition.group > 1
         if is_plain or self.device.type != "cuda":
-            return EagerGradients(backward, parameters)(batch.tensors())
+            return BatchGradients(backward, parameters)(batch.tensors())
         key = (what, batch.slices.kspace.shape)
         if key not in self.graphs:
-            self.graphs[key] = GraphedGradients(backward, parameters, batch.tensors(), self.pool)
+            self.graphs[key] = BatchGradients(backward, parameters, batch.tensors(), self.pool)
         return self.graphs[key](batch.tensors())
 
     def _part(self, step: int) -> slice:
-        size = self.config.training.batch_size
+        size = self.training.batch_size
         return slice(step * size, (step + 1) * size)
 
     def _updated(self, batch: Batch) -> Float[Tensor, ""]:
@@ -263,10 +247,11 @@ class GradientEstimator(Estimator, ABC):
 class WarmedEstimator(GradientEstimator, ABC):
     """Takes steps whose size rises at first and falls to zero, along clipped gradients."""
 
+    training: DenseTraining | PosteriorTraining
+
     def step_size(self, epoch: int, step: int) -> float:
         """Return a learning rate that rises over `training.n_warm` steps, then falls to zero."""
-        training = self.config.training
-        assert isinstance(training, DenseTraining | PosteriorTraining)
+        training = self.training
         n_done, n_steps = (epoch - 1) * self.n_steps + step, training.n_epochs * self.n_steps
         return warmed_rate(learning_rate_at(training, epoch), n_done, n_steps, training.n_warm)
 
@@ -276,9 +261,7 @@ class WarmedEstimator(GradientEstimator, ABC):
 
     def limit_gradients(self) -> None:
         """Clip the norm of the gradients."""
-        training = self.config.training
-        assert isinstance(training, DenseTraining | PosteriorTraining)
-        torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), training.clip)
+        torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), self.training.clip)
 
 
 def n_draws(config: PolicyConfig) -> int:
@@ -295,7 +278,3 @@ def action_draws(
     members = () if setting.group == 1 else (setting.group,)
     shape = (n_slices, setting.n_steps, n_draws(config), *members)
     return torch.rand(*shape, generator=generator("actions"))
-
-
-def _keyed(seed: int, epoch: int, purpose: str) -> torch.Generator:
-    return keyed_generator(purpose, seed, epoch)

@@ -41,14 +41,8 @@ def greedy_gradients(
     step takes several columns, a_i is a group drawn without replacement, r_i the gain of all of
     them together, and log pi(a_i | s) as in `group_log_probabilities`.
 
-    Args:
-        view: the policy.
-        simulator: holds the slices.
-        n_initial: central columns measured at the start, or columns.
-        uniforms: numbers in [0, 1) that decide the draws.
-        followed: which of the q columns is acquired; one index for the whole batch, as in the
-            authors' code.
-        replay: columns to take instead of drawing.
+    `uniforms` in [0, 1) decide the draws, `followed` which of the q columns is acquired: one index
+    for the whole batch, as in the authors' code. `replay` has columns to take instead.
     """
     n_slices, n_steps, q = uniforms.shape[:3]
 

@@ -43,13 +43,7 @@ def non_greedy_gradients(
     `R_it = sum_{t' >= t} gamma^(t' - t) (r_it' - mean_j r_jt')`. Where a step takes several
     columns, a_it is a group of them, as in `greedy_gradients`.
 
-    Args:
-        view: the policy.
-        simulator: holds the slices.
-        n_initial: central columns measured at the start, or columns.
-        uniforms: numbers in [0, 1) that decide the draws.
-        gamma: discount.
-        replay: columns to take instead of drawing.
+    `uniforms` in [0, 1) decide the draws; `replay` has columns to take instead.
     """
     n_slices, n_steps, q, *group = uniforms.shape
 
@@ -76,6 +70,7 @@ class NonGreedy(GradientEstimator):
     """Trains a policy with the non-greedy estimator."""
 
     settings = NonGreedyTraining
+    training: NonGreedyTraining
     is_pure = True
     takes_groups = True
 
@@ -83,12 +78,10 @@ class NonGreedy(GradientEstimator):
         return Draws({"uniforms": action_draws(self.config, n_slices, generator)})
 
     def update(self, batch: Batch) -> Float[Tensor, ""]:
-        training = self.config.training
-        assert isinstance(training, NonGreedyTraining)
         return non_greedy_gradients(
             self.view,
             self.simulator(batch.slices),
             n_initial=self.config.acquisition.start,
             uniforms=batch.draws["uniforms"],
-            gamma=training.gamma,
+            gamma=self.training.gamma,
         ).final_score

@@ -25,7 +25,7 @@ from torch import Tensor
 from kscout.acquisition.plan import training_plan
 from kscout.acquisition.rollout import rollout
 from kscout.compatibility import check_matrix
-from kscout.config import PolicyConfig, PosteriorTraining
+from kscout.config import PosteriorTraining
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
@@ -36,7 +36,7 @@ from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
 from kscout.policies.posterior import Network, PosteriorSampler, moved_noises, noises
-from kscout.training.algorithms import PolicyLearner
+from kscout.training.algorithm import PolicyLearner
 from kscout.training.algorithms.gradient import Batch, Draws, GeneratorFor, Tensors, WarmedEstimator
 from kscout.training.augmentation import N_VARIED, is_flipped, varied
 from kscout.training.fixed_order import filled_gains, fit_fixed_order
@@ -63,6 +63,7 @@ class Posterior(WarmedEstimator):
     """Trains a posterior sampler."""
 
     settings = PosteriorTraining
+    training: PosteriorTraining
     is_pure = True
 
     def __init__(
@@ -74,7 +75,7 @@ class Posterior(WarmedEstimator):
                 f"posterior samples are real images, and the store holds {slices.kind}; train "
                 "another policy, or import magnitude images"
             )
-        self.sampler, self.training = _sampler(learner), _training(learner.config)
+        self.sampler = _sampler(learner)
         self.gains = torch.zeros(1, slices.n_cols, device=self.device)
         """By the number of columns measured after the start, in deviations over columns."""
         self.followed: Int[Tensor, "slice step"] | None = None
@@ -191,12 +192,8 @@ class Posterior(WarmedEstimator):
     ) -> Bool[Tensor, "slice col"]:
         """Return columns that may be measured before a step; random numbers decide them.
 
-        Args:
-            slices: the slices.
-            columns: decide the columns.
-            counts: decide their number, the sharpness of the distribution, the columns of a path
-                that are left out, and the start.
-            is_mirrored: whether the slice is mirrored compared to the path of the other policy.
+        `counts` decide the number of columns, the sharpness of the distribution, the columns of a
+        path that are left out, and the start.
         """
         setting, starts = self.config.acquisition, self.training.starts
         n_cols, device = slices.n_cols, columns.device
@@ -257,8 +254,3 @@ def _sampler(learner: PolicyLearner) -> PosteriorSampler:
             "none; use policy.name = 'posterior', or another --method"
         )
     return policy
-
-
-def _training(config: PolicyConfig) -> PosteriorTraining:
-    assert isinstance(config.training, PosteriorTraining)
-    return config.training

@@ -25,8 +25,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
 from kscout.device import at_most_a_quarter
 from kscout.policies.views import View
-from kscout.training.algorithms.states import joined, observation_of, observe, rows_of
-from kscout.training.replay import Rows
+from kscout.training.states import Rows, joined, observation_of, observe, rows_of
 
 N_AT_ONCE = {"cpu": 16, "cuda": 512}
 """States of a policy whose gradients are computed together, by kind of device."""

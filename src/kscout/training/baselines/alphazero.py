@@ -17,7 +17,6 @@ from torch import Tensor
 
 from kscout.acquisition.choose import column_log_probabilities
 from kscout.acquisition.episode import Simulator
-from kscout.config import PolicyConfig
 from kscout.names import metric_word
 from kscout.physics.sampling import Initial
 from kscout.policies.views import View
@@ -25,7 +24,7 @@ from kscout.randomness import keyed_generator
 from kscout.training.baselines.episodic import Episodic
 from kscout.training.baselines.search_trees import Trees
 from kscout.training.baselines.settings import AlphaZeroTraining
-from kscout.training.replay import Rows
+from kscout.training.states import Rows
 
 COLUMNS = ("index", "mask", "step", "visits")
 """What the replay buffer stores of a decision: its slice, the mask before it, its step, and the
@@ -37,6 +36,7 @@ class AlphaZero(Episodic):
     """Trains a policy to predict the visits of a tree search."""
 
     settings = AlphaZeroTraining
+    training: AlphaZeroTraining
     columns = COLUMNS
     n_images = 1
 
@@ -44,7 +44,7 @@ class AlphaZero(Episodic):
         self, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
     ) -> tuple[list[Rows], dict[str, Tensor], int]:
         """Acquire slices by search."""
-        training, setting = _training(self.config), self.config.acquisition
+        training, setting = self.training, self.config.acquisition
         self.view.refresh()
         episodes = search_episodes(
             self.view,
@@ -64,7 +64,7 @@ class AlphaZero(Episodic):
 
     def _draws(self, epoch: int, places: Int[Tensor, " episode"]) -> "SearchDraws":
         """Draw the random numbers of some of a round's episodes, on the CPU, each from its seed."""
-        training, horizon = _training(self.config), self.config.acquisition.horizon
+        training, horizon = self.training, self.config.acquisition.horizon
         n_cols = self.slices.n_cols
         shape = (horizon, training.searches(n_cols))
         uniforms, gammas = [], []
@@ -127,14 +127,6 @@ def search_episodes(
 
     A decision takes the column that most searches passed, of equals that with the best mean value:
     few searches pass many columns once. Nodes stay for the slice's later decisions.
-
-    Args:
-        policy: its scores are the logits of pi.
-        simulator: slices, frozen reconstructor and protocol.
-        rule: constants of the search.
-        draws: random numbers of all searches.
-        n_initial: central columns measured at the start, or columns.
-        horizon: columns to acquire.
     """
     n_searches = draws.uniforms.shape[2]
     trees = Trees(
@@ -177,8 +169,3 @@ def label_entropy(visits: Int[Tensor, "*lead col"]) -> Float[Tensor, ""]:
     """Return the mean entropy of the shares of visits in nats: no loss comes below it."""
     shares = visits / visits.sum(dim=-1, keepdim=True)
     return -shares.xlogy(shares).sum(dim=-1).mean()
-
-
-def _training(config: PolicyConfig) -> AlphaZeroTraining:
-    assert isinstance(config.training, AlphaZeroTraining)
-    return config.training

@@ -20,17 +20,16 @@ from torch import Tensor
 from kscout.acquisition.choose import best_columns, choose_columns
 from kscout.acquisition.loop import Acquisition
 from kscout.acquisition.plan import training_plan
-from kscout.config import PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.json_types import StateDict
 from kscout.names import metric_word
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
-from kscout.training.algorithms import PolicyLearner
+from kscout.training.algorithm import PolicyLearner
 from kscout.training.baselines.episodic import Episodic
 from kscout.training.baselines.settings import DdqnTraining
-from kscout.training.replay import Rows
+from kscout.training.states import Rows
 
 
 @final
@@ -38,6 +37,7 @@ class Ddqn(Episodic):
     """Trains a policy to estimate the discounted gains of a column and of those after it."""
 
     settings = DdqnTraining
+    training: DdqnTraining
     columns = ("index", "mask", "number", "column", "gain")
     n_images = 2
 
@@ -62,7 +62,7 @@ class Ddqn(Episodic):
         self, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
     ) -> tuple[list[Rows], dict[str, Tensor], int]:
         view, config = self.view, self.config
-        training, horizon = _training(config), config.acquisition.horizon
+        training, horizon = self.training, config.acquisition.horizon
         generator = keyed_generator("explored", training.seed, epoch)
         draws = torch.rand(len(order), horizon, 2, generator=generator)
         index, uniforms, new = order[places], draws[places].to(self.device), []
@@ -83,13 +83,13 @@ class Ddqn(Episodic):
 
     def update(self, n_before: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
         """Renew the copy of the network if it is due, then take an optimizer step."""
-        if n_before % _training(self.config).n_target == 0:
+        if n_before % self.training.n_target == 0:
             self.target.load_state_dict(self.learner.module.state_dict())
         return super().update(n_before, rows)
 
     def loss(self, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
         config, view = self.config, self.view
-        training, replayed = _training(config), self.replayed(rows)
+        training, replayed = self.training, self.replayed(rows)
         mask, step, column, gain = replayed.values
         after = mask.scatter(-1, column[:, None], True)
         with torch.no_grad():
@@ -111,14 +111,7 @@ def explored(
     uniforms: Float[Tensor, "slice 2"],
     chance: float,
 ) -> Int[Tensor, " slice"]:
-    """Return the best column of each slice, or with a chance any that is not blocked.
-
-    Args:
-        scores: of the columns.
-        blocked: columns that may not be chosen.
-        uniforms: decide whether, and which.
-        chance: of any column.
-    """
+    """Return the best column of each slice, or with a chance any that is not blocked."""
     drawn = choose_columns(Random(), torch.zeros_like(scores), blocked, uniforms[:, 1])
     return torch.where(uniforms[:, 0] < chance, drawn, best_columns(scores, blocked))
 
@@ -132,18 +125,8 @@ def double_target(
 ) -> Float[Tensor, " step"]:
     """Return what scores shall become: a gain and, discounted, the copy's score of the next best.
 
-    Args:
-        gain: of the column that was taken.
-        scores: of the next columns by the network, which says which is best.
-        copied: of the next columns by its copy, which evaluates it.
-        blocked: next columns that may not be chosen.
-        discount: 0 where no column follows.
+    The network says which column is best, its copy evaluates it; the last step has discount 0.
     """
     best = best_columns(scores, blocked)[:, None]
     worth = torch.where(discount > 0, copied.gather(-1, best)[:, 0], 0.0)
     return gain + discount * worth
-
-
-def _training(config: PolicyConfig) -> DdqnTraining:
-    assert isinstance(config.training, DdqnTraining)
-    return config.training

@@ -16,9 +16,9 @@ from kscout.data.slices import SliceSet
 from kscout.json_types import StateDict
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator, slices_of_round
-from kscout.training.algorithms import EpochResult, Estimator, PolicyLearner
+from kscout.training.algorithm import EpochResult, Estimator, PolicyLearner
 from kscout.training.baselines.settings import EpisodicTraining
-from kscout.training.replay import Memory, Rows
+from kscout.training.states import Memory, Rows
 
 
 @final
@@ -44,6 +44,7 @@ class Episodic(Estimator):
     A baseline implements `acquire` and `loss`. The settings derive from `EpisodicTraining`.
     """
 
+    training: EpisodicTraining
     columns: ClassVar[tuple[str, ...]]
     """Names of what a row holds; the first is `index`, the slice."""
     n_images: ClassVar[int]
@@ -53,9 +54,8 @@ class Episodic(Estimator):
         self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
         super().__init__(learner, slices, reconstructor)
-        training, horizon = learner.config.training, learner.config.acquisition.horizon
-        assert isinstance(training, EpisodicTraining)
-        self.n_episodes, self.n_updates, buffer_size = training.round_of(len(slices), horizon)
+        horizon = learner.config.acquisition.horizon
+        self.n_episodes, self.n_updates, buffer_size = self.training.round_of(len(slices), horizon)
         self.memory = Memory(buffer_size)
         self.n_parts = math.ceil(self.n_episodes / self.n_at_once)
         self.n_steps = self.n_parts + self.n_updates
@@ -79,10 +79,7 @@ class Episodic(Estimator):
     ) -> tuple[list[Rows], dict[str, Tensor], int]:
         """Acquire slices; return new rows, sums of scores, and the number of reconstructions.
 
-        Args:
-            epoch: counted from 1.
-            places: of the slices in the order of the round.
-            order: the slices of the round.
+        Places are those of the slices in the order of the round.
         """
 
     @abstractmethod
@@ -94,7 +91,7 @@ class Episodic(Estimator):
 
     def take_step(self, epoch: int, step: int) -> None:
         """Acquire some slices of the round, or take one of its optimizer steps."""
-        training = self.config.training
+        training = self.training
         if step < self.n_parts:
             order = slices_of_round(
                 training.seed, epoch, self.n_episodes, n_slices=len(self.slices)
@@ -116,7 +113,7 @@ class Episodic(Estimator):
         """Return means over the slices and optimizer steps of the round."""
         sums = dict(self.sums)
         # Images are not stored: each row is reconstructed again.
-        n_replayed = self.n_images * self.n_updates * self.config.training.batch_size
+        n_replayed = self.n_images * self.n_updates * self.training.batch_size
         n_images = int(sums.pop("n_acquired")) + n_replayed
         n_decisions = self.n_episodes * self.config.acquisition.horizon
         facts = {"n_reconstructions": n_images, "n_decisions": n_decisions}
@@ -124,12 +121,7 @@ class Episodic(Estimator):
         return EpochResult({name: float(sums[name]) / n for name, n in counts.items()}, facts)
 
     def update(self, n_before: int, rows: Int[Tensor, " row"]) -> Float[Tensor, ""]:
-        """Take an optimizer step on rows of the replay buffer; return their mean loss.
-
-        Args:
-            n_before: optimizer steps before this one.
-            rows: numbers of the rows.
-        """
+        """Take an optimizer step on rows of the replay buffer; return their mean loss."""
         self.learner.optimizer.zero_grad()
         self.view.refresh()
         loss = self.loss(rows)

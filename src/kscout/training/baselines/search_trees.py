@@ -28,8 +28,8 @@ from torch import Tensor
 
 from kscout.acquisition.choose import best_columns, column_log_probabilities, draw_columns
 from kscout.acquisition.episode import Simulator
-from kscout.acquisition.graphs import Function, Graphs
 from kscout.acquisition.state import State
+from kscout.kernels.graphs import Function, Graphs
 from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.views import View
 from kscout.randomness import keyed_generator

@@ -24,15 +24,20 @@ from kscout.config import JointConfig, JointTraining, LearnedSampling, warmed_ra
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.kernels.graphs import BatchGradients
 from kscout.metrics import checked_scores
 from kscout.names import METRICS, is_outside
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator, slices_of_round
+from kscout.training.algorithm import optimizer_step
 from kscout.training.augmentation import varied
-from kscout.training.baselines.settings import DifferentiatedSampling, StraightThroughSampling
-from kscout.training.gradients import EagerGradients, GraphedGradients, take_step
-from kscout.training.joint.sampler import Material, Sampler
+from kscout.training.baselines.settings import (
+    DifferentiatedSampling,
+    LoupeSampling,
+    StraightThroughSampling,
+)
+from kscout.training.joint.sampler import Material, Sampler, without_image
 
 _N_NUMBERS = 19
 """Numbers drawn for each slice, more than vary it: the number of version 0.2, so that a seed means
@@ -45,14 +50,7 @@ def drawn_through(
     noise: Float[Tensor, "slice col"],
     temperature: float,
 ) -> Float[Tensor, "slice col"]:
-    """Draw a column for each slice, as exact zeros and a one, whose gradients are the softmax's.
-
-    Args:
-        scores: logits.
-        blocked: columns that may not be drawn.
-        noise: of a Gumbel distribution.
-        temperature: of the softmax; the draw does not depend on it.
-    """
+    """Draw a column for each slice, as exact zeros and a one, whose gradients are the softmax's."""
     noisy = (scores + noise).masked_fill(blocked, MEASURED_LOGIT)
     soft = (noisy / temperature).softmax(dim=-1)
     hard = torch.nn.functional.one_hot(noisy.argmax(dim=-1), noisy.shape[-1])
@@ -66,14 +64,7 @@ def measured_through(batch: SliceBatch, mask: Float[Tensor, "slice col"]) -> Mea
 
 @final
 class Scorer:
-    """Scores reconstructions of a batch so that gradients flow.
-
-    Args:
-        batch: the truth.
-        reconstructor: in plain arithmetic.
-        start: columns measured before the first choice, whose sensitivities are kept.
-        training: says how images are un-normalized, and what is scored.
-    """
+    """Scores reconstructions of a batch so that gradients flow."""
 
     def __init__(
         self,
@@ -100,13 +91,7 @@ class Scorer:
 def differentiable_scores(
     metric: Callable[..., Tensor], image: Float[Tensor, "slice row col"], batch: SliceBatch
 ) -> Float[Tensor, " slice"]:
-    """Score images by a metric; refuse one that no gradient flows through.
-
-    Args:
-        metric: of images, targets and data ranges.
-        image: un-normalized.
-        batch: the truth.
-    """
+    """Score images by a metric; refuse one that no gradient flows through."""
     found = metric(image, batch.target, data_range=batch.data_range)
     score = checked_scores(found, len(image))
     if image.requires_grad and not score.requires_grad:
@@ -124,15 +109,7 @@ def scores_on_the_way(
     noise: Float[Tensor, "slice step col"],
     temperature: float,
 ) -> tuple[Float[Tensor, "slice step"], Float[Tensor, "slice moment col"]]:
-    """Acquire by a policy that looks; return scores after each column, and all masks.
-
-    Args:
-        policy: what chooses.
-        scorer: reconstructs and scores.
-        start: columns measured before the first choice.
-        noise: decides the draws.
-        temperature: of the softmax whose gradients are taken.
-    """
+    """Acquire by a policy that looks; return scores after each column, and all masks."""
     masks, scores = [start.float()], []
     measured, found, _ = scorer.reconstruct(masks[0])
     for step in range(noise.shape[1]):
@@ -157,7 +134,7 @@ class GradientSampler(Sampler):
 
     def __init__(self, policy: Policy, material: Material) -> None:
         super().__init__(policy, material)
-        self.gradients: EagerGradients | GraphedGradients | None = None
+        self.gradients: BatchGradients | None = None
         """Made at the first update, when there is a network to learn for."""
         if is_outside(self.training.metric):
             # Before random columns take their share of the time.
@@ -197,11 +174,7 @@ class GradientSampler(Sampler):
     ) -> Float[Tensor, "*_"]:
         """Acquire a batch; return its scores, to which gradients flow.
 
-        Args:
-            scorer: of the batch.
-            start: columns measured before the first choice.
-            noise: of a Gumbel distribution; decides the draws.
-            moment: one of those after the start, for each slice.
+        Gumbel noise decides the draws; a moment is one after the start, for each slice.
         """
 
     def update(self, number: int) -> Float[Tensor, ""]:
@@ -217,7 +190,8 @@ class GradientSampler(Sampler):
         rate = warmed_rate(
             training.sampler_rate, number, training.n_sampler_updates, training.n_warm
         )
-        take_step(optimizer, rate)
+        optimizer_step(optimizer, rate)
+        optimizer.zero_grad()
         return score
 
     def _inputs(self, number: int) -> list[Tensor]:
@@ -239,14 +213,14 @@ class GradientSampler(Sampler):
         start = start_mask(setting.start, batch.selectable.shape, slices.device)
         return [*batch.tensors(), start, noise.to(slices.device), moment.to(slices.device)]
 
-    def _gradients(self, inputs: Sequence[Tensor]) -> EagerGradients | GraphedGradients:
+    def _gradients(self, inputs: Sequence[Tensor]) -> BatchGradients:
         config, parameters = self.material.config, list(self.learner.parameters())
         # What comes from outside may wait for the device, which no graph can.
         is_plain = any(map(is_outside, (config.training.metric, config.policy.name)))
         is_plain |= self.material.snapshot.waits_for_device
         if is_plain or self.material.slices.device.type != "cuda":
-            return EagerGradients(self._backward, parameters)
-        return GraphedGradients(self._backward, parameters, inputs)
+            return BatchGradients(self._backward, parameters)
+        return BatchGradients(self._backward, parameters, inputs)
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         *tensors, start, noise, moment = inputs
@@ -271,3 +245,39 @@ class StraightThrough(GradientSampler):
     ) -> Float[Tensor, "slice step"]:
         temperature = self.training.temperature
         return scores_on_the_way(self.learner, scorer, start, noise, temperature)[0]
+
+
+@final
+class Loupe(GradientSampler):
+    """Trains one density for all slices; each slice is scored at one moment, drawn at random."""
+
+    settings, looks = LoupeSampling, False
+
+    def scores(
+        self,
+        scorer: Scorer,
+        start: Bool[Tensor, "slice col"],
+        noise: Float[Tensor, "slice step col"],
+        moment: Int[Tensor, " slice"],
+    ) -> Float[Tensor, " slice"]:
+        selectable, temperature = scorer.batch.selectable, self.training.temperature
+        masks = masks_drawn_blindly(self.learner, start, selectable, noise, temperature)
+        rows = torch.arange(len(masks), device=masks.device)
+        return scorer.reconstruct(masks[rows, moment])[2]
+
+
+def masks_drawn_blindly(
+    policy: Policy,
+    start: Bool[Tensor, "slice col"],
+    selectable: Bool[Tensor, "slice col"],
+    noise: Float[Tensor, "slice step col"],
+    temperature: float,
+) -> Float[Tensor, "slice moment col"]:
+    """Draw columns by a policy that does not look; return all masks, to which gradients flow."""
+    masks = [start.float()]
+    for step in range(noise.shape[1]):
+        mask = masks[-1].detach() > 0
+        logits = policy(without_image(mask, step))
+        drawn = drawn_through(logits, mask | ~selectable, noise[:, step], temperature)
+        masks.append(masks[-1] + drawn)
+    return torch.stack(masks, dim=1)

@@ -16,12 +16,12 @@ from kscout.core import Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.json_types import StateDict
+from kscout.kernels.graphs import BatchGradients
 from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator, slices_of_round
-from kscout.training.algorithm import Algorithm, EpochResult, Learner
+from kscout.training.algorithm import Algorithm, EpochResult, Learner, optimizer_step
 from kscout.training.augmentation import varied
-from kscout.training.gradients import EagerGradients, GraphedGradients, take_step
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
 from kscout.training.reconstructor import training_loss
@@ -57,18 +57,16 @@ class Joint(Algorithm[Pair, JointConfig]):
         # Making a graph leaves gradients behind, which no step may take.
         learner.optimizer.zero_grad()
 
-    def _gradients(self) -> EagerGradients | GraphedGradients:
+    def _gradients(self) -> BatchGradients:
         parameters = list(self.model.parameters())
         if self.slices.device.type != "cuda" or self.model.waits_for_device:
-            return EagerGradients(self._backward, parameters)
+            return BatchGradients(self._backward, parameters)
         first = torch.zeros(self.training.batch_size, dtype=torch.int64)
         example = self.slices.batch(first)
         self.model.train()
         if self.training.compile:
             self.model.compile_passes()
-        return GraphedGradients(
-            self._backward, parameters, [example.selectable, *example.tensors()]
-        )
+        return BatchGradients(self._backward, parameters, [example.selectable, *example.tensors()])
 
     def n_steps_in(self, epoch: int) -> int:
         return len(self.training.updates_of(epoch))
@@ -180,7 +178,8 @@ class Joint(Algorithm[Pair, JointConfig]):
         self.model.train()
         # Slices are read outside of any graph: they may lie in a file.
         loss = self.gradients([mask, *self._batch(index, numbers).tensors()]).clone()
-        take_step(self.learner.optimizer, self._rate(number))
+        optimizer_step(self.learner.optimizer, self._rate(number))
+        self.learner.optimizer.zero_grad()
         return loss
 
     def _teach(self) -> Float[Tensor, ""]:

@@ -15,10 +15,9 @@ from kscout.config import DenseSampling, DenseTraining, JointConfig, PolicyConfi
 from kscout.core import Policy
 from kscout.data.slices import SliceSet
 from kscout.json_types import StateDict
-from kscout.training.algorithm import Learner
+from kscout.training.algorithm import Learner, optimizer_step
 from kscout.training.algorithms.dense import Dense
 from kscout.training.algorithms.gradient import EpochDraws
-from kscout.training.gradients import take_step
 from kscout.training.joint.sampler import Material, Sampler
 
 
@@ -64,7 +63,7 @@ class DenseGains(Sampler):
         score = estimator.batch_gradients(drawn, step)
         n_steps = training.n_sampler_updates
         rate = warmed_rate(training.sampler_rate, number, n_steps, training.n_warm)
-        take_step(self.material.optimizer, rate)
+        optimizer_step(self.material.optimizer, rate)
         estimator.after_step(drawn, step)
         # Repeats leave gradients behind, which a step of the reconstruction must not take.
         self.material.optimizer.zero_grad()

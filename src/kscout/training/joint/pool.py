@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kscout.data.slices import SliceSet
 from kscout.json_types import StateDict
-from kscout.training.replay import Memory
+from kscout.training.states import Memory
 
 
 @final
@@ -44,11 +44,7 @@ class MaskPool:
     def draw(
         self, uniforms: Float[Tensor, "batch 2"]
     ) -> tuple[Int[Tensor, " batch"], Float[Tensor, "batch number"], Bool[Tensor, "batch col"]]:
-        """Sample slices, each with its augmentation and the mask of one step.
-
-        Args:
-            uniforms: numbers in [0, 1), where slices are numbered, that decide which.
-        """
+        """Sample slices, each with its augmentation and the mask of one step."""
         index, numbers, masks = (self.memory.rows[x] for x in ("index", "numbers", "masks"))
         entry, moment = ((uniforms[:, i] * n).long() for i, n in enumerate(masks.shape[:2]))
         here, at = (x.to(masks.device) for x in (entry, moment))

@@ -132,15 +132,7 @@ def acquire(
     uniforms: Float[Tensor, "slice step"],
     view: Reconstructor | None,
 ) -> Bool[Tensor, "slice moment col"]:
-    """Acquire slices by a policy; return the masks of all steps, the start first.
-
-    Args:
-        policy: what chooses.
-        batch: the slices.
-        config: start, horizon and protocol.
-        uniforms: decide the draws of a stochastic policy.
-        view: reconstructs what the policy looks at; None for one that does not look.
-    """
+    """Acquire slices by a policy; return the masks of all steps, the start first."""
     setting = config.acquisition
     device = batch.kspace.device
     start = start_mask(setting.start, batch.selectable.shape, device)

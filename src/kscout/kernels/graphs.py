@@ -1,17 +1,17 @@
-"""Functions of CUDA tensors, replayed as CUDA graphs.
+"""Functions of CUDA tensors, and forward and backward passes, replayed as CUDA graphs.
 
 Reconstruction and policy of a few slices run hundreds of small kernels, each of which takes longer
-to launch than to run. A CUDA graph launches all of them at once. Sessions use `Graphs`; trainings
-compute the gradients of a batch with one `Capture`.
+to launch than to run. So does the paper's batch of 16 in a training. A CUDA graph launches all of
+them at once. Sessions use `Graphs`, trainings `BatchGradients`.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,9 +34,6 @@ class Graphs:
     """Calls a function with one graph per shape of its arguments; used by one thread at a time.
 
     A function that cannot be captured, for example because it synchronizes, is called directly.
-
-    Args:
-        function: a function whose results depend only on the values of its arguments.
     """
 
     def __init__(self, function: Function) -> None:
@@ -85,7 +82,6 @@ class Capture:
 
     Args:
         function: it must not synchronize, and only its first runs may have side effects.
-        given: arguments with the shapes of later calls; the values are not used.
         pool: memory shared with other captures; by default a new pool.
     """
 
@@ -115,3 +111,50 @@ class Capture:
             own.copy_(value)
         self._graph.replay()
         return self._results
+
+
+Backward = Callable[[Sequence[Tensor]], Tensor]
+"""From the tensors that describe a batch to its losses, whose gradients it leaves in the
+parameters; it never waits for the device."""
+
+
+@final
+class BatchGradients:
+    """Computes the gradients of a batch into the parameters and returns its losses.
+
+    With an example, batches of its shapes run as one CUDA graph. The optimizer stays outside of it,
+    so that nothing but gradients is static.
+
+    Args:
+        backward: in a graph, it must read its data from memory that stays in place.
+        parameters: those that are trained.
+        example: tensors of a full batch; their values do not matter.
+        pool: memory that other graphs share, whose gradients are used up before another one runs.
+    """
+
+    def __init__(
+        self,
+        backward: Backward,
+        parameters: Iterable[nn.Parameter],
+        example: Sequence[Tensor] | None = None,
+        pool: GraphPool | None = None,
+    ) -> None:
+        self.backward, self.parameters = backward, list(parameters)
+        self.graph: Capture | None = None
+        if example is not None:
+            self.graph = Capture(lambda *batch: (self._eager(batch),), example, pool)
+            self.gradients = [parameter.grad for parameter in self.parameters]
+
+    def __call__(self, batch: Sequence[Tensor]) -> Tensor:
+        shapes = [x.shape for x in batch]
+        if self.graph is None or shapes != [x.shape for x in self.graph.given]:
+            return self._eager(batch)
+        (losses,) = self.graph(batch)
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        return losses
+
+    def _eager(self, batch: Sequence[Tensor]) -> Tensor:
+        for parameter in self.parameters:
+            parameter.grad = None
+        return self.backward(batch).detach()

@@ -1,10 +1,11 @@
-"""States that a policy visits, as rows of tensors by name, joined over steps."""
+"""States as rows of tensors by name, joined over steps, and a replay buffer of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from typing import final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
@@ -12,8 +13,9 @@ from kscout.acquisition.state import State
 from kscout.core import Observation
 from kscout.kernels.cuda import count_on
 from kscout.policies.views import View
-from kscout.training.replay import Rows
 
+Rows = dict[str, Tensor]
+"""Tensors by name, with one row per state, decision or acquisition."""
 _OBSERVED = tuple(field.name for field in fields(Observation))
 
 
@@ -47,3 +49,26 @@ def joined(steps: Sequence[Rows], n_at_once: int) -> Iterator[Rows]:
                 pieces.append({name: value[first:last] for name, value in rows.items()})
             at += n
         yield {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+@final
+class Memory:
+    """The newest rows, oldest first, on the device of the added ones."""
+
+    def __init__(self, n_most: int) -> None:
+        self.n_most = n_most
+        self.rows: Rows = {}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.rows.values()))) if self.rows else 0
+
+    def add(self, *new: Rows) -> None:
+        """Add rows with equal names; the oldest surplus rows are removed."""
+        parts = [self.rows, *new] if self.rows else new
+        names = [*new[0]]
+        self.rows = {x: torch.cat([part[x] for part in parts])[-self.n_most :] for x in names}
+
+    def draw(self, uniforms: Float[Tensor, " n"]) -> Rows:
+        """Return rows sampled with replacement by numbers in [0, 1)."""
+        which = (uniforms * len(self)).long().clamp(max=len(self) - 1)
+        return {name: value[which] for name, value in self.rows.items()}
