@@ -22,8 +22,8 @@ import kscout
 from kscout import files
 from kscout.apps.cli import TERMINATED, main, sentence_of
 from kscout.apps.cli.console import PlainLines, console
+from kscout.apps.cli.environment import cpu_quota, settle, share_the_machine
 from kscout.apps.cli.progress import _Lines
-from kscout.apps.cli.threads import cpu_quota, settle, share_the_machine
 from kscout.apps.demo import run_demo
 from kscout.apps.report.build import build_report, write_report
 from kscout.data.store_writer import StoreWriter
@@ -321,7 +321,7 @@ def test_only_trainings_hint_at_another_number_of_threads(
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
-    monkeypatch.setattr("kscout.apps.cli.threads.cpu_quota", lambda: None)
+    monkeypatch.setattr("kscout.apps.cli.environment.cpu_quota", lambda: None)
     share_the_machine(is_long=False)
     assert not caplog.messages
     share_the_machine(is_long=True)

@@ -9,7 +9,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from kscout.apps.cli import app
-from kscout.apps.cli.analyze import _table
+from kscout.apps.cli.evaluate import _table
 
 
 def test_a_table_keeps_names_whole_and_leaves_out_what_tells_nothing() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kscout.apps.bench import limits, parts
-from kscout.apps.bench.limits import wait
+from kscout.apps.bench import engine, parts
+from kscout.apps.bench.engine import wait
 from kscout.apps.bench.table import print_tables
 from kscout.apps.cli import app
 
@@ -27,7 +27,7 @@ def timed_once(function: Callable[[], Any], device: torch.device, **_: object) -
 def found() -> dict[str, Any]:
     options = ["bench", "--json", "--quick", "--size", "32", "--device", "cpu"]
     with pytest.MonkeyPatch.context() as patch:
-        for module in (limits, parts):
+        for module in (engine, parts):
             patch.setattr(module, "best_time", timed_once)
         result = CliRunner().invoke(app, options)
     assert result.exit_code == 0, result.output

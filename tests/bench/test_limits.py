@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from kscout.apps.bench import limits
-from kscout.apps.bench.limits import Ceilings, Work, best_time, count_work
+from kscout.apps.bench import engine
+from kscout.apps.bench.engine import best_time
+from kscout.apps.bench.parts import Ceilings, Work, count_work
 from kscout.reconstruction.unet import UNet
 
 
@@ -56,7 +57,7 @@ def test_the_best_time_is_of_three_calls_or_more(
         nonlocal clock, calls
         clock, calls = clock + took[calls], calls + 1
 
-    monkeypatch.setattr(limits, "wait", lambda _: clock)
+    monkeypatch.setattr(engine, "wait", lambda _: clock)
     assert best_time(function, torch.device("cpu"), at_least_s=at_least_s) == best_s
     # The first one warms up.
     assert calls == 1 + n_timed

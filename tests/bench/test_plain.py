@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from golden_numbers import Golden, assert_gradients, with_formula_weights
-from kscout.apps.bench.plain import PlainPolicy, PlainUNet, plain_greedy_gradients, plain_ssim
+from kscout.apps.bench.yardstick import PlainPolicy, PlainUNet, plain_greedy_gradients, plain_ssim
 from kscout.data.slices import SliceSet
 from kscout.metrics import ssim
 

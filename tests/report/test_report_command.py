@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kscout.apps.cli.report import report
+from kscout.apps.cli.evaluate import report
 from synthetic_results import write_evaluation
 
 pytestmark = pytest.mark.slow

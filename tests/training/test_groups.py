@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kscout.acquisition.choose import draw_groups, group_log_probabilities
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
-from kscout.apps.cli.train_policy import resolve_policy
+from kscout.apps.cli.train import resolve_policy
 from kscout.config import JointConfig, PolicyConfig, read
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kscout import reconstruction
 from kscout.apps.cli import app
-from kscout.apps.cli.train_joint import resolve_joint
+from kscout.apps.cli.train import resolve_joint
 from kscout.config import Component, JointConfig, of_today
 from kscout.core import Policy
 from kscout.data.slices import SliceSet

@@ -52,7 +52,7 @@ def test_it_trains_alone_as_with_other_seeds(store: Store, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_what_it_carries_survives_an_interruption(store: Store, tmp_path: Path) -> None:
-    from kscout.apps.cli.train_policy import resolve_policy
+    from kscout.apps.cli.train import resolve_policy
 
     whole = train(store, tmp_path / "whole")
     config = resolve_policy("knee-base", tmp_path / "whole" / "config.toml", [], {}, 128)
@@ -91,7 +91,7 @@ def test_its_runs_are_evaluated_and_their_gradients_noise_measured(
 def test_processes_load_its_module_and_train_as_this_one_does(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kscout.apps.cli.train_policy import resolve_policy
+    from kscout.apps.cli.train import resolve_policy
 
     save(tmp_path / "net.safetensors", import_module("unrolled").Unrolled())
     monkeypatch.setattr("kscout.names.table._used", {"unrolled"})
@@ -114,7 +114,7 @@ def test_processes_load_its_module_and_train_as_this_one_does(
 
 
 def test_its_settings_are_its_own() -> None:
-    from kscout.apps.cli.train_policy import resolve_policy
+    from kscout.apps.cli.train import resolve_policy
 
     found = resolve_policy(
         "knee-base", None, ["training.memory=0.5"], {"training.method": METHOD}, 128

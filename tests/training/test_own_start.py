@@ -11,7 +11,7 @@ from torch import Tensor
 from training_stores import ensemble_of_orders
 
 from coil_data import coil_store
-from kscout.apps.cli.train_policy import _start
+from kscout.apps.cli.train import _start
 from kscout.config import PolicyConfig, read, training_of
 from kscout.core import Measurement
 from kscout.data.store import Store

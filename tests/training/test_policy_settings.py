@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kscout.apps.cli.train_policy import resolve_policy
+from kscout.apps.cli.train import resolve_policy
 from kscout.config import NonGreedyTraining, PolicyConfig, to_table, training_of
 from kscout.errors import ConfigError, KScoutError
 from kscout.names import ESTIMATORS

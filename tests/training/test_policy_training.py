@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from training_stores import store_without_val, train_whole_and_cut, weights
 
-from kscout.apps.cli.train_policy import folders_of, vary
+from kscout.apps.cli.train import folders_of, vary
 from kscout.config import Component, PolicyConfig, read, to_table, to_toml, training_of
 from kscout.core import Observation, Policy
 from kscout.data.store import Store

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 
 import torch
 
-from kscout.apps.bench.engine import LARGEST_SIZE, PAPER, Engine, release, trained_unet
+from kscout.apps.bench.engine import LARGEST_SIZE, PAPER, Engine, release
 from kscout.apps.bench.growth import measure_scaling
-from kscout.apps.bench.limits import measure_ceilings
-from kscout.apps.bench.parts import measure_parts
+from kscout.apps.bench.parts import measure_ceilings, measure_parts
 from kscout.apps.bench.table import print_tables
 from kscout.apps.bench.yardstick import compare_with_plain
 from kscout.device import describe_device, resolve_device
@@ -43,7 +42,6 @@ def run_benchmarks(
     n_slices, horizon = (2, 1) if quick else (4, 2)
     if place.type == "cuda":
         n_slices, horizon = PAPER.n_slices, PAPER.horizon
-    unet = trained_unet()
     ceilings = measure_ceilings(place, at_least_s=at_least_s)
     results: JsonObject = {
         **_describe(place),
@@ -55,7 +53,7 @@ def run_benchmarks(
         **{"yardstick_ratio": {}, "yardstick": {}, "parts": []},
     }
     for size in sizes:
-        engine = Engine.build(size, n_slices, place, unet=unet)
+        engine = Engine.build(size, n_slices, place)
         yardstick = compare_with_plain(engine, horizon=horizon, q=Q)
         results["yardstick_ratio"][str(size)] = yardstick["ratio"]
         results["yardstick"][str(size)] = yardstick

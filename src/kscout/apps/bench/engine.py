@@ -5,6 +5,8 @@ on a CPU eager code with the convolutions that a training would select.
 """
 
 import gc
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import final
@@ -57,13 +59,6 @@ def knee_images(n_slices: int, size: int) -> Float[Tensor, "slice row col"]:
     return images[:, edge : edge + size, edge : edge + size].contiguous()
 
 
-def trained_unet() -> UNet:
-    """Load the network that all benchmarks run; it accepts images of any size."""
-    unet = load("knee-unet")
-    assert isinstance(unet, UNet)
-    return unet
-
-
 @final
 @dataclass(frozen=True)
 class Engine:
@@ -78,13 +73,7 @@ class Engine:
 
     @classmethod
     def build(
-        cls,
-        size: int,
-        n_slices: int,
-        device: torch.device,
-        *,
-        backend: str = "auto",
-        unet: UNet | None = None,
+        cls, size: int, n_slices: int, device: torch.device, *, backend: str = "auto"
     ) -> "Engine":
         """Freeze the U-Net and select convolutions as a training does.
 
@@ -93,9 +82,9 @@ class Engine:
             n_slices: number of generated slices.
             device: device of all tensors.
             backend: of convolutions on a CPU.
-            unet: the network; by default the zoo's.
         """
-        unet = (trained_unet() if unet is None else unet).to(device).eval().requires_grad_(False)
+        unet = load("knee-unet").to(device).eval().requires_grad_(False)
+        assert isinstance(unet, UNet)
         volumes = [str(number // 2) for number in range(n_slices)]
         slices = SliceSet.from_images(knee_images(n_slices, size).to(device), volumes)
         frozen = unet.frozen(precision="auto", n_rows=size, n_cols=size, device=device)
@@ -136,8 +125,10 @@ class TrainingBatch:
     """
 
     def __init__(self, engine: Engine, work: Workload) -> None:
-        self.engine, self.work = engine, work
-        config = _config(engine, work)
+        self.engine = engine
+        training = {"method": "greedy", "batch_size": work.n_slices, "n_trajectories": work.q}
+        acquisition = {"n_initial": engine.size // 8, "horizon": work.horizon}
+        config = read(PolicyConfig, {"acquisition": acquisition, "training": training})
         policy = make_policy(config.policy, seed=0, n_cols=engine.size, n_rows=engine.size)
         learner = Learner.of(policy.to(engine.device), config)
         assert isinstance(policy, ConvPolicy)
@@ -181,7 +172,21 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _config(engine: Engine, work: Workload) -> PolicyConfig:
-    training = {"method": "greedy", "batch_size": work.n_slices, "n_trajectories": work.q}
-    acquisition = {"n_initial": engine.size // 8, "horizon": work.horizon}
-    return read(PolicyConfig, {"acquisition": acquisition, "training": training})
+def wait(device: torch.device) -> float:
+    """Wait until the device is idle and return the time in seconds."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def best_time(
+    function: Callable[[], object], device: torch.device, *, at_least_s: float, n_least: int = 3
+) -> float:
+    """Return the best time in seconds of repeated calls, after one to warm up."""
+    function()
+    best, n_calls, begun = float("inf"), 0, wait(device)
+    while n_calls < n_least or wait(device) - begun < at_least_s:
+        before = wait(device)
+        function()
+        best, n_calls = min(best, wait(device) - before), n_calls + 1
+    return best

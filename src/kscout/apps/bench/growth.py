@@ -9,8 +9,7 @@ from typing import TypeVar, final
 import numpy as np
 import torch
 
-from kscout.apps.bench.engine import PAPER, Engine, TrainingBatch, Workload, release
-from kscout.apps.bench.limits import best_time
+from kscout.apps.bench.engine import PAPER, Engine, TrainingBatch, Workload, best_time, release
 from kscout.children import SAFE_PATH, environment_of_children
 from kscout.device import peak_memory
 from kscout.json_types import JsonObject

@@ -16,41 +16,19 @@ import typer
 from rich.text import Text
 
 from kscout import __version__, names
-from kscout.apps.cli import analyze, data, train
-from kscout.apps.cli.bench import bench
+from kscout.apps.cli import data, train
 from kscout.apps.cli.campaign import app as campaign_app
 from kscout.apps.cli.console import TERMINATED, Commands, PlainLines, Stopped, console, printable
-from kscout.apps.cli.data_export import export as export_images
-from kscout.apps.cli.demo import demo
-from kscout.apps.cli.environment import check_environment, check_file_names
-from kscout.apps.cli.evaluate import evaluate
+from kscout.apps.cli.environment import check_environment, check_file_names, share_the_machine
+from kscout.apps.cli.evaluate import app as analyses_app
+from kscout.apps.cli.evaluate import evaluate, report
 from kscout.apps.cli.export import app as export_app
-from kscout.apps.cli.replay import replay
-from kscout.apps.cli.report import report
-from kscout.apps.cli.serve import serve
-from kscout.apps.cli.threads import share_the_machine
-from kscout.apps.cli.train_joint import train_joint
-from kscout.apps.cli.train_policy import train_policy
-from kscout.apps.cli.zoo import zoo
+from kscout.apps.cli.package import bench, demo, zoo
+from kscout.apps.cli.serve import replay, serve
 from kscout.errors import KScoutError
 
 _COMPUTING = {"train", "evaluate", "analyze", "demo", "export", "serve"}
 """Commands with computations in this process."""
-_DATA = """Make, import, inspect and export datasets.
-
-Example: kscout data make knee --out stores/knee"""
-_TRAIN = """Train a reconstruction, a policy, or both.
-
-Example: kscout train reconstructor --data stores/knee --out runs/unet"""
-_ANALYZE = """Analyze runs and results: the paper's analyses, and your own.
-
-Example: kscout analyze curves runs/greedy --out analyses"""
-_CAMPAIGN = """Run many trainings and evaluations from one file.
-
-Example: kscout campaign run configs/campaign-small.toml"""
-_EXPORT = """Export scan tables, sequences and ONNX networks.
-
-Example: kscout export order center-out --n-cols 128 --n-initial 16 --steps 16 --out order.csv"""
 _STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "terminated"}
 
 app = typer.Typer(
@@ -94,16 +72,13 @@ def kscout(
 
 
 app.command()(demo)
-data.app.command("export")(export_images)
-app.add_typer(data.app, name="data", help=_DATA)
-train.app.command("policy")(train_policy)
-train.app.command("joint")(train_joint)
-app.add_typer(train.app, name="train", help=_TRAIN)
+app.add_typer(data.app, name="data")
+app.add_typer(train.app, name="train")
 app.command()(evaluate)
-app.add_typer(analyze.app, name="analyze", help=_ANALYZE)
-app.add_typer(campaign_app, name="campaign", help=_CAMPAIGN)
+app.add_typer(analyses_app, name="analyze")
+app.add_typer(campaign_app, name="campaign")
 app.command()(report)
-app.add_typer(export_app, name="export", help=_EXPORT)
+app.add_typer(export_app, name="export")
 app.command()(serve)
 app.command()(replay)
 app.command()(zoo)

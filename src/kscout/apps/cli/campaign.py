@@ -13,7 +13,13 @@ from kscout.config.bounds import AtLeast
 from kscout.config.forms import Form
 from kscout.errors import ConfigError
 
-app = typer.Typer(cls=Commands, no_args_is_help=True)
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    help="""Run many trainings and evaluations from one file.
+
+    Example: kscout campaign run configs/campaign-small.toml""",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`kscout data`: make, import, describe and show stores of slices."""
+"""`kscout data`: make, import, describe, show and export datasets."""
 
 import json
 import sys
@@ -13,19 +13,25 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kscout.apps.cli.console import Commands, counted, printable
+from kscout.apps.cli.console import Commands, answer_console, counted, printable
 from kscout.apps.cli.options import AsJson, from_fields, with_fields
-from kscout.apps.cli.progress import drawn_bars
+from kscout.apps.cli.progress import drawn_bars, evaluation_progress
+from kscout.apps.export.parameters import ExportSetting
 from kscout.config.bounds import AtLeast
 from kscout.config.forms import MATRIX, Form
 from kscout.data.importing.settings import ImportSettings
 from kscout.data.making import MakeSettings, paper_settings
 from kscout.data.manifest import MANIFEST
 from kscout.errors import ConfigError, unknown_name
-from kscout.json_types import JsonObject
-from kscout.names import IMPORT_PRESETS, SOURCES
+from kscout.names import IMPORT_PRESETS, POLICIES, RECONSTRUCTION_WORDS, SOURCES
 
-app = typer.Typer(cls=Commands, no_args_is_help=True)
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    help="""Make, import, inspect and export datasets.
+
+    Example: kscout data make knee --out stores/knee""",
+)
 
 StorePath = Annotated[Path, Form("STORE", is_argument=True, help="Folder of a dataset.")]
 NewStore = Annotated[Path, Form(help="Folder of the new dataset.")]
@@ -254,3 +260,45 @@ def _print_facts(facts: JsonObject) -> None:
     for warning in facts["warnings"]:
         console.print(f"warning: {warning}")
     console.print(f"recipe: {json.dumps(facts['recipe'])}")
+
+
+_POLICY = "Selects the columns; without it all measured columns are used. " + POLICIES.words(
+    "a run folder", "a weights file", "a zoo name"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ImageOptions:
+    store: StorePath
+    reconstructor: Annotated[str, Form(help=RECONSTRUCTION_WORDS)]
+    out: Path
+    """Folder for the files."""
+    policy: Annotated[str | None, Form(help=_POLICY)] = None
+    as_json: AsJson = False
+
+
+@app.command()
+@with_fields(
+    ExportSetting, names="format n_initial steps argmax sample=seed split batch_size device"
+)
+@from_fields
+def export(options: _ImageOptions, **fields: Any) -> None:  # noqa: ANN401 - values of the fields
+    """Write reconstructions of a dataset as HDF5 of fastMRI, NIfTI or DICOM, one file per volume.
+
+    Example: kscout data export stores/knee --reconstructor runs/unet --policy runs/greedy
+    --n-initial 16 --steps 16 --format nifti --out images
+    """
+    from kscout.apps.export.volumes import export_store
+
+    with evaluation_progress() as on_step:
+        written = export_store(
+            *(options.store, options.out, ExportSetting(**fields)),
+            reconstructor=options.reconstructor,
+            policy=options.policy,
+            on_step=on_step,
+        )
+    if options.as_json:
+        typer.echo(json.dumps({"files": [str(path) for path in written]}))
+        return
+    line = f"wrote {counted(len(written), 'volume')} to {options.out}"
+    answer_console().print(line, soft_wrap=True)

@@ -1,6 +1,12 @@
-"""Checks of variables of the environment that kscout or the packages below it read."""
+"""The environment of a command: its variables, and the number of threads on a shared machine.
+
+The number of threads is set before torch reads it at import. It may change the last digits of a
+result, so it only depends on the machine or the container, not on its load. The way in which
+threads wait changes no digit.
+"""
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, MutableMapping
 from importlib.util import find_spec
@@ -47,3 +53,60 @@ def _is_found(module: str) -> bool:
     here = Path.cwd()
     is_here = (here / first).is_dir() or (here / f"{first}.py").is_file()
     return is_here or first in sys.modules or find_spec(first) is not None
+
+
+_NUMBER, _WAITING = "OMP_NUM_THREADS", "OMP_WAIT_POLICY"
+_BUSY = 0.5
+"""Fraction of busy cores from which a machine counts as shared."""
+
+
+def share_the_machine(*, is_long: bool) -> None:
+    """Set the threads of this process, unless the user has.
+
+    Args:
+        is_long: print a hint if another number of threads would be faster.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        n_available = len(os.sched_getaffinity(0))
+    else:
+        n_available = os.cpu_count() or 1
+    sentence = settle(os.environ, n_cores=n_available, quota=cpu_quota(), load=os.getloadavg()[0])
+    if sentence and is_long:
+        logging.getLogger(__name__).warning(sentence)
+
+
+def settle(
+    environment: MutableMapping[str, str], *, n_cores: int, quota: float | None, load: float
+) -> str | None:
+    """Set the number of threads and their way of waiting in an environment; return a warning.
+
+    Args:
+        environment: unchanged if it has a number of threads.
+        n_cores: cores that this process may use.
+        quota: processors that a container grants; None for all.
+        load: running processes, averaged over the last minute.
+    """
+    if _NUMBER in environment:
+        return None
+    n_threads = n_cores if quota is None else max(1, min(n_cores, int(quota)))
+    if n_threads < n_cores:
+        environment[_NUMBER] = str(n_threads)
+    if n_threads == 1 or load < _BUSY * n_cores:
+        return None
+    # A thread that waits by spinning occupies the core of others.
+    environment.setdefault(_WAITING, "PASSIVE")
+    n_free = max(1, min(n_threads - 1, round(n_cores - load)))
+    return (
+        f"this machine is busy (load {load:.1f} on {n_cores} cores), and {n_threads} threads may "
+        f"wait for each other; {_NUMBER}={n_free} before the command is often faster, and changes "
+        "at most the last digits of results"
+    )
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Return the processors that a container grants; None for no limit."""
+    try:
+        quota, period = (root / "cpu.max").read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None

@@ -18,12 +18,14 @@ from kscout.names import RECONSTRUCTION_WORDS
 if TYPE_CHECKING:
     from kscout.apps.export.order import ScanTable
 
-app = typer.Typer(cls=Commands, no_args_is_help=True)
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    help="""Export scan tables, sequences and ONNX networks.
 
-
-@app.callback()
-def export() -> None:
-    """Write files for other programs."""
+    Example: kscout export order center-out --n-cols 128 --n-initial 16 --steps 16
+    --out order.csv""",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
