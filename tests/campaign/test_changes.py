@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from small_campaign import PlanOf
 
-from kscout.apps.campaign.changes import changed_inputs
 from kscout.apps.campaign.plan import CampaignPlan
+from kscout.apps.campaign.state import changed_inputs
 from kscout.apps.cli.campaign_display import show_status
 
 SMALL = {"horizons": ["short"], "methods": ["greedy"], "seeds": [0]}

@@ -16,12 +16,17 @@ from typing import Any
 import pytest
 from small_campaign import FAKE, PATIENCE_S, PlanOf, fake_processes, products, serially, wait_for
 
-from kscout.apps.campaign import slurm, workers
+from kscout.apps.campaign import workers
 from kscout.apps.campaign.execute import RunOptions, run_campaign
 from kscout.apps.campaign.plan import CampaignPlan
-from kscout.apps.campaign.slurm import SlurmJobs, cluster_class, slurm_settings
 from kscout.apps.campaign.state import read_status
-from kscout.apps.campaign.workers import WorkerOptions, open_pool
+from kscout.apps.campaign.workers import (
+    SlurmJobs,
+    WorkerOptions,
+    cluster_class,
+    open_pool,
+    slurm_settings,
+)
 from kscout.errors import ConfigError, RunError
 
 pytestmark = [
@@ -244,7 +249,7 @@ def test_slurm_jobs_follow_the_runs_and_no_busy_one_is_given_back(
     for n_runs, n_jobs in ((1, 1), (7, 3), (3, 3), (1, 3)):
         jobs.keep(n_runs)
         assert len(cluster.worker_spec) == n_jobs
-    monkeypatch.setattr(slurm, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(workers, "_PATIENCE_S", -1.0)
     cluster.busy = {list(cluster.worker_spec)[1]}
     jobs.keep(1)
     assert set(cluster.worker_spec) == cluster.busy

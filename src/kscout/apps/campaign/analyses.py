@@ -6,16 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from kscout.apps.campaign.file import Wholes
-from kscout.apps.campaign.nodes import (
-    Node,
-    Setting,
-    Source,
-    file_name,
-    flags,
-    make_node,
-    name_of,
-    path_of,
-)
+from kscout.apps.campaign.nodes import Node, Setting, file_name, flags, make_node, name_of
 from kscout.columns import LEAST_CENTRAL
 from kscout.config.records import read, unknown_key
 from kscout.errors import ConfigError
@@ -91,12 +82,11 @@ def analysis_nodes(
             runs, words = [evaluation], _of_evaluation(name, kind, options, policies, evaluation)
         else:
             runs = _chosen(name, kind, options, policies)
-            words = [*options.get("policies", []), *(path_of(node) for node in runs)]
+            words = [*options.get("policies", []), *(node.path for node in runs)]
             if kind.reads == "reconstructions":
-                own_network = path_of(setting.reads["reconstructor"])
                 free = _untrained(setting)
-                runs, words = [], list(dict.fromkeys([*free, own_network]))
-                if free != _untrained():
+                runs, words = [], list(dict.fromkeys([*free, setting.network.path]))
+                if free != untrained_reconstructions(of_coils=False):
                     settings["reconstructions"] = free
             own |= _given(kind, setting)
             settings |= _protocol(name, own, setting)
@@ -122,35 +112,32 @@ def _protocol(name: str, own: Mapping[str, object], setting: Setting) -> JsonObj
     return {"protocol": own["protocol"]} if "protocol" in own and not is_usual else {}
 
 
-def _untrained(setting: Setting | None = None) -> list[str]:
-    """Return the reconstructions that need no training; of coils those that see them as one, too.
-
-    These find sensitivities in the central columns of the start, of which they need some.
-    """
-    n_center = 0 if setting is None or setting.horizon.initial else setting.horizon.n_initial
-    of_coils = setting is not None and setting.kind == "kspace" and n_center >= LEAST_CENTRAL
+def _untrained(setting: Setting) -> list[str]:
+    """Return the untrained reconstructions; some of coils need central columns at the start."""
+    n_center = 0 if setting.horizon.initial else setting.horizon.n_initial
+    of_coils = setting.kind == "kspace" and n_center >= LEAST_CENTRAL
     return untrained_reconstructions(of_coils=of_coils)
 
 
 def spanning_nodes(
     root: Path,
-    analyses: Mapping[str, Mapping[str, object]],
-    store: Node | Source,
-    network: Node | Source,
+    analyses: Mapping[str, Mapping[str, Any]],
+    setting: Setting,
     evaluations: Sequence[Node],
 ) -> Iterator[Node]:
-    """Yield the analyses that read all horizons of a store and reconstruction."""
+    """Yield the analyses that read all horizons of the store and reconstruction of a setting."""
+    store, network = setting.store.label, name_of(setting.network)
     for name, options in analyses.items():
         kind = ANALYSES.resolve(name)
         if not kind.spans_horizons:
             continue
-        label = f"{file_name(name)}-{store.label}-{name_of(network)}"
-        paths = [path_of(node) for node in evaluations]
+        label = f"{file_name(name)}-{store}-{network}"
+        paths = [node.path for node in evaluations]
         yield make_node(
             root,
             "analysis",
             label,
-            title=f"{name} of {store.label}, {name_of(network)}",
+            title=f"{name} of {store}, {network}",
             product=f"{kind.file}.json",
             words=("analyze", name, *paths, *flags(options)),
             settings={"label": label, **options},
@@ -162,7 +149,7 @@ def spanning_nodes(
 def _given(kind: type[Analysis[Any]], setting: Setting) -> JsonObject:
     """Return the options of an analysis that the campaign defines."""
     said = {
-        **{key: path_of(part) for key, part in setting.reads.items()},
+        **{key: part.path for key, part in setting.reads.items()},
         "device": setting.device,
         # Policies start from given columns if no number of central columns is set.
         **{key: value for key, value in setting.columns.items() if key != "initial"},
@@ -179,7 +166,7 @@ def _of_evaluation(
     evaluation: Node,
 ) -> list[str]:
     if kind.reads == "results":
-        return [path_of(evaluation)]
+        return [evaluation.path]
     # The evaluation names runs by their folders, which may have the name of another version.
     folders = [node.output.name for node in policies]
     shown = options.get("policies") or list(
@@ -187,7 +174,7 @@ def _of_evaluation(
     )
     if not shown:
         raise ConfigError(f"analysis {name!r} has no policy; name some in analyses.{name}")
-    return [*shown, "--results", path_of(evaluation)]
+    return [*shown, "--results", evaluation.path]
 
 
 def _chosen(

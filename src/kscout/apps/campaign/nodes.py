@@ -12,8 +12,6 @@ from kscout.config import AcquisitionSetting
 from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
-KINDS = ("store", "reconstructor", "policy", "evaluation", "analysis")
-"""Kinds of runs, in the order of their dependencies."""
 _FOLDERS = {
     "store": "stores",
     "reconstructor": "reconstructors",
@@ -21,6 +19,8 @@ _FOLDERS = {
     "evaluation": "evaluations",
     "analysis": "analyses",
 }
+KINDS = tuple(_FOLDERS)
+"""Kinds of runs, in the order of their dependencies."""
 LOG = "log.txt"
 _FORMAT = 1
 """Incremented if the meaning of a name changes, so that old folders are not used."""
@@ -57,7 +57,7 @@ class Node:
 
     @property
     def folder(self) -> Path:
-        return folder_of(self.root, self.kind, self.key)
+        return self.root / _FOLDERS[self.kind] / self.key
 
     @property
     def output(self) -> Path:
@@ -65,6 +65,10 @@ class Node:
         folder = self.folder / self.label
         before = [] if folder.exists() else list(self.folder.glob(f"*/{self.product}"))
         return before[0].parent if before else folder
+
+    @property
+    def path(self) -> str:
+        return str(self.output)
 
     @property
     def log(self) -> Path:
@@ -95,8 +99,6 @@ class Source:
     label: str
     product: Path | None = None
     """A file that exists if the source does; None for a name without a file."""
-    content: str = ""
-    """A hash of it."""
     hint: str = ""
 
     @property
@@ -104,12 +106,7 @@ class Source:
         return self.product is not None and not self.product.is_file()
 
 
-def folder_of(root: Path, kind: str, key: str) -> Path:
-    """Return the folder of a run in a campaign."""
-    return root / _FOLDERS[kind] / key
-
-
-def address(kind: str, settings: Mapping[str, object], inputs: Mapping[str, object]) -> str:
+def address(kind: str, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
     """Return the name of a run: equal for equal settings and inputs, independent of their names."""
     text = json.dumps([_FORMAT, kind, settings, inputs], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -139,11 +136,8 @@ class Setting:
     def columns(self) -> JsonObject:
         """Return the options for the start and the length of acquisitions."""
         horizon = self.horizon
-        own = {"n_initial": horizon.n_initial}
-        return {
-            **(own if horizon.initial is None else {"initial": horizon.initial}),
-            "steps": horizon.horizon,
-        }
+        start = "n_initial" if horizon.initial is None else "initial"
+        return {start: getattr(horizon, start), "steps": horizon.horizon}
 
     @property
     def reads(self) -> dict[str, Node | Source]:
@@ -153,7 +147,7 @@ class Setting:
     @property
     def words(self) -> list[str]:
         """Return the options of a command for these inputs."""
-        options = {key: path_of(part) for key, part in self.reads.items()}
+        options = {key: part.path for key, part in self.reads.items()}
         return flags({**options, "device": self.device})
 
 
@@ -204,11 +198,6 @@ def make_node(
 def name_of(part: Node | Source) -> str:
     """Return the label of a store or reconstruction without its seed."""
     return part.label.rpartition("-seed")[0] or part.label
-
-
-def path_of(part: Node | Source) -> str:
-    """Return the path of another run's output, or of a given source."""
-    return str(part.output) if isinstance(part, Node) else part.path
 
 
 def file_name(name: str) -> str:

@@ -1,23 +1,15 @@
 """From a grid to the graph of its runs, each after its dependencies."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import final
 
 from kscout.apps.campaign.analyses import analysis_nodes, spanning_nodes
 from kscout.apps.campaign.file import EvaluationSection, GivenStore, MadeStore, Store
 from kscout.apps.campaign.grid import CampaignGrid, Network
-from kscout.apps.campaign.nodes import (
-    Node,
-    Setting,
-    Source,
-    address,
-    file_name,
-    flags,
-    make_node,
-    path_of,
-)
+from kscout.apps.campaign.nodes import Node, Setting, Source, address, file_name, flags, make_node
 from kscout.compressed import plain_checksum
 from kscout.config import (
     AcquisitionSetting,
@@ -57,10 +49,12 @@ class CampaignPlan:
     nodes: dict[str, Node] = field(default_factory=dict)
     given: dict[str, Source] = field(default_factory=dict)
     """Given stores and reconstructions, by key."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of given stores and reconstructions by path, also of those that are gone."""
     kspace: list[str] = field(default_factory=list)
     """Paths of given stores of k-space."""
     protocols: dict[str, Protocol] = field(default_factory=dict)
-    """Protocols of given reconstructions by path, known from before if a file is gone."""
+    """Protocols of given reconstructions by path, also of those that are gone."""
 
     def add(self, node: Node) -> Node:
         """Add a run; an existing one is unchanged."""
@@ -74,11 +68,6 @@ class CampaignPlan:
     def missing(self) -> list[Source]:
         return [source for source in self.given.values() if source.is_missing]
 
-    def source_fingerprints(self) -> dict[str, str]:
-        """Return the fingerprints of existing sources for the index, by path."""
-        there = [one for one in self.given.values() if one.product and not one.is_missing]
-        return {one.path: one.content for one in there}
-
     def check_sources(self) -> None:
         """Raise an error if a given source is missing."""
         text = "; ".join(f"{one.path} does not exist: {one.hint}" for one in self.missing)
@@ -86,39 +75,30 @@ class CampaignPlan:
             raise DataError(f"campaign {self.name} cannot start: {text}")
 
 
-def known_sources(root: Path) -> dict[str, str]:
-    """Return the fingerprints of given stores and weights from the campaign's index."""
-    found = read_record(root / INDEX, sources=dict).get("sources", {})
-    return {path: value for path, value in found.items() if isinstance(value, str)}
-
-
-def known_kspace(root: Path) -> list[str]:
-    """Return the paths of given stores of k-space from the campaign's index."""
-    found = read_record(root / INDEX, kspace=list).get("kspace", [])
-    return [path for path in found if isinstance(path, str)]
-
-
-def known_protocols(root: Path) -> dict[str, Protocol]:
-    """Return the protocols of given reconstructions that a campaign met before, by path."""
-    found = read_record(root / INDEX, protocols=dict).get("protocols", {})
-    return {path: protocol for path in found for protocol in PROTOCOLS if found[path] == protocol}
-
-
 def make_plan(grid: CampaignGrid, root: Path, *, device: str = "auto") -> CampaignPlan:
-    """Expand a grid to the graph of its runs under `root`; only reads manifests."""
-    plan = CampaignPlan(grid.name, root, grid.use, protocols=known_protocols(root))
-    known, gone = known_sources(root), known_kspace(root)
-    kinds = {name: _kind_of(store, gone) for name, store in grid.stores.items()}
-    given = [(one, kinds[name]) for name, one in grid.stores.items() if isinstance(one, GivenStore)]
-    plan.kspace = sorted({store.path for store, kind in given if kind == "kspace"})
-    for name in grid.crossed:
-        store = _store(plan, name, grid.stores[name], known)
-        for network in grid.networks:
-            teacher = network.store or name
-            learned_from = _store(plan, teacher, grid.stores[teacher], known)
-            loaded = _network(plan, network, learned_from, device, known)
-            protocol = grid.protocol or _protocol(plan, network, loaded)
-            _cross(plan, grid, store, kinds[name], loaded, protocol, device)
+    """Expand a grid to the graph of its runs under `root`; only reads manifests.
+
+    The campaign's index describes given stores and reconstructions that no longer exist: without
+    it, the names of all their runs would change.
+    """
+    index = read_record(root / INDEX, sources=dict, kspace=list, protocols=dict)
+    sources = {path: x for path, x in index.get("sources", {}).items() if isinstance(x, str)}
+    protocols: dict[str, Protocol] = {
+        path: one for path, x in index.get("protocols", {}).items() for one in PROTOCOLS if x == one
+    }
+    plan = CampaignPlan(grid.name, root, grid.use, sources=sources, protocols=protocols)
+    kinds = {name: _kind_of(one, index.get("kspace", [])) for name, one in grid.stores.items()}
+    given = {x.path: kinds[name] for name, x in grid.stores.items() if isinstance(x, GivenStore)}
+    plan.kspace = sorted(path for path, kind in given.items() if kind == "kspace")
+    for name, network in product(grid.crossed, grid.networks):
+        store, teacher = _store(plan, name, grid.stores[name]), network.store or name
+        trained = _network(plan, network, _store(plan, teacher, grid.stores[teacher]), device)
+        protocol = grid.protocol or _protocol(plan, network, trained)
+        settings = []
+        for horizon_name, horizon in grid.horizons.items():
+            _check_size(store, horizon_name, horizon)
+            settings.append(Setting(store, trained, horizon, protocol, device, kinds[name]))
+        _cross(plan, grid, settings)
     return plan
 
 
@@ -136,19 +116,10 @@ def _protocol(plan: CampaignPlan, network: Network, source: Node | Source) -> Pr
     return plan.protocols.get(source.path, "blind")
 
 
-def _cross(
-    plan: CampaignPlan,
-    grid: CampaignGrid,
-    store: Node | Source,
-    kind: str,
-    network: Node | Source,
-    protocol: Protocol,
-    device: str,
-) -> None:
+def _cross(plan: CampaignPlan, grid: CampaignGrid, settings: Sequence[Setting]) -> None:
+    """Add the runs of one store and reconstruction, with one setting per horizon."""
     evaluations = []
-    for name, horizon in grid.horizons.items():
-        _check_size(store, name, horizon)
-        setting = Setting(store, network, horizon, protocol, device, kind)
+    for setting in settings:
         policies = [plan.add(_policy(plan.root, config, setting)) for config in grid.policies]
         evaluation = None
         if grid.evaluation is not None:
@@ -156,14 +127,13 @@ def _cross(
             evaluations.append(evaluation)
         for node in analysis_nodes(plan.root, grid.analyses, setting, policies, evaluation):
             plan.add(node)
-    for node in spanning_nodes(plan.root, grid.analyses, store, network, evaluations):
+    for node in spanning_nodes(plan.root, grid.analyses, settings[0], evaluations):
         plan.add(node)
 
 
-def _store(plan: CampaignPlan, name: str, store: Store, known: Mapping[str, str]) -> Node | Source:
+def _store(plan: CampaignPlan, name: str, store: Store) -> Node | Source:
     if isinstance(store, GivenStore):
-        source = _given_store(store, known)
-        return plan.given.setdefault(source.key, source)
+        return _given_store(plan, store)
     settings = to_table(store)
     if isinstance(settings.get("volumes"), list):
         settings["volumes"] = ",".join(map(str, settings["volumes"]))
@@ -187,16 +157,11 @@ def _store(plan: CampaignPlan, name: str, store: Store, known: Mapping[str, str]
 
 
 def _network(
-    plan: CampaignPlan,
-    network: Network,
-    store: Node | Source,
-    device: str,
-    known: Mapping[str, str],
+    plan: CampaignPlan, network: Network, store: Node | Source, device: str
 ) -> Node | Source:
     config = network.config
     if config is None:
-        source = _given_reconstruction(network, known)
-        return plan.given.setdefault(source.key, source)
+        return _given_reconstruction(plan, network)
     label = f"{file_name(config.reconstructor.name)}-seed{config.training.seed}"
     return plan.add(
         make_node(
@@ -205,7 +170,7 @@ def _network(
             label,
             title=f"{network.name}, {store.label}",
             product="done.json",
-            words=("train", "reconstructor", "--data", path_of(store), "--device", device),
+            words=("train", "reconstructor", "--data", store.path, "--device", device),
             settings=_named(config),
             reads={"data": store},
             files={SETTINGS: to_toml(config)},
@@ -249,7 +214,7 @@ def _evaluation(
     options = {key: value for key, value in to_table(evaluation).items() if key != "policies"}
     options["seed"] = options.pop("seeds")
     options |= {"protocol": setting.protocol, **setting.columns}
-    wanted = [*evaluation.policies, *(str(node.output) for node in policies)]
+    wanted = [*evaluation.policies, *(node.path for node in policies)]
     return make_node(
         root,
         "evaluation",
@@ -287,21 +252,14 @@ def _check_size(store: Node | Source, name: str, horizon: AcquisitionSetting) ->
         )
 
 
-def _given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
-    """Return a store that is given by its path.
-
-    Args:
-        store: the path, with advice for a missing store.
-        known: fingerprints by path from the index, for a store that no longer exists: without
-            them, the names of all its runs would change.
-    """
+def _given_store(plan: CampaignPlan, store: GivenStore) -> Source:
     path, label = Path(store.path), Path(store.path).name
-    content = known.get(str(path), f"missing {path}")
     if (path / MANIFEST).is_file():
         manifest = read_manifest(path)
-        content, label = manifest.fingerprint, manifest.name
+        plan.sources[str(path)], label = manifest.fingerprint, manifest.name
+    content = plan.sources.get(str(path), f"missing {path}")
     key = address("store", {}, {"content": content})
-    return Source(key, str(path), label, path / MANIFEST, content, store.hint)
+    return plan.given.setdefault(key, Source(key, str(path), label, path / MANIFEST, store.hint))
 
 
 def _kind_of(store: Store, gone: Collection[str]) -> str:
@@ -322,18 +280,19 @@ def _kind_of(store: Store, gone: Collection[str]) -> str:
     return "kspace" if is_raw else "image"
 
 
-def _given_reconstruction(network: Network, known: Mapping[str, str]) -> Source:
-    """Return a reconstruction that is given by its path or its name."""
+def _given_reconstruction(plan: CampaignPlan, network: Network) -> Source:
     given = network.given or ""
     if given in RECONSTRUCTORS:
-        return Source(address("reconstructor", {}, {"name": given}), given, file_name(given))
+        key = address("reconstructor", {}, {"name": given})
+        return plan.given.setdefault(key, Source(key, given, file_name(given)))
     file = zoo_path(given) or _weights_file(Path(given))
-    content = plain_checksum(file) if file.is_file() else known.get(given, f"missing {given}")
+    if file.is_file():
+        plan.sources[given] = plain_checksum(file)
+    content = plan.sources.get(given, f"missing {given}")
     key = address("reconstructor", {}, {"content": content})
     hint = "train it with `kscout train reconstructor`, or name another path"
-    return Source(key, given, network.name, file, content, hint)
+    return plan.given.setdefault(key, Source(key, given, network.name, file, hint))
 
 
 def _weights_file(path: Path) -> Path:
-    """Return the weights file of a run folder or path."""
     return path / _WEIGHTS if path.is_dir() else path

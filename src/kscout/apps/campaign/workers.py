@@ -1,4 +1,4 @@
-"""Workers: in this process, on a local cluster, on another scheduler, or under SLURM.
+"""Workers: in this process, on a local cluster, on another scheduler, or as SLURM jobs.
 
 A pool accepts tasks and returns results as they finish. Its workers share this machine's files.
 """
@@ -7,21 +7,31 @@ import contextlib
 import logging
 import os
 import queue
+import shutil
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from kscout.apps.campaign.slurm import SlurmJobs, slurm_jobs
 from kscout.apps.campaign.task import Result, Task, run_task
 from kscout.children import SAFE_PATH, environment_of_children
 from kscout.errors import ConfigError, RunError
 from kscout.json_types import JsonObject
+
+SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
+"""Keys of `--slurm KEY=VALUE`; others are passed to sbatch."""
+_PATIENCE_S = 120.0
+"""Seconds before idle jobs are cancelled: a job may have waited in the queue for long."""
+_ANSWER_WITHIN_S = 10.0
+_MOST_JOBS = 16
 
 
 class Pool(ABC):
@@ -75,7 +85,9 @@ def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[P
         with _scheduler_client(options.scheduler) as client:
             yield DaskPool(client, None, None)
     else:
-        with _local_client(options, n_tasks) as (client, n_workers):
+        gpus = list_gpus(options.device)
+        n_workers = min(options.n_workers or len(gpus) or count_cores(), max(1, n_tasks))
+        with _local_client(n_workers, gpus) as client:
             yield DaskPool(client, n_workers, count_cores())
 
 
@@ -107,7 +119,7 @@ class DaskPool(Pool):
     n_fixed: int | None
     """Number of workers; None if it changes during the campaign."""
     n_cores: int | None
-    jobs: SlurmJobs | None = None
+    jobs: "SlurmJobs | None" = None
     _ended: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
     _futures: dict[str, tuple[Any, Task]] = field(default_factory=dict)
 
@@ -151,7 +163,21 @@ class DaskPool(Pool):
         return Result(task.node.key, is_done=False, reason=f"{type(error).__name__}: {error}")
 
 
-def count_gpus(device: str) -> list[str]:
+def _import_dask() -> None:
+    try:
+        import distributed  # noqa: F401 - its presence is asked, and its loggers are set up
+    except ImportError as error:
+        raise ConfigError(
+            "parallel runs need dask, which is not installed; pip install "
+            "'kscout[cluster]', or run sequentially with --workers 0"
+        ) from error
+    # Its log messages would hide those of the runs.
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def list_gpus(device: str) -> list[str]:
     """Return the GPUs for workers, by their names in CUDA_VISIBLE_DEVICES."""
     if device == "cpu":
         return []
@@ -171,35 +197,26 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_ANSWER_WITHIN_S = 10.0
-_MOST_JOBS = 16
-
-
 @contextmanager
-def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, int]]:
+def _local_client(n_workers: int, gpus: Sequence[str]) -> Iterator[Any]:
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
 
-    gpus = count_gpus(options.device)
-    n_workers = min(options.n_workers or len(gpus) or count_cores(), max(1, n_tasks))
     with contextlib.ExitStack() as stack:
         # Nannies start workers at any time until the end.
         stack.enter_context(environment_of_children(SAFE_PATH))
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="kscout-workers-"))
         # Also for the scheduler, which would leave a folder in that of the system.
         stack.enter_context(dask.config.set({"temporary-directory": scratch}))
+        quiet = {"dashboard": False, "silence_logs": "CRITICAL"}
         workers = {}
         for number in range(n_workers):
-            settings: JsonObject = {"nthreads": 1, "memory_limit": 0}
-            settings |= {"dashboard": False, "silence_logs": "CRITICAL"}
-            if gpus:
-                settings["env"] = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]}
+            own = {"env": {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]}} if gpus else {}
+            settings = {"nthreads": 1, "memory_limit": 0, **quiet, **own}
             workers[number] = {"cls": Nanny, "options": settings}
-        scheduler = {
-            "cls": Scheduler,
-            # Any free port, because two campaigns may run on one machine.
-            "options": {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"},
-        }
+        # Any free port, because two campaigns may run on one machine.
+        ports = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
+        scheduler = {"cls": Scheduler, "options": ports}
         try:
             cluster = SpecCluster(workers, scheduler, silence_logs="CRITICAL", name="kscout")
         except RuntimeError as error:  # of its threads and processes
@@ -210,8 +227,7 @@ def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, i
                 f"the workers did not start ({first}); lower --workers, or end other programs"
             ) from error
         stack.enter_context(cluster)
-        client = stack.enter_context(Client(cluster, set_as_default=False))
-        yield client, n_workers
+        yield stack.enter_context(Client(cluster, set_as_default=False))
 
 
 @contextmanager
@@ -229,15 +245,122 @@ def _scheduler_client(address: str) -> Iterator[Any]:
         yield client
 
 
-def _import_dask() -> None:
+@final
+class SlurmJobs:
+    """Jobs of one worker each, on a cluster object of dask-jobqueue."""
+
+    def __init__(
+        self,
+        cluster: Any,  # noqa: ANN401 - dask's
+        client: Any,  # noqa: ANN401 - dask's
+        n_most: int,
+        faults: Sequence[str] = (),
+    ) -> None:
+        self.client, self._cluster = client, cluster
+        self._n_most, self._faults = n_most, faults
+        self._surplus_since: float | None = None
+
+    def keep(self, n_runs: int) -> None:
+        """Keep one job per run, up to the limit; jobs that are idle for long are cancelled.
+
+        A job that was killed, or reached its time limit, is replaced.
+        """
+        if self._faults:
+            raise RunError(f"SLURM rejected a job: {self._faults[0]}")
+        n_wanted = max(1, min(self._n_most, n_runs))
+        known = list(self._cluster.worker_spec)
+        if len(known) <= n_wanted:
+            self._surplus_since = None
+        elif self._surplus_since is None:
+            self._surplus_since = time.monotonic()
+        elif time.monotonic() - self._surplus_since > _PATIENCE_S:
+            idle = self._idle(known)[: len(known) - n_wanted]
+            self._cluster.sync(self._cluster.scale_down, idle)
+        try:
+            self._cluster.scale(jobs=max(len(self._cluster.worker_spec), n_wanted))
+        except (OSError, RuntimeError) as error:
+            raise RunError(f"SLURM rejected a job: {error}") from error
+
+    def _idle(self, known: list[str]) -> list[str]:
+        """Return idle jobs, those in SLURM's queue first."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        names = {address: str(worker["name"]) for address, worker in workers.items()}
+        busy = {names.get(address) for address, keys in self.client.processing().items() if keys}
+        arrived = set(names.values())
+        return sorted((name for name in known if name not in busy), key=arrived.__contains__)
+
+
+def cluster_class() -> Any:  # noqa: ANN401 - dask's
+    """Return the class of clusters on SLURM."""
+    on_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        import distributed  # noqa: F401 - its presence is asked, and its loggers are set up
+        from dask_jobqueue import SLURMCluster
     except ImportError as error:
         raise ConfigError(
-            "parallel runs need dask, which is not installed; pip install "
-            "'kscout[cluster]', or run sequentially with --workers 0"
+            "--slurm needs dask-jobqueue, which is not installed; pip install 'kscout[cluster]'"
         ) from error
-    # Its log messages would hide those of the runs.
-    for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] == "distributed":
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+    # Its import alone makes Ctrl-C end the process with exit code 0.
+    signal.signal(signal.SIGINT, on_interrupt)
+    return SLURMCluster
+
+
+@contextmanager
+def slurm_jobs(
+    options: Mapping[str, str], *, n_most: int, logs: Path
+) -> Iterator[tuple[SlurmJobs, int]]:
+    """Open a cluster of SLURM jobs; yield it with the number of cores per job."""
+    kind, settings = cluster_class(), slurm_settings(options)
+    # dask would try again without end.
+    if shutil.which("sbatch") is None:
+        raise ConfigError(
+            "--slurm needs sbatch, which is not here; start the campaign on a machine that submits "
+            "jobs to SLURM, or leave out --slurm"
+        )
+    from distributed import Client
+
+    logs.mkdir(parents=True, exist_ok=True)
+    faults: list[str] = []
+    job = _job_class(kind.job_cls, faults)
+    try:
+        cluster = kind(**settings, log_directory=str(logs), python=sys.executable, job_cls=job)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise RunError(f"cannot set up SLURM jobs: {error}") from error
+    with cluster, Client(cluster, set_as_default=False) as client:
+        yield SlurmJobs(cluster, client, n_most, faults), settings["job_cpu"]
+
+
+def _job_class(job: Any, faults: list[str]) -> Any:  # noqa: ANN401 - dask's
+    """Return a class of jobs that notes rejections, which dask logs and repeats without end."""
+    from distributed.core import Status
+
+    class Job(job):  # type: ignore[misc]
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (OSError, RuntimeError, ValueError) as error:
+                faults.append(" ".join(str(error).rpartition("stderr:")[2].split())[:300])
+                self.status = Status.running
+
+    return Job
+
+
+def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return arguments of `dask_jobqueue.SLURMCluster` for `--slurm KEY=VALUE` options."""
+    extra = [f"--{key}={value}" for key, value in options.items() if key not in SLURM_OPTIONS]
+    if "gpus" in options:
+        extra.append(f"--gres=gpu:{options['gpus']}")
+    cores = options.get("cores", "1")
+    if not cores.isdigit() or int(cores) < 1:
+        raise ConfigError(f"--slurm cores={cores} is not a number of cores; write cores=4")
+    names = {"partition": "queue", "account": "account", "interface": "interface"}
+    return {
+        # One worker that executes one run at a time, with all cores of the job.
+        "cores": 1,
+        "processes": 1,
+        "job_cpu": int(cores),
+        "memory": options.get("memory", "4GB"),
+        "walltime": options.get("walltime", "24:00:00"),
+        "job_extra_directives": extra,
+        "job_script_prologue": [f"export {name}={value}" for name, value in SAFE_PATH.items()],
+        **{name: options[key] for key, name in names.items() if key in options},
+    }

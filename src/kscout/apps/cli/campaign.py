@@ -82,8 +82,7 @@ def status(options: _StatusOptions) -> None:
 
     Example: kscout campaign status configs/campaign-small.toml --watch
     """
-    from kscout.apps.campaign.changes import changed_inputs
-    from kscout.apps.campaign.state import read_status
+    from kscout.apps.campaign.state import changed_inputs, read_status
     from kscout.apps.cli.campaign_display import plan_of, show_status
 
     plan = plan_of(options.file, options.out, "auto")

@@ -13,11 +13,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from kscout.apps.campaign.changes import changed_inputs
 from kscout.apps.campaign.execute import Event, Outcome
 from kscout.apps.campaign.grid import read_grid
 from kscout.apps.campaign.plan import CampaignPlan, make_plan
-from kscout.apps.campaign.state import STATES, Failure, Status, UnderWay, read_status
+from kscout.apps.campaign.state import (
+    STATES,
+    Failure,
+    Status,
+    UnderWay,
+    changed_inputs,
+    read_status,
+)
 from kscout.apps.cli.console import console
 from kscout.config import to_table
 from kscout.errors import KScoutError
