@@ -1,19 +1,18 @@
 """Benchmark results as tables."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from kscout.json_types import JsonObject
+
 _LEAST_WIDTH = 140
 _LABELS = {"n_slices": "slices", "q": "q", "horizon": "steps", "size": "size"}
 
-Record = dict[str, Any]
 
-
-def print_tables(results: Record, console: Console | None = None) -> None:
+def print_tables(results: JsonObject, console: Console | None = None) -> None:
     """Print the result of `run_benchmarks`."""
     # A narrower table would cut columns; a narrow terminal wraps lines instead.
     console = console or Console(width=max(_LEAST_WIDTH, Console(markup=False).width), markup=False)
@@ -65,7 +64,7 @@ def _print(console: Console, title: str, columns: str, rows: Iterable[str]) -> N
     console.print(table)
 
 
-def _compared(size: str, record: Record) -> str:
+def _compared(size: str, record: JsonObject) -> str:
     rounds = " ".join(f"{ratio:.2f}" for ratio in record["ratios"])
     return (
         f"{size}|{{ratio:.2f}}|{rounds}|{1e3 * min(record['kscout_s']):.1f}|{{arithmetic}}|"
@@ -74,7 +73,7 @@ def _compared(size: str, record: Record) -> str:
     ).format(**record)
 
 
-def _grown(records: Sequence[Record], growth: dict[str, float]) -> Iterable[str]:
+def _grown(records: Sequence[JsonObject], growth: dict[str, float]) -> Iterable[str]:
     for number, record in enumerate(records):
         varied = record["varied"]
         is_last = number + 1 == len(records) or records[number + 1]["varied"] != varied

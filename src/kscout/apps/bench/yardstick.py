@@ -9,7 +9,7 @@ faster; tests compare it with the authors' numbers.
 
 import itertools
 from statistics import median
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from kscout.acquisition.choose import draw_columns
 from kscout.apps.bench.engine import Engine, TrainingBatch, Workload, wait
+from kscout.json_types import JsonObject
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.sampling import center_mask
 

@@ -64,7 +64,7 @@ def _reads_evaluation(kind: type[Analysis[Any]]) -> bool:
 
 def analysis_nodes(
     root: Path,
-    analyses: Mapping[str, Mapping[str, Any]],
+    analyses: Mapping[str, JsonObject],
     setting: Setting,
     policies: Sequence[Node],
     evaluation: Node | None,
@@ -120,10 +120,7 @@ def _untrained(setting: Setting) -> list[str]:
 
 
 def spanning_nodes(
-    root: Path,
-    analyses: Mapping[str, Mapping[str, Any]],
-    setting: Setting,
-    evaluations: Sequence[Node],
+    root: Path, analyses: Mapping[str, JsonObject], setting: Setting, evaluations: Sequence[Node]
 ) -> Iterator[Node]:
     """Yield the analyses that read all horizons of the store and reconstruction of a setting."""
     store, network = setting.store.label, name_of(setting.network)
@@ -161,7 +158,7 @@ def _given(kind: type[Analysis[Any]], setting: Setting) -> JsonObject:
 def _of_evaluation(
     name: str,
     kind: type[Analysis[Any]],
-    options: Mapping[str, Any],
+    options: JsonObject,
     policies: Sequence[Node],
     evaluation: Node,
 ) -> list[str]:
@@ -178,7 +175,7 @@ def _of_evaluation(
 
 
 def _chosen(
-    name: str, kind: type[Analysis[Any]], options: Mapping[str, Any], policies: Sequence[Node]
+    name: str, kind: type[Analysis[Any]], options: JsonObject, policies: Sequence[Node]
 ) -> list[Node]:
     """Return the runs of the methods and seeds that an analysis selects."""
     methods = list(dict.fromkeys(name_of(node) for node in policies))

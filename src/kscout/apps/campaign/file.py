@@ -8,7 +8,7 @@ it.
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, final
 
 from kscout.config import RECONSTRUCTOR_TRAININGS
 from kscout.config.bounds import REST, AtLeast, Chosen, Different, OneOf, Some, Told
@@ -29,7 +29,6 @@ from kscout.names import (
 )
 from kscout.zoo import zoo_names, zoo_path
 
-Table = dict[str, Any]
 Names = Annotated[tuple[str, ...], Different(), Told("a list of different names")]
 Wholes = Annotated[
     tuple[int, ...], Some(most=10_000), Told("a list of whole numbers, at most 10000")
@@ -121,7 +120,7 @@ Store = GivenStore | MadeStore | ImportedStore
 _STORES: dict[str, type[Store]] = {"path": GivenStore, "make": MadeStore, "import": ImportedStore}
 
 
-def _store_class(table: Table) -> type[Store]:
+def _store_class(table: JsonObject) -> type[Store]:
     found = [how for how in _STORES if how in table]
     if len(found) != 1:
         raise ConfigError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import final
 
 from kscout.apps.campaign.analyses import check_analysis
-from kscout.apps.campaign.file import Crossed, EvaluationSection, File, Store, Table
+from kscout.apps.campaign.file import Crossed, EvaluationSection, File, Store
 from kscout.columns import parse_columns
 from kscout.config import (
     ACQUISITIONS,
@@ -26,6 +26,7 @@ from kscout.config import (
 from kscout.config.records import unknown_key
 from kscout.config.retired import is_dropped
 from kscout.errors import ConfigError, unknown_name
+from kscout.json_types import JsonObject
 from kscout.names import (
     ESTIMATORS,
     RECONSTRUCTORS,
@@ -68,7 +69,7 @@ class CampaignGrid:
     protocol: Protocol | None
     """None: that of each reconstruction."""
     evaluation: EvaluationSection | None
-    analyses: Mapping[str, Table]
+    analyses: Mapping[str, JsonObject]
     """Options by analysis."""
     use: tuple[str, ...] = ()
     """Modules of other packages whose classes the runs may load."""
@@ -97,7 +98,7 @@ def read_grid(path: Path) -> CampaignGrid:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _of_today(table: Table) -> Table:
+def _of_today(table: JsonObject) -> JsonObject:
     """Return a campaign document with present names, whichever version it was written for."""
     found = {key: dict(one) if isinstance(one, dict) else one for key, one in table.items()}
     for section_of, key, kind in (
@@ -119,7 +120,7 @@ def _of_today(table: Table) -> Table:
     return of_today(found)
 
 
-def parse_grid(name: str, table: Table) -> CampaignGrid:
+def parse_grid(name: str, table: JsonObject) -> CampaignGrid:
     """Build the grid of a parsed document."""
     file = read(File, table)
     wanted = _chosen(file.grid.reconstructions, file.reconstructions, "reconstructions")
@@ -230,7 +231,7 @@ def _policies(file: File, seeds: Sequence[int], n_most: int) -> Iterator[PolicyC
                 yield read(PolicyConfig, merge(base, {"policy": file.policy, "training": training}))
 
 
-def _of_method(training: Table, method: str) -> Table:
+def _of_method(training: JsonObject, method: str) -> JsonObject:
     own, where = training.get(method, {}), f"training.{method}"
     if not isinstance(own, dict):
         raise ConfigError(f"{where} is {own!r}; expected a section [{where}]")
@@ -256,8 +257,8 @@ def _check_varied(varied: Mapping[str, object]) -> list[str]:
     return names
 
 
-def _analyses(file: File) -> dict[str, Table]:
-    found: dict[str, Table] = {}
+def _analyses(file: File) -> dict[str, JsonObject]:
+    found: dict[str, JsonObject] = {}
     for name, options in file.analyses.items():
         if options is not False and not is_dropped(f"analyses.{name}", options):
             found[name] = {} if options is True else options

@@ -106,7 +106,7 @@ class Source:
         return self.product is not None and not self.product.is_file()
 
 
-def address(kind: str, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+def address(kind: str, settings: Mapping[str, object], inputs: Mapping[str, object]) -> str:
     """Return the name of a run: equal for equal settings and inputs, independent of their names."""
     text = json.dumps([_FORMAT, kind, settings, inputs], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, final
+from typing import Literal, final
 
 from kscout.apps.campaign.nodes import KINDS, Node
 from kscout.apps.campaign.plan import INDEX, CampaignPlan
 from kscout.config import to_table
 from kscout.errors import RunError
 from kscout.files import is_locked, now, read_record, take_lock, write_json
+from kscout.json_types import JsonObject
 from kscout.names import is_outside
 
 State = Literal["waiting", "running", "done", "failed"]
 STATES: tuple[State, ...] = ("waiting", "running", "done", "failed")
 DONE, FAILED, NODE = "done.json", "failed.json", "node.json"
-
-Record = dict[str, Any]
 
 
 def is_done(folder: Path, product: Path) -> bool:
@@ -113,7 +112,7 @@ class Status:
     def n_runs(self) -> int:
         return sum(self.total(state) for state in STATES)
 
-    def to_json(self) -> Record:
+    def to_json(self) -> JsonObject:
         """Return the output of `campaign status --json`."""
         return {
             "campaign": self.name,

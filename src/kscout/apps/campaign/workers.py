@@ -344,7 +344,7 @@ def _job_class(job: Any, faults: list[str]) -> Any:  # noqa: ANN401 - dask's
     return Job
 
 
-def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:
+def slurm_settings(options: Mapping[str, str]) -> JsonObject:
     """Return arguments of `dask_jobqueue.SLURMCluster` for `--slurm KEY=VALUE` options."""
     extra = [f"--{key}={value}" for key, value in options.items() if key not in SLURM_OPTIONS]
     if "gpus" in options:

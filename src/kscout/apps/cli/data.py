@@ -23,6 +23,7 @@ from kscout.data.importing.settings import ImportSettings
 from kscout.data.making import MakeSettings, paper_settings
 from kscout.data.manifest import MANIFEST
 from kscout.errors import ConfigError, unknown_name
+from kscout.json_types import JsonObject
 from kscout.names import IMPORT_PRESETS, POLICIES, RECONSTRUCTION_WORDS, SOURCES
 
 app = typer.Typer(

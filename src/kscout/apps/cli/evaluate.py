@@ -23,6 +23,7 @@ from kscout.config.options import with_options
 from kscout.evaluation.request import EvaluationSetting
 from kscout.figures.tables import decimals
 from kscout.files import finite
+from kscout.json_types import JsonObject
 from kscout.names import ANALYSES, RECONSTRUCTION_WORDS
 from kscout.names.renamed import check_current
 
@@ -225,7 +226,7 @@ def _run(analysis: Any, inputs: list[str], results: ResultOptions) -> None:  # n
     console.print(text, soft_wrap=True)
 
 
-def _table(lines: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Table:
+def _table(lines: Sequence[JsonObject], *, title: str | None = None) -> Table:
     """Return rows as a table; empty columns are omitted, and names are not wrapped."""
     table = _plain_table(title)
     keys = [key for key in lines[0] if any(line[key] is not None for line in lines)]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import typer
 from rich.console import Console

@@ -28,6 +28,7 @@ from kscout.config import (
 )
 from kscout.config.forms import Form
 from kscout.errors import ConfigError, unknown_name
+from kscout.json_types import JsonObject
 from kscout.names import (
     ESTIMATORS,
     POLICIES,
@@ -191,7 +192,7 @@ def train_policy(options: _PolicyOptions, **flags: Any) -> None:  # noqa: ANN401
     print_runs(runs, as_json=options.as_json)
 
 
-def _start(initial: str, n_initial: int | None, data: Path) -> dict[str, Any]:
+def _start(initial: str, n_initial: int | None, data: Path) -> JsonObject:
     """Return the settings that say where acquisitions start."""
     from kscout.acquisition.starts import read_starts
     from kscout.columns import columns_text
@@ -210,7 +211,7 @@ def _start(initial: str, n_initial: int | None, data: Path) -> dict[str, Any]:
 
 
 def resolve_policy(
-    preset: str, file: Path | None, settings: Sequence[str], flags: dict[str, Any], n_cols: int
+    preset: str, file: Path | None, settings: Sequence[str], flags: JsonObject, n_cols: int
 ) -> PolicyConfig:
     """Lay file, assignments and flags over the presets, the later ones winning.
 
@@ -238,7 +239,7 @@ def resolve_policy(
     return settle(base, file, settings, flags)
 
 
-def preset_acquisition(preset: str, wanted: dict[str, Any], n_cols: int) -> AcquisitionSetting:
+def preset_acquisition(preset: str, wanted: JsonObject, n_cols: int) -> AcquisitionSetting:
     """Return start and budget of a preset; raise an error if it is for images of another width.
 
     Numbers of columns that a user states are for images of any width.
@@ -269,7 +270,7 @@ def vary(
     base: _Config, seeds: Sequence[int], varied: Mapping[str, Sequence[float] | None]
 ) -> list[_Config]:
     """Return the settings of all combinations, the seed changing fastest."""
-    changes: list[dict[str, Any]] = [{}]
+    changes: list[JsonObject] = [{}]
     for name, values in {**varied, "seed": seeds}.items():
         if values is not None and len(set(values)) < len(values):
             raise ConfigError(f"--{name} names one value twice: {list(values)}; give each once")
@@ -354,7 +355,7 @@ def train_joint(options: _JointOptions, **flags: Any) -> None:  # noqa: ANN401 -
 
 
 def resolve_joint(
-    preset: str, file: Path | None, settings: Sequence[str], flags: dict[str, Any], n_cols: int
+    preset: str, file: Path | None, settings: Sequence[str], flags: JsonObject, n_cols: int
 ) -> JointConfig:
     """Lay file, assignments and flags over the presets; `resolve_policy` names the arguments."""
     wanted = given(file, settings, flags)
