@@ -33,9 +33,8 @@ import numpy as np
 import torch
 
 from kscout.acquisition import Scan
-from kscout.apps.serve.counts import reply
 from kscout.apps.serve.run import settle
-from kscout.apps.serve.sessions import Limits, Sessions, advisor_maker
+from kscout.apps.serve.sessions import Limits, Sessions, advisor_maker, reply
 from kscout.policies import save
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.fixed import CenterOut

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from kscout.apps.serve.page.backend import OfferedNames, PageBackend
+from kscout.apps.serve.page.backend import PageBackend
+from kscout.apps.serve.service import ServeSettings
 from kscout.data.store_writer import StoreWriter
 
 N_ROWS, N_COLS = 18, 16
@@ -32,7 +33,11 @@ def write_store(folder: Path, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> Pat
 
 
 def make_backend(data: Path | None) -> PageBackend:
-    shown = OfferedNames(("zero-filled", "zero-filled-weighted"), ("center-out", "random"), data)
+    shown = ServeSettings(
+        reconstructor=("zero-filled", "zero-filled-weighted"),
+        policy=("center-out", "random"),
+        data=data,
+    )
     return PageBackend(shown, device=torch.device("cpu"))
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from kscout.apps.serve.counts import BOUNDS_S, Counts
+from kscout.apps.serve.sessions import BOUNDS_S, Counts
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"')

@@ -9,8 +9,9 @@ import torch
 from kscout.acquisition import Simulator, action_uniforms
 from kscout.acquisition.plan import Plan
 from kscout.acquisition.rollout import rollout
-from kscout.apps.serve.page.backend import OfferedNames, PageBackend
+from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.page.interactive import InteractiveAcquisition, drawn_kspace
+from kscout.apps.serve.service import ServeSettings
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.running.entries import EvaluationEntry, resolve
@@ -56,7 +57,8 @@ def test_a_service_with_argmax_shows_the_columns_of_its_sessions(
     plan = Plan(N_INITIAL, HORIZON, is_argmax=True)
     best = rollout(one.policy, acquisition.simulator, plan)
     backend = PageBackend(
-        OfferedNames(("zero-filled",), ("center-out",), argmax=True), device=torch.device("cpu")
+        ServeSettings(reconstructor=("zero-filled",), policy=("center-out",), argmax=True),
+        device=torch.device("cpu"),
     )
     plan = Plan(N_INITIAL, HORIZON, is_argmax=backend.is_argmax)
     found = InteractiveAcquisition(acquisition.simulator, plan).run(one)

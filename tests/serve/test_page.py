@@ -23,8 +23,9 @@ from kscout.apps.serve.app import make_app
 from kscout.apps.serve.guard import LOOPBACK, Guard
 from kscout.apps.serve.page import backend as backend_module
 from kscout.apps.serve.page import routes as routes_module
-from kscout.apps.serve.page.backend import DisconnectedError, OfferedNames, PageBackend, PageState
+from kscout.apps.serve.page.backend import DisconnectedError, PageBackend, PageState
 from kscout.apps.serve.page.interactive import InteractiveAcquisition
+from kscout.apps.serve.service import ServeSettings
 from kscout.data.kinds import KSPACE
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
@@ -316,9 +317,12 @@ def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
     device = torch.device("cpu")
     for given in (("fixed",), ("nowhere",), ("x=knee-base-greedy", "x=knee-base-fixed")):
         with pytest.raises(ConfigError):
-            PageBackend(OfferedNames(("zero-filled",), given), device=device)
+            PageBackend(ServeSettings(reconstructor=("zero-filled",), policy=given), device=device)
     named = PageBackend(
-        OfferedNames(("zero-filled",), ("knee-base-greedy", "knee-base-fixed")), device=device
+        ServeSettings(
+            reconstructor=("zero-filled",), policy=("knee-base-greedy", "knee-base-fixed")
+        ),
+        device=device,
     )
     told = named.choices()
     assert told["policies"][:2] == ["knee-base-greedy", "knee-base-fixed"] and not told["sources"]
@@ -327,7 +331,7 @@ def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
 
 
 def test_the_page_notes_that_sessions_use_a_network_for_protocol_paper() -> None:
-    shown = OfferedNames(("knee-unet", "zero-filled"), ("knee-long-fixed",))
+    shown = ServeSettings(reconstructor=("knee-unet", "zero-filled"), policy=("knee-long-fixed",))
     note = PageBackend(shown, device=torch.device("cpu")).choices()["session_note"]
     assert "sessions under protocol blind" in note and "knee-cotrained-4-unet" in note
 
@@ -340,5 +344,7 @@ def test_the_page_begins_with_the_budget_of_the_first_policy_that_tells(
     save(tmp_path / "own.safetensors", order, extra={"n_initial": 8, "horizon": 4})
     own = f"own={tmp_path / 'own.safetensors'}"
     given = ("random", own, "knee-base-fixed") if first == "own" else ("knee-base-fixed", own)
-    told = PageBackend(OfferedNames(("zero-filled",), given), device=torch.device("cpu")).choices()
+    told = PageBackend(
+        ServeSettings(reconstructor=("zero-filled",), policy=given), device=torch.device("cpu")
+    ).choices()
     assert (told["n_initial"], told["n_steps"]) == ((8, 4) if first == "own" else (16, 16))

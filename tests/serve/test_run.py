@@ -25,7 +25,7 @@ from kscout.acquisition import Advisor, Scan
 from kscout.acquisition.session_file import read_session
 from kscout.apps.cli import main
 from kscout.apps.serve.mrd_messages import close_message
-from kscout.apps.serve.page.backend import OfferedNames, PageBackend
+from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.run import fallback_maker, policy_maker, serve
 from kscout.apps.serve.service import ServeSettings
 from kscout.apps.serve.sessions import MOST_SPARE, Defaults, Limits, Sessions, advisor_maker
@@ -219,8 +219,10 @@ def test_a_store_of_several_sizes_may_hold_one_that_fits(tmp_path: Path) -> None
         writer.append("test", "b", blobs(1, 18, 12))
         writer.finish()
     save(tmp_path / "order.safetensors", FixedOrder(n_cols=12, order=[3]))
-    shown = OfferedNames(
-        ("zero-filled",), (str(tmp_path / "order.safetensors"),), tmp_path / "store"
+    shown = ServeSettings(
+        reconstructor=("zero-filled",),
+        policy=(str(tmp_path / "order.safetensors"),),
+        data=tmp_path / "store",
     )
     sources = PageBackend(shown, device=torch.device("cpu")).choices()["sources"]
     assert sorted(source["n_cols"] for source in sources) == [12, 16]

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, final
 
 from kscout.apps.campaign.nodes import Node
@@ -25,10 +24,10 @@ class Event:
 
     what: Literal["done", "retry", "failed"]
     node: Node
-    seconds: float = 0.0
-    reason: str = ""
-    n_done: int = 0
-    n_runs: int = 0
+    seconds: float
+    reason: str
+    n_done: int
+    n_runs: int
 
 
 OnEvent = Callable[[Event], None]
@@ -118,20 +117,13 @@ class _Driver:
                 self._submit(node, attempt=1)
 
     def _submit(self, node: Node, *, attempt: int) -> None:
-        needs, environment = self._needs(node), self._environment(node)
-        self.in_flight[node.key] = attempt
-        self.pool.submit(Task(node, needs, self.options.program, environment, attempt))
-
-    def _needs(self, node: Node) -> tuple[Path, ...]:
-        """Return files whose existence proves that the inputs are available."""
         inputs = [self.plan.nodes[key] for key in node.inputs]
         given = [one.product for one in self.plan.given.values() if one.path in node.command]
-        return (
-            *(one.output / one.product for one in inputs),
-            *(product for product in given if product is not None),
-        )
+        needs = (*(one.output / one.product for one in inputs), *filter(None, given))
+        self.in_flight[node.key] = attempt
+        self.pool.submit(Task(node, needs, self.options.program, self._threads(node), attempt))
 
-    def _environment(self, node: Node) -> dict[str, str]:
+    def _threads(self, node: Node) -> dict[str, str]:
         """Divide the cores among runs of this kind.
 
         The number of runs of the kind in the plan is used, not that of remaining ones: threads may
@@ -145,41 +137,26 @@ class _Driver:
 
     def _take(self, result: Result) -> None:
         attempt, node = self.in_flight.pop(result.key), self.pending[result.key]
-        if result.is_done:
-            self._end(node, result)
-        elif result.is_final or attempt > self.options.n_retries:
-            self._give_up(node, result.reason)
-        else:
-            self._emit("retry", node, reason=result.reason)
+        if result.is_done and not _is_seen(node):
+            reason = f"finished, but {node.output} is not visible here; all workers must share it"
+            result = Result(node.key, is_done=False, reason=reason, is_final=True)
+        if not result.is_done and not result.is_final and attempt <= self.options.n_retries:
+            self._emit("retry", node, result)
             self._submit(node, attempt=attempt + 1)
-
-    def _end(self, node: Node, result: Result) -> None:
-        if not _is_seen(node):
-            self._give_up(
-                node, f"finished, but {node.output} is not visible here; all workers must share it"
-            )
             return
         del self.pending[node.key]
-        self.outcome.n_done += 1
-        self._emit("done", node, seconds=result.seconds)
+        if result.is_done:
+            self.outcome.n_done += 1
+        else:
+            self.outcome.failed.append((node, result.reason))
+        self._emit("done" if result.is_done else "failed", node, result)
 
-    def _give_up(self, node: Node, reason: str) -> None:
-        del self.pending[node.key]
-        self.outcome.failed.append((node, reason))
-        self._emit("failed", node, reason=reason)
-
-    def _emit(
-        self,
-        what: Literal["done", "retry", "failed"],
-        node: Node,
-        *,
-        seconds: float = 0.0,
-        reason: str = "",
-    ) -> None:
+    def _emit(self, what: Literal["done", "retry", "failed"], node: Node, result: Result) -> None:
         if self.on_event is not None:
             n_done = self.outcome.n_cached + self.outcome.n_done
-            event = Event(what, node, seconds, reason, n_done, self.outcome.n_runs)
-            self.on_event(event)
+            self.on_event(
+                Event(what, node, result.seconds, result.reason, n_done, self.outcome.n_runs)
+            )
 
 
 def _is_seen(node: Node) -> bool:

@@ -7,10 +7,12 @@ cannot leave a wrong state on disk.
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Literal, final
@@ -129,13 +131,12 @@ class Status:
 
 def read_status(plan: CampaignPlan) -> Status:
     """Read the state of every run's folder."""
-    states = {key: node_state(node) for key, node in plan.nodes.items()}
-    counts: dict[str, dict[State, int]] = {kind: dict.fromkeys(STATES, 0) for kind in KINDS}
-    for key, node in plan.nodes.items():
-        counts[node.kind][states[key]] += 1
-    with_state = {
-        state: [node for key, node in plan.nodes.items() if states[key] == state]
-        for state in STATES
+    with_state: dict[State, list[Node]] = {state: [] for state in STATES}
+    for node in plan.nodes.values():
+        with_state[node_state(node)].append(node)
+    counts = {
+        kind: {state: sum(x.kind == kind for x in nodes) for state, nodes in with_state.items()}
+        for kind in KINDS
     }
     return Status(
         name=plan.name,
@@ -156,44 +157,36 @@ def _failure(node: Node) -> Failure:
 def _under_way(node: Node) -> UnderWay:
     record = read_record(node.folder / NODE, started_s=float)
     seconds = max(0.0, time.time() - record["started_s"]) if "started_s" in record else 0.0
+    metrics = node.output / "metrics.jsonl"
     return UnderWay(
         kind=node.kind,
         name=node.title,
         seconds=round(seconds, 1),
-        epoch=_n_epochs_done(node),
+        epoch=metrics.read_bytes().count(b"\n") if metrics.is_file() else None,
         n_epochs=node.settings.get("training", {}).get("n_epochs"),
         log=str(node.log),
     )
 
 
-def _n_epochs_done(node: Node) -> int | None:
-    try:
-        return (node.output / "metrics.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return None
-
-
 def time_left(with_state: Mapping[State, Sequence[Node]]) -> float | None:
     """Estimate the time left in seconds, from runs of the same group and from finished epochs."""
-    seen: dict[tuple[str, str], list[float]] = {}
+    seen: dict[tuple[str, str], list[float]] = defaultdict(list)
     for node in with_state["done"]:
         seconds = read_record(node.folder / DONE, seconds=float).get("seconds")
         if seconds is not None:
-            seen.setdefault((node.kind, node.group), []).append(seconds)
-    left = 0.0
+            seen[node.kind, node.group].append(seconds)
+    spent_s = {node.key: 0.0 for node in with_state["waiting"]}
     for node in with_state["running"]:
         run = _under_way(node)
+        spent_s[node.key] = run.seconds
         if run.epoch and run.n_epochs:
-            expected_s = run.seconds * run.n_epochs / run.epoch
-            seen.setdefault((node.kind, node.group), []).append(expected_s)
-        if (node.kind, node.group) not in seen:
+            seen[node.kind, node.group].append(run.seconds * run.n_epochs / run.epoch)
+    left_s = 0.0
+    for node in (*with_state["running"], *with_state["waiting"]):
+        if not seen[node.kind, node.group]:
             return None
-        left += max(0.0, fmean(seen[node.kind, node.group]) - run.seconds)
-    for node in with_state["waiting"]:
-        if (node.kind, node.group) not in seen:
-            return None
-        left += fmean(seen[node.kind, node.group])
-    return left / max(1, len(with_state["running"]))
+        left_s += max(0.0, fmean(seen[node.kind, node.group]) - spent_s[node.key])
+    return left_s / max(1, len(with_state["running"]))
 
 
 def write_index(plan: CampaignPlan, file: str) -> None:
@@ -229,19 +222,17 @@ def write_index(plan: CampaignPlan, file: str) -> None:
 
 def changed_inputs(plan: CampaignPlan) -> str | None:
     """Return a warning for finished runs whose imported files or modules are newer."""
-    runs: dict[str, int] = {}
+    files: list[Path] = []
+    """The first newer file of each run that has one."""
     for node in plan.nodes.values():
-        if node_state(node) != "done":
-            continue
-        finished = (node.folder / DONE).stat().st_mtime
-        for file in _inputs(node):
-            if file.stat().st_mtime > finished:
-                runs[str(file)] = runs.get(str(file), 0) + 1
-                break
-    if not runs:
+        if node_state(node) == "done":
+            finished = (node.folder / DONE).stat().st_mtime
+            newer = (file for file in _inputs(node) if file.stat().st_mtime > finished)
+            files += islice(newer, 1)
+    if not files:
         return None
-    listed = ", ".join(list(runs)[:3]) + ", ..." * (len(runs) > 3)
-    count = sum(runs.values())
+    names, count = list(dict.fromkeys(map(str, files))), len(files)
+    listed = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
     those = f"{count} finished runs, whose results are" if count > 1 else "a run, whose result is"
     return (
         f"{listed} changed after {those} not computed again; to run everything again, name another "

@@ -1,7 +1,6 @@
 """Output of `kscout campaign`: a table on a terminal, lines elsewhere, and the outcome."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,19 +89,14 @@ def events_shown(plan: CampaignPlan) -> Iterator[Callable[[Event], None]]:
         yield lambda event: output.print(_line(event), soft_wrap=True)
         return
     # The table reads the disk, so that it also changes during a run.
-    table = _Refreshed(lambda: status_table(read_status(plan)))
-    with Live(table, console=output, refresh_per_second=0.5, transient=True) as live:
+    shown = Live(
+        get_renderable=lambda: status_table(read_status(plan)),
+        console=output,
+        refresh_per_second=0.5,
+        transient=True,
+    )
+    with shown as live:
         yield lambda event: live.console.print(_line(event), soft_wrap=True)
-
-
-class _Refreshed:
-    """A renderable that is rebuilt each time it is drawn."""
-
-    def __init__(self, make: Callable[[], RenderableType]) -> None:
-        self._make = make
-
-    def __rich__(self) -> RenderableType:
-        return self._make()
 
 
 def _line(event: Event) -> str:
@@ -138,19 +132,17 @@ def print_outcome(plan: CampaignPlan, outcome: Outcome, page: Path | None, as_js
         Failure(node.kind, node.title, reason, str(node.log)) for node, reason in outcome.failed
     ]
     if as_json:
-        counts = {"runs": outcome.n_runs, "cached": outcome.n_cached, "done": outcome.n_done}
-        typer.echo(
-            json.dumps(
-                {
-                    "campaign": plan.name,
-                    "folder": os.fspath(plan.root),
-                    **counts,
-                    "failed": [to_table(one) for one in failed],
-                    "blocked": [node.title for node in outcome.blocked],
-                    "report": None if page is None else str(page),
-                }
-            )
-        )
+        record = {
+            "campaign": plan.name,
+            "folder": str(plan.root),
+            "runs": outcome.n_runs,
+            "cached": outcome.n_cached,
+            "done": outcome.n_done,
+            "failed": [to_table(one) for one in failed],
+            "blocked": [node.title for node in outcome.blocked],
+            "report": None if page is None else str(page),
+        }
+        typer.echo(json.dumps(record))
         return
     output = console()
     output.print(

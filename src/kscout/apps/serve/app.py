@@ -14,7 +14,7 @@ from anyio import to_thread
 from fastapi import Body, FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from PIL import Image
+from jaxtyping import Complex64, Float32
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -23,11 +23,19 @@ from kscout import __version__
 from kscout.acquisition import Scan
 from kscout.acquisition.session_file import NotSavedError
 from kscout.apps.serve.connections import NO_HANDLES, log_once_per_minute
-from kscout.apps.serve.counts import MOST_THREADS, Counts, reply
 from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.page.routes import OutsideError, add_pages
-from kscout.apps.serve.sessions import Handle, NoSessionError, Sessions, TooManyError
+from kscout.apps.serve.sessions import (
+    MOST_THREADS,
+    Counts,
+    Handle,
+    NoSessionError,
+    Sessions,
+    TooManyError,
+    reply,
+)
 from kscout.errors import DataError, KScoutError
+from kscout.figures.png import gray_picture
 from kscout.json_types import JsonObject
 
 POLICY_VIOLATION = 1008
@@ -168,7 +176,7 @@ def _add_sessions(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
         """Add one column of k-space or a list of them; return the next columns."""
         return _measured(sessions.find(name), columns, counts)
 
-    def shown(name: str) -> Any:  # noqa: ANN401 - an array
+    def shown(name: str) -> Float32[np.ndarray, "row col"]:
         handle = sessions.find(name)
         with handle.lock:
             if handle.session.missing:
@@ -178,7 +186,9 @@ def _add_sessions(app: FastAPI, sessions: Sessions, counts: Counts) -> None:
     @app.get("/sessions/{name}/image.png", response_class=Response)
     def picture(name: str) -> Response:
         """Return the reconstruction as PNG, scaled to its maximum."""
-        return Response(_png(shown(name)), media_type="image/png")
+        image, buffer = shown(name), io.BytesIO()
+        gray_picture(image, float(image.max())).save(buffer, format="PNG")
+        return Response(buffer.getvalue(), media_type="image/png")
 
     @app.get("/sessions/{name}/image.npy", response_class=Response)
     def values(name: str) -> Response:
@@ -248,7 +258,7 @@ def _measured(handle: Handle, columns: Columns, counts: Counts) -> JsonObject:
         return reply(session, counts)
 
 
-def _values(scan: Scan, text: str) -> Any:  # noqa: ANN401 - an array
+def _values(scan: Scan, text: str) -> Complex64[np.ndarray, "coil row"]:
     n_bytes = 8 * scan.n_coils * scan.n_rows
     try:
         raw = base64.b64decode(text, validate=True)
@@ -260,14 +270,6 @@ def _values(scan: Scan, text: str) -> Any:  # noqa: ANN401 - an array
             f"{scan.n_coils} coils, {scan.n_rows} rows"
         )
     return np.frombuffer(raw, dtype="<c8").reshape(scan.n_coils, scan.n_rows).copy()
-
-
-def _png(image: Any) -> bytes:  # noqa: ANN401 - an array
-    top = float(image.max()) or 1.0
-    levels = np.rint(np.clip(image / top, 0, 1) * 255).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(levels).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 _STATUS: dict[type[KScoutError], int] = {

@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, final
 
-from kscout.apps.serve.counts import MOST_THREADS
 from kscout.apps.serve.mrd_messages import Id, close_message, read_message, text_message
 from kscout.apps.serve.mrd_stream import Stream
-from kscout.apps.serve.sessions import Sessions, TooManyError
+from kscout.apps.serve.sessions import MOST_THREADS, Sessions, TooManyError
 from kscout.errors import KScoutError
 
 _LOG = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from typing import Any, Literal, final
 import h5py
 import numpy as np
 from jaxtyping import Float32
-from PIL import Image
 
 from kscout.apps.serve.mrd_messages import (
     Id,
@@ -23,6 +22,7 @@ from kscout.apps.serve.mrd_messages import (
 from kscout.data.formats import reading
 from kscout.data.formats.mrd import COUNTERS, MrdRecording, find_measurement
 from kscout.errors import ConfigError, DataError, RunError
+from kscout.figures.png import gray_picture
 from kscout.files import parse_json, written_whole
 from kscout.json_types import JsonObject
 
@@ -234,6 +234,5 @@ def _save(slices: list[ReplayedSlice], out: Path) -> None:
             continue
         with written_whole(out / f"{one.name}.npy") as aside, aside.open("wb") as file:
             np.save(file, one.image)
-        levels = np.rint(np.clip(one.image / (one.image.max() or 1), 0, 1) * 255)
         with written_whole(out / f"{one.name}.png") as aside:
-            Image.fromarray(levels.astype(np.uint8)).save(aside, format="PNG")
+            gray_picture(one.image, float(one.image.max())).save(aside, format="PNG")

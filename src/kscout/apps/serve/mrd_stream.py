@@ -15,10 +15,9 @@ import numpy as np
 from jaxtyping import Complex64
 
 from kscout.acquisition import Scan
-from kscout.apps.serve.counts import reply
 from kscout.apps.serve.guard import is_token
 from kscout.apps.serve.mrd_messages import Id, Message, image_message, text_message
-from kscout.apps.serve.sessions import Handle, NoSessionError, Sessions
+from kscout.apps.serve.sessions import Handle, NoSessionError, Sessions, reply
 from kscout.config.records import read
 from kscout.data.formats.ismrmrd_header import Encoding, read_header
 from kscout.data.formats.mrd import COUNTERS, check_encoding, readouts_of, sort_lines
@@ -118,7 +117,9 @@ class Stream:
         if message.id is Id.ACQUISITION:
             return self._line(message)
         if message.id is Id.CLOSE:
-            return [out for one in self._slices.values() for out in self._last_image(one)]
+            # Of incomplete slices, from the columns that were received.
+            left = [one for one in self._slices.values() if not one.handle.session.is_done]
+            return [image for one in left for image in self._image(one)]
         if message.id is Id.IMAGE:
             raise DataError("received an image instead of lines of k-space; send acquisitions")
         return []
@@ -253,16 +254,9 @@ class Stream:
         one.requested = tuple(response["next_columns"])
         response = {"session": one.name, **_counters(one.head), **response}
         response |= self._line_counters(one.requested)
-        return [_json_message(response), *self._step_image(one)]
-
-    def _step_image(self, one: _Slice) -> list[bytes]:
         assert self._config is not None
-        is_shown = one.handle.session.is_done or self._config.images == "every"
-        return self._image(one) if is_shown else []
-
-    def _last_image(self, one: _Slice) -> list[bytes]:
-        """Return the image of an incomplete slice, from the columns that were received."""
-        return [] if one.handle.session.is_done else self._image(one)
+        is_shown = session.is_done or self._config.images == "every"
+        return [_json_message(response), *(self._image(one) if is_shown else [])]
 
     def _image(self, one: _Slice) -> list[bytes]:
         session = one.handle.session

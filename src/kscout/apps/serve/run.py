@@ -92,7 +92,7 @@ def serve(
         from kscout.apps.serve.app import make_app
         from kscout.apps.serve.connections import BoundedProtocol, GracefulServer, reserve_handles
         from kscout.apps.serve.mrd import MrdServer
-        from kscout.apps.serve.page.backend import OfferedNames, PageBackend
+        from kscout.apps.serve.page.backend import PageBackend
     except ImportError as error:
         raise ConfigError(
             f"the service needs packages that are not installed ({error}); install kscout[serve]"
@@ -105,8 +105,7 @@ def serve(
     )
     on = resolve_device(settings.device)
     reserve_handles(limits)
-    shown = OfferedNames(settings.reconstructor, settings.policy, settings.data, settings.argmax)
-    backend = PageBackend(shown, device=on)
+    backend = PageBackend(settings, device=on)
     backend.session_note()
     network = backend.models.network(backend.models.reconstructions[0])
     make = advisor_maker(network, policy_maker(_unlabeled(settings.policy[0])), device=on)

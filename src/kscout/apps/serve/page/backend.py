@@ -16,6 +16,7 @@ from kscout.acquisition.plan import Plan
 from kscout.apps.serve.page.catalog import Catalog
 from kscout.apps.serve.page.interactive import InteractiveAcquisition, Verdict, drawn_kspace
 from kscout.apps.serve.page.models import Models
+from kscout.apps.serve.service import ServeSettings
 from kscout.apps.serve.sessions import TooManyError
 from kscout.compatibility import Use, check_matrix
 from kscout.config.bounds import AtLeast
@@ -35,18 +36,6 @@ _N_WAITING = 4
 """Requests of the page that may wait; further threads stay free for sessions."""
 _MOST_PIXELS = 2**25
 """Largest number of pixels of one acquisition by one policy (128 MiB)."""
-
-
-@final
-@dataclass(frozen=True)
-class OfferedNames:
-    """Names of the command line that the page offers."""
-
-    reconstructors: tuple[str, ...]
-    policies: tuple[str, ...]
-    data: Path | None = None
-    argmax: bool = False
-    """Trained policies acquire the columns with the highest scores."""
 
 
 @final
@@ -83,11 +72,11 @@ class PageBackend:
     step.
     """
 
-    def __init__(self, shown: OfferedNames, *, device: torch.device) -> None:
-        self.models = Models(shown.reconstructors, shown.policies, device=device)
-        self.catalog = Catalog(shown.data, self.models.size)
-        self._check_sizes(shown.data)
-        self.is_argmax = shown.argmax
+    def __init__(self, settings: ServeSettings, *, device: torch.device) -> None:
+        self.models = Models(settings.reconstructor, settings.policy, device=device)
+        self.catalog = Catalog(settings.data, self.models.size)
+        self._check_sizes(settings.data)
+        self.is_argmax = settings.argmax
         self._cache: OrderedDict[PageState, PolicySteps] = OrderedDict()
         self._is_closed = False
         self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)

@@ -1,17 +1,105 @@
-"""Slices that the page offers, from a dataset and from dropped files."""
+"""Slices that the page offers, from a dataset and from dropped files.
+
+Dropped files are read from a private folder, never by their names.
+"""
 
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import final
 
-from kscout.apps.serve.page.dropped import read_dropped
+import numpy as np
+import torch
+from PIL import Image
+
+from kscout.config.forms import LARGEST_SIDE
+from kscout.data.formats import ImageScan, printable, reading
+from kscout.data.importing.images import prepare_images
+from kscout.data.importing.settings import ImportSettings
+from kscout.data.importing.volumes import VolumeFile, find_volumes, read_volume
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import DataError
 from kscout.json_types import JsonObject
+from kscout.names import FORMATS
+
+_PICTURES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF"}
+_PICTURES |= {".tiff": "TIFF", ".gif": "GIF", ".webp": "WEBP"}
+_VOLUMES = [FORMATS[name] for name in ("nifti", "dicom", "numpy")]
+"""Formats of volumes; not HDF5, whose files may refer to other files."""
+_SUFFIXES = (*_PICTURES, *(suffix for one in _VOLUMES for suffix in one.suffixes))
+_MOST_PIXELS = 2**24
+"""Largest number of pixels of all stored slices of a file, at the size of acquisition."""
+_MOST_CHARACTERS = 80
+"""Characters of a name on the page."""
+
+
+def read_dropped(content: bytes, name: str, size: tuple[int, int]) -> SliceSet:
+    """Return the slices of a file, resampled to a size.
+
+    Args:
+        content: bytes of the file.
+        name: name from the browser; the suffix selects the format, the rest is only displayed.
+        size: rows and columns.
+    """
+    label = printable(name.replace("\\", "/").rpartition("/")[2])[:_MOST_CHARACTERS] or "a file"
+    suffix = next((one for one in _SUFFIXES if name.lower().endswith(one)), "")
+    with TemporaryDirectory(prefix="kscout-") as folder:
+        path = Path(folder) / f"dropped{suffix}"
+        path.write_bytes(content)
+        try:
+            read: Callable[[Path], tuple[VolumeFile, ImageScan]]
+            read = _picture if suffix in _PICTURES else _volume
+            pixels, numbers = _fitted(*read(path), size)
+        except DataError as error:
+            raise DataError(str(error).replace(str(path), label)) from error
+    images = torch.from_numpy(pixels)
+    return SliceSet.from_images(images, [label] * len(pixels), slices=numbers, name=label)
+
+
+def _volume(path: Path) -> tuple[VolumeFile, ImageScan]:
+    volumes = find_volumes(path)
+    if not volumes:
+        known = ", ".join(one.summary for one in _VOLUMES)
+        raise DataError(f"{path} is none of these: {known}, or a picture; drop another file")
+    return volumes[0], read_volume(volumes[0])
+
+
+def _picture(path: Path) -> tuple[VolumeFile, ImageScan]:
+    kinds = tuple(dict.fromkeys(_PICTURES.values()))
+    with reading(path, "a picture", "save it again"), Image.open(path, formats=kinds) as picture:
+        if max(picture.size) > LARGEST_SIDE:
+            raise DataError(f"{path} has more than {LARGEST_SIDE} pixels on a side; shrink it")
+        # Images with more than 8 bits keep their values; colors become gray levels.
+        gray = picture.convert("F" if picture.mode.startswith(("I", "F")) else "L")
+        pixels = np.asarray(gray, dtype=np.float32)
+    return VolumeFile(path.name, path, "picture"), ImageScan(pixels[None])
+
+
+def _fitted(
+    volume: VolumeFile, scan: ImageScan, size: tuple[int, int]
+) -> tuple[np.ndarray, list[int]]:
+    """Resample whole images to a size; skip blank slices."""
+    n_slices, *sides = scan.images.shape
+    n_kept = min(n_slices, max(1, _MOST_PIXELS // (size[0] * size[1])))
+    first = (n_slices - n_kept) // 2
+    if not all(sides):
+        raise DataError(f"{volume.path} has images without a pixel; drop another file")
+    scale = max(length / target for length, target in zip(sides, size, strict=True))
+    if not 0.01 <= scale <= 100:
+        raise DataError(f"{volume.path} has images of {sides[0]}x{sides[1]}; drop another file")
+    # Resample in pixels and ignore the spacing in mm, to show the whole image.
+    scan = scan._replace(images=scan.images[first : first + n_kept], spacing_mm=(1.0, 1.0))
+    settings = ImportSettings(size=size, pad=size, resample=(scale, scale), absolute=True)
+    with reading(volume.path, "images"):
+        pixels, _, _ = prepare_images(scan, volume, settings)
+    filled = np.flatnonzero(pixels.any(axis=(1, 2)))
+    return pixels[filled], (filled + first).tolist()
+
 
 _N_DROPPED = 8
 """Files in memory; the least recently used one is removed first."""
