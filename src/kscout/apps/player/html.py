@@ -7,12 +7,14 @@ report the displayed step and the selected column.
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from html import escape
+from functools import cache
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from kscout.evaluation.records.acquisitions import PolicySteps, SliceRecord
 from kscout.figures.png import brightest_shown, gray_uri, heat_uri
@@ -25,10 +27,22 @@ _ERROR_QUANTILE = 0.998
 """Quantile of the first step's errors with full brightness; outliers do not set the scale."""
 _FEWEST = 5
 """Smallest number of steps, below which images are made smaller instead."""
-_RATING_ROWS = 32
-"""Height of the largest score in pixels."""
 _TALLEST = 16_000
 """Largest side in pixels, a limit of picture formats."""
+_WIDTH, _HEIGHT, _EDGE = 600, 90, 6
+"""Size of the chart, and its margin."""
+
+
+@cache
+def templates(package: str) -> Environment:
+    """Return the templates of a package, and those of this one."""
+    return Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("kscout.apps.player")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def acquisition_player(
@@ -54,38 +68,84 @@ def acquisition_player(
     """
     n_cols = acquisition.target.shape[-1]
     acquisition, is_exact = _fitted(acquisition, n_bytes)
-    policies, steps = acquisition.policies, acquisition.steps
-    kinds = [_kind(policy, index, colors or {}) for index, policy in enumerate(policies)]
-    shown = set(acquisition.shown) or {policy.name for policy in policies[:_N_SHOWN]}
-    hidden = ["" if policy.name in shown else " hidden" for policy in policies]
-    limits = limits_of(acquisition)
-    cards = "".join(
-        _card(
-            policy,
-            acquisition,
-            _uris(policy, acquisition, limits, is_exact),
-            f'data-kind="{kind}"{off}',
-        )
-        for policy, kind, off in zip(policies, kinds, hidden, strict=True)
-    )
+    limits, steps = limits_of(acquisition), acquisition.steps
     data = {
         "nCols": n_cols,
         "start": acquisition.start_columns,
         "steps": steps,
-        "policies": [_played(one) for one in policies],
+        "policies": [_played(one) for one in acquisition.policies],
     }
     # "</" would end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
-    moving = ""
-    if len(steps) > 1:
-        moving = _controls(steps[-1], is_steered)
-        moving += _chart(acquisition, kinds, hidden, is_steered)
-    kind = "player steered" if is_steered else "player"
+    kspace = acquisition.kspace
     return (
-        f'<div class="{kind}" id="{escape(name)}">{moving}{_choice(policies, kinds, hidden)}'
-        f'{_KEY}<div class="cards">{_target(acquisition, limits[0])}{cards}</div>'
-        f'<script type="application/json" class="data">{text}</script></div>'
+        templates("kscout.apps.player")
+        .get_template("player.html.j2")
+        .render(
+            name=name,
+            is_steered=is_steered,
+            n_steps=steps[-1],
+            n_rows=acquisition.target.shape[0],
+            n_cols=acquisition.target.shape[1],
+            target=gray_uri(acquisition.target, limits[0]),
+            kspace=None if kspace is None else gray_uri(kspace, 1.0),
+            cards=_cards(acquisition, colors or {}, is_exact, is_steered),
+            chart=_chart(acquisition) if len(steps) > 1 else None,
+            data=Markup(text),
+        )
     )
+
+
+def _cards(
+    acquisition: SliceRecord, colors: Mapping[str, int], is_exact: bool, is_steered: bool
+) -> list[JsonObject]:
+    """Return what the template needs of each policy."""
+    shown = set(acquisition.shown) or {one.name for one in acquisition.policies[:_N_SHOWN]}
+    cards = []
+    for index, policy in enumerate(acquisition.policies):
+        images, errors = _uris(policy, acquisition, limits_of(acquisition), is_exact)
+        series = f"series-{colors.get(policy.name, index % _N_COLORS + 1)}"
+        cards.append(
+            {
+                "name": policy.name,
+                "is_oracle": policy.is_oracle,
+                "is_hidden": policy.name not in shown,
+                "kind": "oracle" if policy.is_oracle else series,
+                "ssim": f"{policy.ssim[0]:.4f}",
+                "has_ratings": policy.ratings is not None,
+                "images": images,
+                "errors": errors,
+                "points": _points(policy, acquisition, is_steered),
+            }
+        )
+    return cards
+
+
+def _scale(acquisition: SliceRecord) -> tuple[float, float]:
+    """Return the lowest and the highest SSIM."""
+    values = np.concatenate([policy.ssim for policy in acquisition.policies])
+    return float(values.min()), float(values.max())
+
+
+def _chart(acquisition: SliceRecord) -> JsonObject:
+    low, high = _scale(acquisition)
+    scale = f"{low:.3f} to {high:.3f}"
+    return {"width": _WIDTH, "height": _HEIGHT, "edge": _EDGE, "scale": scale}
+
+
+def _points(policy: PolicySteps, acquisition: SliceRecord, is_steered: bool) -> str:
+    """Return SSIM by step as a line of the chart.
+
+    A policy that stopped keeps its last score; a manual acquisition may still continue.
+    """
+    low, high = _scale(acquisition)
+    steps = np.array(acquisition.steps, dtype=np.float64)
+    across = _EDGE + steps / (steps[-1] or 1.0) * (_WIDTH - 2 * _EDGE)
+    shares = (policy.ssim.astype(np.float64) - low) / ((high - low) or 1.0)
+    up = _HEIGHT - _EDGE - shares * (_HEIGHT - 2 * _EDGE)
+    n_points = int((steps <= len(policy.columns)).sum()) if is_steered else len(steps)
+    points = zip(across[:n_points], up[:n_points], strict=True)
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _played(policy: PolicySteps) -> JsonObject:
@@ -98,12 +158,6 @@ def _played(policy: PolicySteps) -> JsonObject:
     if policy.ratings is not None:
         data["ratings"] = base64.b64encode(policy.ratings.tobytes()).decode()
     return data
-
-
-_KEY = (
-    '<p class="key"><i class="start"></i>start<i class="old"></i>acquired'
-    '<i class="new"></i>newest</p>'
-)
 
 
 def limits_of(acquisition: SliceRecord) -> tuple[float, float]:
@@ -159,135 +213,3 @@ def _uris(
         gray_uri(policy.images.reshape(-1, n_cols), limits[0], is_exact=is_exact),
         heat_uri(errors.reshape(-1, n_cols), limits[1], is_exact=is_exact),
     )
-
-
-def _kind(policy: PolicySteps, index: int, colors: Mapping[str, int]) -> str:
-    """Return the class of the policy's color in the page's style sheet."""
-    if policy.is_oracle:
-        return "oracle"
-    return f"series-{colors.get(policy.name, index % _N_COLORS + 1)}"
-
-
-_SPEEDS = {600: "slow", 200: "5 a second", 50: "20 a second"}
-"""Milliseconds per step, and labels."""
-
-
-def _controls(n_steps: int, is_steered: bool) -> str:
-    speeds = "".join(f'<option value="{ms}">{words}</option>' for ms, words in _SPEEDS.items())
-    speed = f'<select class="speed" aria-label="Speed">{speeds}</select>' if is_steered else ""
-    return (
-        '<div class="controls"><button type="button" class="play" aria-label="Play">'
-        '<span aria-hidden="true">▶</span></button>'
-        '<input type="range" min="0" max="0" value="0" step="1" aria-label="Acquisition step">'
-        f'<output aria-live="off">step 0 of {n_steps}</output>{speed}</div>'
-    )
-
-
-def _choice(policies: Sequence[PolicySteps], kinds: Sequence[str], hidden: Sequence[str]) -> str:
-    boxes = "".join(
-        f'<label data-kind="{kind}"><input type="checkbox"{"" if off else " checked"}>'
-        f"{escape(policy.name)}</label>"
-        for policy, kind, off in zip(policies, kinds, hidden, strict=True)
-    )
-    return f'<fieldset class="choice"><legend>Policies shown</legend>{boxes}</fieldset>'
-
-
-_SPACE = '<div class="ratings"></div>'
-"""Placeholder for missing scores, so that pictures are aligned."""
-
-
-def _target(acquisition: SliceRecord, top: float) -> str:
-    uri, kspace, more = gray_uri(acquisition.target, top), "", ""
-    if acquisition.kspace is not None:
-        full = gray_uri(acquisition.kspace, 1.0)
-        picture = _picture("kspace", "All of k-space", full, acquisition)
-        kspace = f'{_SPACE}{picture}<div class="pointed"></div>'
-        more = "scores of the remaining columns, k-space, "
-    return (
-        '<figure class="card target"><figcaption><b>target</b><span>fully sampled</span>'
-        f'</figcaption><div class="strip full"></div>{kspace}'
-        f"{_picture('shot', 'Target image', uri, acquisition)}"
-        f'<p class="key">Next to it, from top: measured columns, {more}reconstruction, absolute '
-        "error (black is none, yellow is large).</p></figure>"
-    )
-
-
-def _picture(kind: str, words: str, uri: str, acquisition: SliceRecord) -> str:
-    n_rows, n_cols = acquisition.target.shape
-    return (
-        f'<img class="{kind}" alt="{escape(words)}" style="aspect-ratio:{n_cols}/{n_rows}" '
-        f'src="{uri}">'
-    )
-
-
-def _card(
-    policy: PolicySteps, acquisition: SliceRecord, uris: tuple[str, str], attributes: str
-) -> str:
-    images, errors = uris
-    is_told = "oracle" in policy.name.lower()
-    mark = " <small>oracle</small>" if policy.is_oracle and not is_told else ""
-    name, more = escape(policy.name), _more(policy, acquisition)
-    shot = _picture("shot", f"Reconstruction by {policy.name}", images, acquisition)
-    return (
-        f'<figure class="card" {attributes}><figcaption><b>{name}</b>{mark}'
-        f'<span>SSIM <output class="score">{policy.ssim[0]:.4f}</output></span></figcaption>'
-        f'<canvas class="strip" height="1" role="img" aria-label="Measured columns of {name}">'
-        f"</canvas>{more}{shot}"
-        f"{_picture('error', f'Absolute error of {policy.name}', errors, acquisition)}</figure>"
-    )
-
-
-def _more(policy: PolicySteps, acquisition: SliceRecord) -> str:
-    """Return the parts of a computing page: k-space as it fills, and the policy's scores."""
-    name, (n_rows, n_cols) = escape(policy.name), acquisition.target.shape
-    if acquisition.kspace is None:
-        return ""
-    ratings = _SPACE
-    if policy.ratings is not None:
-        ratings = (
-            f'<canvas class="ratings" height="{_RATING_ROWS}" role="img" '
-            f'aria-label="Scores of {name} over the columns"></canvas>'
-        )
-    return (
-        f'{ratings}<canvas class="kspace" width="{n_cols}" height="{n_rows}" tabindex="0" '
-        f'role="slider" aria-label="k-space of {name}: a column to measure" aria-valuemin="0" '
-        f'aria-valuemax="{n_cols - 1}" aria-valuenow="{n_cols // 2}"></canvas>'
-        '<output class="pointed" aria-live="off"></output>'
-    )
-
-
-def _chart(
-    acquisition: SliceRecord, kinds: Sequence[str], hidden: Sequence[str], is_steered: bool
-) -> str:
-    """Draw SSIM by step as a strip of lines, with a cursor that the player moves.
-
-    A policy that stopped keeps its last score; a manual acquisition may still continue.
-    """
-    width, height, edge = 600.0, 90.0, 6.0
-    policies, steps = acquisition.policies, np.array(acquisition.steps, dtype=np.float64)
-    values = np.concatenate([policy.ssim for policy in policies]).astype(np.float64)
-    low, high = float(values.min()), float(values.max())
-    across = edge + steps / steps[-1] * (width - 2 * edge)
-    lines = []
-    for policy, kind, off in zip(policies, kinds, hidden, strict=True):
-        up = height - edge - (policy.ssim - low) / ((high - low) or 1.0) * (height - 2 * edge)
-        look = (
-            'stroke="var(--ink)" stroke-dasharray="5 4"'
-            if policy.is_oracle
-            else f'stroke="var(--{kind})"'
-        )
-        n_points = int((steps <= len(policy.columns)).sum()) if is_steered else len(steps)
-        points = _points(across[:n_points], np.asarray(up, np.float64)[:n_points])
-        visible = ' class="off"' if off else ""
-        lines.append(f'<polyline{visible} points="{points}" fill="none" stroke-width="2" {look}/>')
-    cursor = f'<line class="cursor" x1="{edge}" x2="{edge}" y1="0" y2="{height}"/>'
-    return (
-        f'<p class="scale">SSIM, {low:.3f} to {high:.3f}</p>'
-        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" preserveAspectRatio="none" '
-        f'role="img" aria-label="SSIM by step, from {low:.3f} to {high:.3f}">{"".join(lines)}'
-        f"{cursor}</svg>"
-    )
-
-
-def _points(across: Float64[np.ndarray, " n"], up: Float64[np.ndarray, " n"]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from kscout import __version__
 from kscout.apps.player import acquisition_player
 from kscout.apps.player.frames import moving_picture, still_picture
-from kscout.apps.player.pages import templates
+from kscout.apps.player.html import templates
 from kscout.apps.serve.guard import LOOPBACK
 from kscout.apps.serve.page.backend import YOU, PageBackend, PageState
 from kscout.errors import KScoutError
