@@ -30,11 +30,8 @@ def run_benchmarks(
 ) -> JsonObject:
     """Measure everything and return it as one JSON object.
 
-    Args:
-        device: auto, cpu or cuda.
-        sizes: image sizes.
-        quick: fewer slices and shorter repetitions, for a rough impression.
-        scaling: also time batches of growing size, about a minute more.
+    `quick` takes fewer slices and shorter repetitions, for a rough impression; `scaling` also times
+    batches of growing size, about a minute more.
     """
     _check_sizes(sizes)
     place = resolve_device(device)

@@ -75,14 +75,7 @@ class Engine:
     def build(
         cls, size: int, n_slices: int, device: torch.device, *, backend: str = "auto"
     ) -> "Engine":
-        """Freeze the U-Net and select convolutions as a training does.
-
-        Args:
-            size: rows and columns of the images.
-            n_slices: number of generated slices.
-            device: device of all tensors.
-            backend: of convolutions on a CPU.
-        """
+        """Freeze the U-Net and select convolutions as a training does."""
         unet = load("knee-unet").to(device).eval().requires_grad_(False)
         assert isinstance(unet, UNet)
         volumes = [str(number // 2) for number in range(n_slices)]

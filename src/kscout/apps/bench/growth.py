@@ -48,10 +48,8 @@ def measure_scaling(
 ) -> JsonObject:
     """Return a record per batch as one quantity varies at a time, and each quantity's growth.
 
-    Args:
-        device: where batches run.
-        base: image size and batch of the baseline; by default the device's own.
-        steps: values of the varied quantities.
+    `base` is the image size and batch of the baseline, by default that of the device; `steps` are
+    the values of the varied quantities.
     """
     size, work = base or BASE[device.type]
     known: dict[tuple[int, Workload], BatchCost] = {}

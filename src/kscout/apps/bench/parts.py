@@ -52,11 +52,7 @@ def count_work(
 ) -> Work:
     """Count the forward pass of one image by its modules.
 
-    Args:
-        network: any module of convolutions and dense layers.
-        image: its input, a batch of one.
-        bytes_per_value: 2 for 16-bit arithmetic.
-        n_together: images per reading of dense layers' weights.
+    The image is a batch of one. Dense layers read their weights once per `n_together` images.
     """
     flops, n_values = 0.0, 0.0
 
@@ -177,7 +173,6 @@ def replayed(
 
 
 def _repeated(engine: Engine, n_images: int) -> Tensor:
-    """Return slice numbers, repeated cyclically."""
     return torch.arange(n_images, device=engine.device) % len(engine.slices)
 
 

@@ -129,15 +129,9 @@ def plain_greedy_gradients(
     The loss of a step is `-sum_i log p_i (r_i - mean r) / (q - 1)` over its q columns, averaged
     over the batch; a reward r is the gain in SSIM (arXiv 2010.16262).
 
-    Args:
-        policy: maps normalized images to a logit for each column.
-        unet: maps normalized zero-filled images to normalized images; gets no gradients.
-        images: raw images.
-        data_range: for SSIM, per image.
-        n_initial: central columns measured at the start.
-        uniforms: numbers in [0, 1) that determine the samples.
-        followed: index among the q columns that the batch acquires after each step.
-        replay: columns to use instead of sampling.
+    Both networks receive normalized images, and the U-Net zero-filled ones. `uniforms` in [0, 1)
+    determine the samples, unless `replay` has the columns; `followed` is the index of the sample
+    that the batch acquires after each step.
     """
     kspace, q = fft2c(images), uniforms.shape[-1]
     mean, std = images.mean(dim=(1, 2), keepdim=True), images.std(dim=(1, 2), keepdim=True)

@@ -144,7 +144,6 @@ def spanning_nodes(
 
 
 def _given(kind: type[Analysis[Any]], setting: Setting) -> JsonObject:
-    """Return the options of an analysis that the campaign defines."""
     said = {
         **{key: part.path for key, part in setting.reads.items()},
         "device": setting.device,
@@ -177,7 +176,6 @@ def _of_evaluation(
 def _chosen(
     name: str, kind: type[Analysis[Any]], options: JsonObject, policies: Sequence[Node]
 ) -> list[Node]:
-    """Return the runs of the methods and seeds that an analysis selects."""
     methods = list(dict.fromkeys(name_of(node) for node in policies))
     for method in options.get("methods", []):
         if method not in methods:

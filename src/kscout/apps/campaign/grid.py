@@ -99,7 +99,6 @@ def read_grid(path: Path) -> CampaignGrid:
 
 
 def _of_today(table: JsonObject) -> JsonObject:
-    """Return a campaign document with present names, whichever version it was written for."""
     found = {key: dict(one) if isinstance(one, dict) else one for key, one in table.items()}
     for section_of, key, kind in (
         ("grid", "methods", "estimator"),

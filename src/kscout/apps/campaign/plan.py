@@ -103,7 +103,6 @@ def make_plan(grid: CampaignGrid, root: Path, *, device: str = "auto") -> Campai
 
 
 def _protocol(plan: CampaignPlan, network: Network, source: Node | Source) -> Protocol:
-    """Return the protocol that a reconstruction was trained for, `blind` if it was not trained."""
     if network.config is not None:
         return network.config.training.protocol
     if isinstance(source, Node) or source.product is None:
@@ -234,7 +233,6 @@ def _evaluation(
 
 
 def _content(policy: str) -> str | None:
-    """Return a hash of the weights of a given policy; None for a plain name."""
     given = policy.rpartition("=")[2]
     file = zoo_path(given) or _weights_file(Path(given))
     return plain_checksum(file) if file.is_file() else None
@@ -263,12 +261,7 @@ def _given_store(plan: CampaignPlan, store: GivenStore) -> Source:
 
 
 def _kind_of(store: Store, gone: Collection[str]) -> str:
-    """Return the content of a store, `image` or `kspace`, from its manifest or recipe.
-
-    Args:
-        store: given, or settings of `data make` or `data import`.
-        gone: paths of k-space stores from the index, for one that no longer exists.
-    """
+    """Return the content of a store, `image` or `kspace`, from its manifest or recipe."""
     if isinstance(store, GivenStore):
         if (Path(store.path) / MANIFEST).is_file():
             return read_manifest(Path(store.path)).kind

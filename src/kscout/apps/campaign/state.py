@@ -50,9 +50,7 @@ def node_state(node: Node) -> State:
 def locked(folder: Path, *, wait: bool) -> Iterator[int]:
     """Hold a folder's lock; yield its descriptor.
 
-    Args:
-        folder: folder, created if missing.
-        wait: wait for another holder; otherwise raise an error.
+    Without `wait`, another holder is an error.
     """
     descriptor = take_lock(folder, wait=wait)
     if descriptor is None:
@@ -261,7 +259,6 @@ def _words(node: Node) -> Iterator[str]:
 
 
 def _module_file(module: str) -> Path | None:
-    """Return the file of a module without importing it."""
     top, *rest = module.split(".")
     spec = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
     if spec is None or spec.origin is None:

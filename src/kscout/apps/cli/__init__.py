@@ -154,7 +154,6 @@ _OUT_OF_MEMORY = ("not enough memory", "out of memory", "bad_alloc", "can't allo
 
 
 def _file_fault(error: OSError) -> str:
-    """Return a message with the file and the system's description."""
     # A rename names two files, of which the first is kscout's temporary file.
     file = error.filename if error.filename2 is None else error.filename2
     if file is None or error.strerror is None:

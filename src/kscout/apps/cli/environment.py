@@ -48,7 +48,6 @@ def check_file_names(given: Iterable[str], encoding: str = sys.getfilesystemenco
 
 
 def _is_found(module: str) -> bool:
-    """Return whether the package of a module is installed or in the working directory."""
     first = module.partition(".")[0]
     here = Path.cwd()
     is_here = (here / first).is_dir() or (here / f"{first}.py").is_file()
@@ -61,11 +60,7 @@ _BUSY = 0.5
 
 
 def share_the_machine(*, is_long: bool) -> None:
-    """Set the threads of this process, unless the user has.
-
-    Args:
-        is_long: print a hint if another number of threads would be faster.
-    """
+    """Set the threads of this process, unless the user has."""
     if hasattr(os, "sched_getaffinity"):
         n_available = len(os.sched_getaffinity(0))
     else:
@@ -80,11 +75,8 @@ def settle(
 ) -> str | None:
     """Set the number of threads and their way of waiting in an environment; return a warning.
 
-    Args:
-        environment: unchanged if it has a number of threads.
-        n_cores: cores that this process may use.
-        quota: processors that a container grants; None for all.
-        load: running processes, averaged over the last minute.
+    `quota` is the number of processors that a container grants, None for all, and `load` the number
+    of running processes. An environment with a number of threads is unchanged.
     """
     if _NUMBER in environment:
         return None

@@ -152,13 +152,11 @@ def _flags(name: str, option: Option, is_both: bool) -> list[str]:
 
 
 def _range(option: Option) -> JsonObject:
-    """Return the bounds of a number, as typer names them."""
     bounds = next((one for one in option.marks if isinstance(one, AtLeast | Between)), None)
     return {} if bounds is None else dict(zip(("min", "max"), vars(bounds).values(), strict=False))
 
 
 def _defaults(option: Option, methods: Iterable[str]) -> JsonObject:
-    """Return the default of a field, and by method those that differ."""
     defaults = {"": option.default}
     for name in methods:
         kind: Any = settings_class(name)

@@ -70,12 +70,7 @@ def drawn_bars(place: Console, *, is_transient: bool = False) -> Iterator[ShowPr
 
 @contextmanager
 def training_progress(out: Path, has_events: bool) -> Iterator[OnStep]:
-    """Yield an `on_step` callback that shows the progress of a training.
-
-    Args:
-        out: run folder.
-        has_events: whether to write TensorBoard's event files below it.
-    """
+    """Yield an `on_step` callback that shows the progress of a training."""
     if not is_first_process():
         yield lambda _: None
         return
@@ -155,7 +150,6 @@ def print_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
 
 
 def _evaluated(run: RunRecord, answer: JsonObject) -> str:
-    """Return which epoch other commands use, if it is not the best one."""
     if answer["epoch"] == answer["best_epoch"] or run.config["training"].get("patience"):
         return ""
     return f"; {run.path} stands for the last epoch, {run.path}@best for the best"
@@ -292,8 +286,7 @@ of epochs and of updates differ."""
 class Events:
     """Writes the progress of a training.
 
-    Args:
-        folder: inside the run folder; None writes nothing.
+    Without a folder nothing is written.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -328,7 +321,6 @@ class Events:
             writer.close()
 
     def _write_settings(self, folder: Path, step: int) -> None:
-        """Write the settings of the run, or of each seed."""
         run, writer = folder.parent, self._opened(folder, step)
         for config in [*run.glob(CONFIG), *sorted(run.glob(f"*/{CONFIG}"))]:
             text = f"```toml\n{config.read_text(encoding='utf-8')}```"

@@ -29,7 +29,6 @@ def serve(settings: ServeSettings) -> None:
 
 
 def _outcome_of_sessions(keep: Path | None) -> str:
-    """Return the state of the sessions of a service that was stopped."""
     if keep is None:
         return "sessions end with it; with --keep FOLDER they are continued"
     if not keep.is_dir() or not any(keep.iterdir()):

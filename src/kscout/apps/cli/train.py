@@ -193,7 +193,6 @@ def train_policy(options: _PolicyOptions, **flags: Any) -> None:  # noqa: ANN401
 
 
 def _start(initial: str, n_initial: int | None, data: Path) -> JsonObject:
-    """Return the settings that say where acquisitions start."""
     from kscout.acquisition.starts import read_starts
     from kscout.columns import columns_text
     from kscout.data.store import Store
@@ -215,12 +214,7 @@ def resolve_policy(
 ) -> PolicyConfig:
     """Lay file, assignments and flags over the presets, the later ones winning.
 
-    Args:
-        preset: of the acquisition, by its name.
-        file: TOML.
-        settings: `section.key=value`.
-        flags: by dotted name; None where not given.
-        n_cols: columns of the images.
+    `settings` are `section.key=value`; flags are named by dotted names, and None if not given.
     """
     wanted = given(file, settings, flags)
     method = str(section(wanted, "training").get("method"))

@@ -59,12 +59,6 @@ def run_demo(
     """Run the campaigns of the demo one after the other, and write the page.
 
     Called again, it continues where it was stopped and reuses every run that is done.
-
-    Args:
-        out: folder for the campaigns, their files and the page.
-        seed: changes the images, the initial weights and all random draws.
-        is_quick: run every part at sizes at which nothing is learned.
-        progress: opens each campaign, to show its progress.
     """
     with locked(out):
         plans = {}

@@ -50,14 +50,7 @@ Command = tuple[str, Sequence[str]]
 def write_demo_page(
     out: Path, plans: Mapping[str, CampaignPlan], *, seed: int, is_quick: bool
 ) -> Path:
-    """Write the self-contained page and return its path.
-
-    Args:
-        out: folder of the demo.
-        plans: its campaigns by name, all done.
-        seed: that of the demo.
-        is_quick: whether sizes are so small that no number is a result.
-    """
+    """Write the self-contained page and return its path."""
     folders = {name: plan.of_kind("evaluation")[0].output for name, plan in plans.items()}
     summaries = {name: read_summary(folder) for name, folder in folders.items()}
     looks = looks_of(*summaries.values())
@@ -124,7 +117,6 @@ def describe_seeds(leads: Sequence[tuple[float, float, float]]) -> str:
 
 
 def _images(node: Node) -> Section:
-    """Show some training images."""
     slices = Store.open(node.output).split("train")
     places = np.linspace(0, len(slices) - 1, _N_SHOWN).round().astype(int)
     images = slices.batch(torch.from_numpy(places)).target
@@ -134,7 +126,6 @@ def _images(node: Node) -> Section:
 
 
 def _how(out: Path, plans: Mapping[str, CampaignPlan]) -> Section:
-    """Show the command of every run, and the campaign that they belong to."""
     commands: list[Command] = []
     for name, plan in plans.items():
         campaign = ("campaign", "run", str(out / f"{name}.toml"), "--out", str(plan.root))

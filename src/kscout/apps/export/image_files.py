@@ -140,7 +140,6 @@ def _short(text: str) -> str:
 
 
 def _uid(pydicom: Any, volume: ExportedVolume, word: str) -> str:  # noqa: ANN401 - a module
-    """Return an identifier that depends on slices, network and policy."""
     facts = [volume.record.split, volume.record.volume, *volume.about.values(), word]
     return str(pydicom.uid.generate_uid(entropy_srcs=[str(fact) for fact in facts]))
 

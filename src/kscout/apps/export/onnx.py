@@ -68,10 +68,7 @@ class Exported:
 class Graph(nn.Module):
     """From k-space as real pairs, and a mask, to the image in its own units and scores.
 
-    Args:
-        reconstructor: computes the image; without one the image is an input.
-        policy: computes the scores; None for no scores.
-        has_maps: whether coil sensitivities are an input.
+    Without a reconstruction the image is an input; without a policy there are no scores.
     """
 
     def __init__(
@@ -157,13 +154,8 @@ def export_onnx(
 ) -> Exported:
     """Write a network as ONNX for one image size, any batch and number of coils, and check it.
 
-    Args:
-        out: output file, written atomically after onnxruntime agrees with torch.
-        reconstructor: computes the image; without one the file contains only the policy.
-        policy: a policy that is no oracle.
-        n_rows: rows of the images.
-        n_cols: columns of the images.
-        n_checked: number of random slices for the comparison.
+    Random slices are compared before the file is written. Without a reconstruction the file only
+    contains the policy, which may be no oracle.
     """
     if policy is not None and policy.needs_target:
         raise ConfigError(
@@ -264,7 +256,6 @@ def _traced(graph: Graph, n_rows: int, n_cols: int) -> Any:  # noqa: ANN401 - a 
 
 
 def _cause(error: Exception, *, is_alone: bool) -> str:
-    """Return why a network cannot be exported, and what helps."""
     without = "use another operator" if is_alone else "use another one, or export only a policy"
     if isinstance(error, MissingOperatorError):
         return (
@@ -337,7 +328,6 @@ def _n_same_choices(
 
 @torch.no_grad()
 def _expected(graph: Graph, example: "_Example") -> Tensor | None:
-    """Return the policy's scores; None without a policy."""
     if graph.policy is None:
         return None
     zero_filled = Measurement.of(example.kspace, example.mask).zero_filled

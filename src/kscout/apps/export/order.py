@@ -102,15 +102,7 @@ class ScanTable:
 def order_of_policy(
     given: str, *, n_cols: int, n_initial: int, steps: int, field_of_view_mm: float | None = None
 ) -> ScanTable:
-    """Return the order of a non-adaptive policy; raise an error for others.
-
-    Args:
-        given: a name (`center-out`), a run folder, a weights file or a name of the zoo.
-        n_cols: columns of the image.
-        n_initial: central columns measured first.
-        steps: columns measured afterwards.
-        field_of_view_mm: along phase encoding.
-    """
+    """Return the order of a non-adaptive policy; raise an error for others."""
     if not 0 < n_initial <= n_initial + steps <= n_cols:
         raise ConfigError(
             f"{n_initial} + {steps} columns cannot be measured of {n_cols}; lower --n-initial or "
@@ -197,11 +189,7 @@ def order_of_evaluation(
 ) -> ScanTable:
     """Return the order of a policy on one slice of an evaluation, its first trajectory.
 
-    Args:
-        folder: with the results.
-        policy: its name there.
-        slice_name: VOLUME:NUMBER; not needed if the policy has the same order for all slices.
-        field_of_view_mm: along phase encoding.
+    The slice, VOLUME:NUMBER, is not needed if the policy has the same order for all slices.
     """
     summary = read_summary(folder)
     recorded = read_orders(folder, summary, is_wanted=lambda name, _: name == policy)

@@ -154,7 +154,6 @@ def _events(pypulseq: Any, echo: GradientEcho, farthest_per_m: float) -> SimpleN
 
 
 def _excitation(pypulseq: Any, echo: GradientEcho, system: Any) -> tuple[Any, Any]:  # noqa: ANN401
-    """Return the pulse and the slice-selection gradient."""
     pulse, select, _ = pypulseq.make_sinc_pulse(
         flip_angle=np.deg2rad(echo.flip_deg),
         duration=_PULSE_S,

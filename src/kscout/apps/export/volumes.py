@@ -43,13 +43,7 @@ def export_store(
     Images are in the reconstruction's own units, as in a session: they do not depend on the
     ground truth.
 
-    Args:
-        store: dataset of images or k-space; an undersampled one supports no policy.
-        out: folder for the files.
-        setting: slices, columns and format.
-        reconstructor: as in `kscout.reconstruction.load`.
-        policy: selects the columns; without one all measured columns are used.
-        on_step: called with the progress.
+    Without a policy all measured columns are used; an undersampled dataset allows no policy.
     """
     check_free_of(out, "dataset", "run", "campaign")
     setting = _with_budget(setting, policy)
@@ -117,14 +111,12 @@ def _with_budget(setting: ExportSetting, policy: str | None) -> ExportSetting:
 def _volumes(
     store: Store, setting: ExportSetting, *, is_scored: bool
 ) -> Iterator[tuple[VolumeRecord, SliceSet]]:
-    """Yield the volumes of a split, of all matrix sizes."""
     for slices in _sizes(store, setting, is_scored=is_scored):
         for record in store.records(setting.split, slices.shape[1:]):
             yield record, slices.of_volumes(record.volume)
 
 
 def _sizes(store: Store, setting: ExportSetting, *, is_scored: bool) -> Iterator[SliceSet]:
-    """Yield the slices of a split, grouped by matrix size."""
     open_split = store.split if is_scored else store.measured
     arrays = [array for array in store.manifest.arrays if array.split == setting.split]
     for size in [array.size for array in arrays or [store.array(setting.split)]]:
@@ -138,7 +130,6 @@ def _reconstructed(
     choose: Callable[..., Policy] | None,
     setting: ExportSetting,
 ) -> tuple[Float32[np.ndarray, "slice row col"], Bool[np.ndarray, "slice col"]]:
-    """Return the images of all slices, and their measured columns."""
     _, n_rows, n_cols = slices.shape
     view = network.frozen(precision="auto", n_rows=n_rows, n_cols=n_cols, device=slices.device)
     images, masks, plan = [], [], _plan(setting)

@@ -92,7 +92,6 @@ def _large(picture: Image.Image, scale: int) -> Image.Image:
 
 
 def _strip(acquisition: SliceRecord, policy: PolicySteps, place: int, scale: int) -> Image.Image:
-    """Draw the measured columns."""
     row = np.full((1, acquisition.target.shape[1], 3), _OFF, np.uint8)
     now = acquisition.steps[place]
     before = acquisition.steps[place - 1] if place else 0

@@ -58,13 +58,9 @@ def acquisition_player(
     Every policy can be shown or hidden. The first step is shown at first, and the last in print. If
     only one step was recorded, there is no slider.
 
-    Args:
-        acquisition: the recorded acquisition.
-        name: the widget's id, one per page.
-        colors: color number of each policy elsewhere on the page, from 1.
-        n_bytes: limit for the images, above which steps are omitted; None means the limit of
-            picture formats.
-        is_steered: allow to point at columns, and to select the speed.
+    `colors` are the color numbers of policies elsewhere on the page, from 1. Above `n_bytes` of
+    images steps are omitted; None means the limit of picture formats. With `is_steered`, a user can
+    point at columns and select the speed.
     """
     n_cols = acquisition.target.shape[-1]
     acquisition, is_exact = _fitted(acquisition, n_bytes)

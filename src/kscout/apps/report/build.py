@@ -103,7 +103,6 @@ def _paper_settings(evaluations: Sequence[EvaluationFolder]) -> dict[tuple[int, 
 
 
 def _evaluation_sections(contents: FolderContents, styles: dict[str, LineStyle]) -> list[Section]:
-    """Return the sections of evaluations: pictures first, then differences, then all numbers."""
     evaluations, widgets = contents.evaluations, _players(contents, styles)
     folders = [one.path for one in evaluations]
     loose = [one for folder, players in widgets.items() if folder not in folders for one in players]
@@ -201,13 +200,9 @@ def write_report(
 ) -> list[Path]:
     """Write the page, or its tables in another format, and optionally the figures.
 
-    Args:
-        report: what `build_report` returned.
-        out: output file. CSV has one table per file: with several tables, each name is added to
-            the file name.
-        form: html, csv, latex or markdown.
-        figures: folder for PNG, SVG and PDF of every figure.
-        has_notes: print the notes of LaTeX tables below them.
+    CSV has one table per file: with several tables, the name of each is added to the file name.
+    `figures` is a folder for PNG, SVG and PDF of every figure; with `has_notes`, the notes of LaTeX
+    tables are printed below them.
     """
     if form not in FORMATS:
         raise unknown_name("format", form, list(FORMATS))

@@ -88,7 +88,6 @@ def _protocol(run: RunRecord) -> str | None:
 
 
 def _paths(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the paths of runs relative to the working directory."""
     here = Path.cwd()
     return [
         str(run.path.relative_to(here) if run.path.is_relative_to(here) else run.path)

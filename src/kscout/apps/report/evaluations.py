@@ -33,10 +33,7 @@ def result_parts(
 ) -> dict[str, tuple[Block, ...]]:
     """Return the blocks of one evaluation, by section title.
 
-    Args:
-        summary: summary of the evaluation.
-        looks: line styles of its policies.
-        stem: prefix of figure and table names, for pages with several evaluations.
+    With several evaluations on a page, names of figures and tables begin with `stem`.
     """
     blocks = [Prose(sentence) for sentence in sentences(summary)[1:]]
     protocol = PROTOCOL_WORDS.get(summary.protocol, f"Protocol {summary.protocol}.")

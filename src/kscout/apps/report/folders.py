@@ -138,7 +138,6 @@ def _provenance(
 
 
 def _flat(record: Mapping[str, object]) -> Facts:
-    """Return readable facts of a JSON record, without empty ones."""
     flat = {}
     for key, value in record.items():
         if isinstance(value, dict):

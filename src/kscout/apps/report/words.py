@@ -175,7 +175,6 @@ def _pace(summary: Summary) -> dict[str, str]:
 
 
 def _verdict(summary: Summary, compared: Comparison) -> str:
-    """Describe the significance of a difference, with its numbers."""
     if compared.interval is None:
         return f"the uncertainty is unknown: {TOO_FEW_VOLUMES}."
     (low, high), p_value = compared.interval, compared.p_value_corrected

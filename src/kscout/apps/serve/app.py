@@ -94,11 +94,8 @@ def make_app(
 ) -> FastAPI:
     """Return the service for the given sessions.
 
-    Args:
-        sessions: the sessions of the service.
-        backend: computes the content of the page; None disables the page.
-        background: entered when the service starts, and left when it stops.
-        on_ready: called once the service accepts requests.
+    Without a backend there is no page. `background` is entered when the service starts, and left
+    when it stops; `on_ready` is called once the service accepts requests.
     """
 
     @asynccontextmanager
@@ -247,7 +244,6 @@ def _parsed(text: str) -> Columns:
 
 
 def _measured(handle: Handle, columns: Columns, counts: Counts) -> JsonObject:
-    """Add the columns of a client; return the next columns."""
     batch = columns if isinstance(columns, list) else [columns]
     with handle.lock:
         session = handle.session

@@ -33,10 +33,8 @@ _NO_TOKEN = (
 def token_for(host: str, token: str | None, *, behind_proxy: bool) -> str | None:
     """Return the token that requests have to contain, or None.
 
-    Args:
-        host: address to listen at; all but the loopback addresses require a token.
-        token: token of the user; None generates one if it is required.
-        behind_proxy: whether a proxy passes requests from other machines to a loopback address.
+    All hosts but the loopback addresses require one, and a proxy that passes requests of other
+    machines to a loopback address; if the user has set none, it is generated.
     """
     if not host.strip():
         raise ConfigError(
@@ -71,12 +69,7 @@ class Guard:
     A browser may send requests from pages of other hosts or of other services on this machine. The
     Origin identifies these pages; the Host identifies names that were rebound to this address.
 
-    Args:
-        app: the service.
-        hosts: host names that requests may use.
-        n_bytes: largest length of a message.
-        token: required in the header Authorization, or in the cookie that `/?token=TOKEN` sets;
-            None if no token is required.
+    A required token is in the header Authorization, or in the cookie that `/?token=TOKEN` sets.
     """
 
     def __init__(

@@ -78,13 +78,7 @@ async def serve_stream(
 ) -> None:
     """Serve one client until it closes the stream, sends an error, or is silent for too long.
 
-    Args:
-        sessions: the sessions of the service.
-        reader: messages from the client.
-        writer: messages to the client.
-        work: runs computations in threads.
-        is_full: whether to reject the client because the service is full.
-        token: token that the config has to contain; None if no token is required.
+    `work` runs computations in threads. A client of a full service only receives the error.
     """
     stream, last = Stream(sessions, token), b""
     try:

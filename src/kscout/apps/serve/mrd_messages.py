@@ -96,10 +96,8 @@ class Message:
 async def read_message(read: ReadExactly, n_bytes: int, begin: bytes = b"") -> Message:
     """Return the next message.
 
-    Args:
-        read: reads bytes.
-        n_bytes: largest acquisition, image or waveform that is accepted.
-        begin: first byte of the message, if it was read already.
+    Acquisitions, images and waveforms have at most `n_bytes`; `begin` is the first byte of the
+    message, if it was read already.
     """
     (number,) = struct.unpack("<H", begin + await read(2 - len(begin)))
     if number not in set(Id):
@@ -138,12 +136,7 @@ def close_message() -> bytes:
 
 
 def acquisition_message(head: Any, values: Complex64[np.ndarray, "coil sample"]) -> bytes:  # noqa: ANN401
-    """Return the bytes of an acquisition.
-
-    Args:
-        head: one record with some or all fields of `ACQUISITION_HEAD`.
-        values: measured samples.
-    """
+    """Return the bytes of an acquisition."""
     full = np.zeros((), dtype=ACQUISITION_HEAD)
     _copy_fields(head, full)
     full["active_channels"], full["number_of_samples"] = values.shape
@@ -159,11 +152,8 @@ def image_message(
 ) -> bytes:
     """Return the bytes of a magnitude image, whose rows run along the readout.
 
-    Args:
-        image: magnitude.
-        attributes: metadata as XML.
-        like: head of an acquisition of the same slice; its position and counters are copied.
-        fields: other fields of the head.
+    Position and counters are those of `like`, the head of an acquisition of the same slice;
+    `fields` are other fields of the head, and `attributes` metadata as XML.
     """
     head, raw = np.zeros((), dtype=IMAGE_HEAD), attributes.encode()
     _copy_fields(like, head)

@@ -67,13 +67,8 @@ def replay(
 ) -> list[ReplayedSlice]:
     """Send a file to a service, and return the results of its slices.
 
-    Args:
-        path: an MRD file.
-        to: HOST:PORT of the service's MRD streams.
-        config: config of the stream, such as budget and n_initial.
-        order: send the requested lines, or all lines in the order of the file.
-        header: header for a file without one.
-        out: folder for the images, `.npy` and `.png`.
+    `config` is that of the stream, such as budget and n_initial. The order is that of the requests
+    or of the file, and `out` a folder for the images, `.npy` and `.png`.
     """
     host, _, port = to.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:

@@ -40,11 +40,7 @@ def policy_maker(name: str) -> Callable[[Scan], Policy]:
 
 
 def fallback_maker(policy: str) -> Callable[[Scan], tuple[int, ...]]:
-    """Return a function from a scan to the column order that replaces a late policy.
-
-    Args:
-        policy: a policy with a fixed order, as in `kscout export order`.
-    """
+    """Return a function from a scan to the column order that replaces a late policy."""
     ranking_of(policy, **_EXAMPLE_SIZES)
 
     def make(scan: Scan) -> tuple[int, ...]:
@@ -81,10 +77,8 @@ def serve(
 ) -> None:
     """Serve sessions until the process receives a signal to stop.
 
-    Args:
-        settings: what is served, and where.
-        limits: resource limits that replace those of the settings.
-        on_ready: called with one line of JSON once the service accepts requests.
+    `limits` replace those of the settings. `on_ready` is called with one line of JSON once the
+    service accepts requests.
     """
     try:
         import uvicorn

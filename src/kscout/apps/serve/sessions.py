@@ -177,12 +177,8 @@ class Handle:
 class Sessions:
     """Opens, finds and closes sessions; thread-safe.
 
-    Args:
-        make_advisor: returns reconstruction and policy for a scan; called once per size and budget.
-        limits: resource limits.
-        defaults: settings of sessions that do not specify them.
-        folder: folder of session files, with which a restarted service resumes the sessions.
-        now_s: clock, in seconds.
+    An advisor is made once per size and budget. A restarted service resumes the sessions whose
+    files are in `folder`.
     """
 
     def __init__(
@@ -335,7 +331,6 @@ class Sessions:
 
 
 def _write_last(session: Session) -> None:
-    """Write a session; a failure is logged and does not affect the other sessions."""
     try:
         if session.file is not None:
             session.write(session.file)

@@ -196,7 +196,6 @@ class PageBackend:
     def _run(
         self, state: PageState, entry: EvaluationEntry, acquisition: InteractiveAcquisition
     ) -> PolicySteps:
-        """Acquire by a policy, or return the cached acquisition."""
         key = replace(state, policies=(entry.name,), own=())
         steps = self._cache.pop(key, None) or acquisition.run(entry)
         self._cache[key] = steps

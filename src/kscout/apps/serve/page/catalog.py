@@ -41,10 +41,7 @@ _MOST_CHARACTERS = 80
 def read_dropped(content: bytes, name: str, size: tuple[int, int]) -> SliceSet:
     """Return the slices of a file, resampled to a size.
 
-    Args:
-        content: bytes of the file.
-        name: name from the browser; the suffix selects the format, the rest is only displayed.
-        size: rows and columns.
+    The suffix of its name in the browser selects the format; the rest is only displayed.
     """
     label = printable(name.replace("\\", "/").rpartition("/")[2])[:_MOST_CHARACTERS] or "a file"
     suffix = next((one for one in _SUFFIXES if name.lower().endswith(one)), "")
@@ -169,7 +166,6 @@ class Catalog:
 
 
 def _stored(store: Store) -> dict[str, SliceSource]:
-    """Return the splits of a dataset, with one source per matrix size."""
     sources = {}
     arrays = sorted(store.manifest.arrays, key=lambda one: _FIRST.index(one.split))
     for array in arrays:

@@ -60,10 +60,7 @@ class Verdict:
 class InteractiveAcquisition:
     """Acquisitions of one slice by policies or the user, from one start to one horizon.
 
-    Args:
-        simulator: simulator of a batch of one slice.
-        plan: start and number of columns.
-        before_step: called before every step; an error that it raises ends the acquisition.
+    `before_step` is called before every step; an error that it raises ends the acquisition.
     """
 
     def __init__(
@@ -129,10 +126,7 @@ class InteractiveAcquisition:
     ) -> Verdict:
         """Compare the last column of the user with those of policies.
 
-        Args:
-            name: name of the user.
-            columns: one or more columns, in order.
-            others: policies; they choose from the state before the last column.
+        The policies choose from the state before it.
         """
         *_, acquisition = islice(self._through(columns), len(columns))
         state = acquisition.state

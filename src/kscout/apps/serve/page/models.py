@@ -113,6 +113,5 @@ class Models:
 
 
 def _label(name: str) -> str:
-    """Return the displayed name of a reconstruction, without its folder."""
     path = Path(name)
     return run_label(path) if path.exists() else name

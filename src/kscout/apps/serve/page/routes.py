@@ -148,7 +148,6 @@ async def _while_awaited(request: Request, work: Callable[[Event], _T]) -> _T:
 
 
 def _interface_page(openapi: JsonObject) -> str:
-    """Return HTML that lists all requests, without scripts or external files."""
     page = templates("kscout.apps.serve.page").get_template("interface.html.j2")
     schemas = openapi.get("components", {}).get("schemas", {})
     return page.render(
