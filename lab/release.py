@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+LARGEST_BYTES = 36_000_000
 
 
 def environment(folder: Path) -> Path:
@@ -85,6 +86,8 @@ def main() -> None:
     source, wheel = build(work)
     if lost := missing_files(wheel):
         sys.exit(f"{wheel.name} lacks {', '.join(lost)}")
+    if large := [path.name for path in (source, wheel) if path.stat().st_size > LARGEST_BYTES]:
+        sys.exit(f"{', '.join(large)}: larger than {LARGEST_BYTES / 1e6:.0f} MB")
     found = {
         "python": platform.python_version(),
         "machine": platform.machine(),
