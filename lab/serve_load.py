@@ -1,7 +1,7 @@
 """How long decisions take while many sessions ask at once, over loopback, and whether one is lost.
 
-    python tests/serve/load.py
-    python tests/serve/load.py --device cuda --over core mrd
+    python lab/serve_load.py
+    python lab/serve_load.py --device cuda --over core mrd
 
 A client sends a column, waits for the answer, and sends the next one at once; a decision takes from
 sending to having read the answer. Columns go by a call in one process (`core`), over MRD streams
