@@ -7,7 +7,7 @@ passes, so no implementation with the same arithmetic can be faster than the lim
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -108,7 +108,7 @@ class Part(NamedTuple):
     """One part, ready to be timed."""
 
     name: str
-    run: Callable[[], Any]
+    run: Callable[[], object]
     n_images: int
     work: Work
     """Work of one image."""

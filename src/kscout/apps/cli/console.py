@@ -21,7 +21,7 @@ TERMINATED = 128 + signal.SIGTERM
 class Commands(TyperGroup):
     """A group whose help prints the complete first sentence of each command."""
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own
+    def invoke(self, ctx: Any) -> object:  # noqa: ANN401 - typer's own
         """Run a command; the error for a renamed or misplaced option prints the correct one."""
         try:
             with naming_options():

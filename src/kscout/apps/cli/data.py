@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from rich.table import Table
 
 from kscout.apps.cli.console import Commands, answer_console, counted, printable
 from kscout.apps.cli.options import AsJson, from_fields, with_fields
-from kscout.apps.cli.progress import drawn_bars, evaluation_progress
+from kscout.apps.cli.progress import task_progress
 from kscout.apps.export.parameters import ExportSetting
 from kscout.config.bounds import AtLeast
 from kscout.config.forms import MATRIX, Form
@@ -23,6 +22,7 @@ from kscout.data.importing.settings import ImportSettings
 from kscout.data.making import MakeSettings, paper_settings
 from kscout.data.manifest import MANIFEST
 from kscout.errors import ConfigError, unknown_name
+from kscout.evaluation.progress import Step
 from kscout.json_types import JsonObject
 from kscout.names import IMPORT_PRESETS, POLICIES, RECONSTRUCTION_WORDS, SOURCES
 
@@ -185,24 +185,9 @@ def _preset(name: str | None) -> Mapping[str, object]:
 
 @contextmanager
 def _progress(action: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a callback that draws a bar on a terminal, and prints lines elsewhere."""
-    console = Console(stderr=True, markup=False)
-    if not console.is_terminal:
-        yield _plain_progress(action)
-        return
-    with drawn_bars(console) as draw:
-        yield lambda done, total, name: draw(action, done, total, name)
-
-
-def _plain_progress(action: str, every_s: float = 5.0) -> Callable[[int, int, str], None]:
-    last = [time.monotonic()]
-
-    def on_volume(done: int, total: int, name: str) -> None:
-        if done == total or time.monotonic() - last[0] >= every_s:
-            last[0] = time.monotonic()
-            sys.stderr.write(printable(f"{action} {done}/{total} volumes ({name})\n"))
-
-    return on_volume
+    """Yield a callback for the numbers of finished and of all volumes."""
+    with task_progress() as on_step:
+        yield lambda done, total, _: on_step(Step(action, done, total))
 
 
 def _print_summary(summary: JsonObject, as_json: bool, state: str = "") -> None:
@@ -291,7 +276,7 @@ def export(options: _ImageOptions, **fields: Any) -> None:  # noqa: ANN401 - val
     """
     from kscout.apps.export.volumes import export_store
 
-    with evaluation_progress() as on_step:
+    with task_progress() as on_step:
         written = export_store(
             *(options.store, options.out, ExportSetting(**fields)),
             reconstructor=options.reconstructor,

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from kscout.apps.cli.console import Commands, answer_console, console, counted
 from kscout.apps.cli.options import AsJson, ResultOptions, from_fields, with_fields
-from kscout.apps.cli.progress import evaluation_progress
+from kscout.apps.cli.progress import task_progress
 from kscout.config import to_table
 from kscout.config.forms import Form
 from kscout.config.options import with_options
@@ -54,7 +54,7 @@ def evaluate(results: ResultOptions, **fields: Any) -> None:  # noqa: ANN401 - v
     from kscout.evaluation.compare import evaluate as run_evaluation
 
     asked = with_options(EvaluateOptions, fields)
-    with evaluation_progress() as on_step:
+    with task_progress() as on_step:
         found = run_evaluation(
             *(asked.policies, asked.data, asked.reconstructor, asked),
             out=results.out,
@@ -208,7 +208,7 @@ def _command(name: str) -> Any:  # noqa: ANN401 - a command of typer
 def _run(analysis: Any, inputs: list[str], results: ResultOptions) -> None:  # noqa: ANN401
     from kscout.evaluation.analyses import protocol_of_table, run_analysis
 
-    with evaluation_progress() as on_step:
+    with task_progress() as on_step:
         rows = run_analysis(
             *(analysis, inputs), out=results.out, overwrite=results.overwrite, on_step=on_step
         )

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -46,7 +46,7 @@ def is_first_process() -> bool:
 
 
 @contextmanager
-def drawn_bars(place: Console, *, is_transient: bool = False) -> Iterator[ShowProgress]:
+def drawn_bars(place: Console) -> Iterator[ShowProgress]:
     """Yield a function that draws one bar per task on a terminal."""
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -57,7 +57,7 @@ def drawn_bars(place: Console, *, is_transient: bool = False) -> Iterator[ShowPr
         TextColumn("left", markup=False),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, console=place, transient=is_transient) as bar:
+    with Bar(*columns, console=place) as bar:
         tasks: dict[str, TaskID] = {}
 
         def show(title: str, done: int, total: int | None, words: str = "") -> None:
@@ -75,9 +75,9 @@ def training_progress(out: Path, has_events: bool) -> Iterator[OnStep]:
         yield lambda _: None
         return
     place = console(stderr=True)
-    show = _bar if place.is_terminal else _lines
+    show = _bar(place) if place.is_terminal else nullcontext(TrainingLines(place).show)
     folder, is_trained = out / "tensorboard" if has_events else None, False
-    with show(place) as draw, closing(Events(folder)) as events:
+    with show as draw, closing(Events(folder)) as events:
 
         def on_step(progress: Progress) -> None:
             nonlocal is_trained
@@ -91,7 +91,7 @@ def training_progress(out: Path, has_events: bool) -> Iterator[OnStep]:
 
 
 @contextmanager
-def evaluation_progress() -> Iterator[Callable[[Step], None]]:
+def task_progress() -> Iterator[Callable[[Step], None]]:
     """Yield a callback that draws a bar on a terminal, or prints lines with the time left."""
     place = console(stderr=True)
     if not place.is_terminal:
@@ -200,11 +200,6 @@ def _bar(place: Console) -> Iterator[OnStep]:
         yield draw
 
 
-@contextmanager
-def _lines(place: Console) -> Iterator[OnStep]:
-    yield TrainingLines(place).show
-
-
 @final
 class TrainingLines:
     """Prints the progress of a training: lines in intervals, and one after each epoch.
@@ -218,8 +213,8 @@ class TrainingLines:
         self.place, self.every_s, self.clock = place, every_s, clock
         self.told_s, self.epoch, self.first_step, self.first_s = clock(), 0, 0, 0.0
         self.epoch_s: float | None = None
-        self.is_new = True
         """Seconds of the last complete epoch with the duration of later ones."""
+        self.is_new = True
 
     def show(self, progress: Progress) -> None:
         """Print an update or an epoch."""
@@ -235,10 +230,8 @@ class TrainingLines:
             return
         each_s = (now - self.first_s) / n_counted
         # The estimate comes first if a training takes more than a minute.
-        is_first, self.is_new = (
-            self.is_new and each_s * progress.n_steps * progress.n_epochs > 60,
-            False,
-        )
+        is_first = self.is_new and each_s * progress.n_steps * progress.n_epochs > 60
+        self.is_new = False
         if is_first or now - self.told_s >= self.every_s:
             left = self._left(progress, each_s)
             epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, final
 
 import h5py
@@ -106,7 +107,7 @@ def write_dicom(folder: Path, volume: ExportedVolume) -> None:
             data.save_as(aside, enforce_file_format=True)
 
 
-def _capture(pydicom: Any, volume: ExportedVolume, shape: tuple[int, ...]) -> Any:  # noqa: ANN401
+def _capture(pydicom: ModuleType, volume: ExportedVolume, shape: tuple[int, ...]) -> Any:  # noqa: ANN401 - a dataset of pydicom
     data = pydicom.Dataset()
     data.file_meta = pydicom.dataset.FileMetaDataset()
     data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
@@ -139,12 +140,12 @@ def _short(text: str) -> str:
     return plain[:64]
 
 
-def _uid(pydicom: Any, volume: ExportedVolume, word: str) -> str:  # noqa: ANN401 - a module
+def _uid(pydicom: ModuleType, volume: ExportedVolume, word: str) -> str:
     facts = [volume.record.split, volume.record.volume, *volume.about.values(), word]
     return str(pydicom.uid.generate_uid(entropy_srcs=[str(fact) for fact in facts]))
 
 
-def _package(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
+def _package(name: str, path: Path) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:

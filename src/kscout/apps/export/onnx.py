@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, final
 
 import torch
@@ -196,7 +197,7 @@ def export_onnx(
     return facts
 
 
-def onnx_packages() -> tuple[Any, Any]:
+def onnx_packages() -> tuple[ModuleType, ModuleType]:
     """Return `onnx` and `onnxruntime`, without onnxruntime's identity file in the home folder.
 
     It is written at import; a later call that disables telemetry comes too late.

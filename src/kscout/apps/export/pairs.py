@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any, cast, final
+from typing import Any, Union, cast, final
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from kscout.json_types import JsonObject
 
 Handler = Callable[..., Any]
+Operand = Union[float, Tensor, "ComplexPairs"]
 
 
 @final
@@ -33,7 +34,7 @@ class ComplexPairs:
         self.real, self.imag = real, imag
 
     @classmethod
-    def of(cls, value: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor of either kind
+    def of(cls, value: Operand) -> "ComplexPairs":
         """Return a value as pairs; that of a real tensor has no imaginary part."""
         if isinstance(value, ComplexPairs):
             return value
@@ -98,18 +99,18 @@ class ComplexPairs:
     def __neg__(self) -> "ComplexPairs":
         return self.each(lambda x: -x)
 
-    def __add__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor
+    def __add__(self, other: Operand) -> "ComplexPairs":
         if isinstance(other, ComplexPairs):
             return ComplexPairs(self.real + other.real, self.imag + other.imag)
         return ComplexPairs(self.real + other, self.imag + torch.zeros_like(self.real + other))
 
-    def __sub__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor
+    def __sub__(self, other: Operand) -> "ComplexPairs":
         return self + (-other)
 
-    def __rsub__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor
+    def __rsub__(self, other: Operand) -> "ComplexPairs":
         return -self + other
 
-    def __mul__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a number or a tensor
+    def __mul__(self, other: Operand) -> "ComplexPairs":
         if not isinstance(other, ComplexPairs):
             return self.each(lambda x: x * other)
         return ComplexPairs(
@@ -117,7 +118,7 @@ class ComplexPairs:
             self.real * other.imag + self.imag * other.real,
         )
 
-    def __truediv__(self, other: Any) -> "ComplexPairs":  # noqa: ANN401 - a real number or tensor
+    def __truediv__(self, other: float | Tensor) -> "ComplexPairs":
         return self.each(lambda x: x / other)
 
     __radd__, __rmul__ = __add__, __mul__
@@ -159,7 +160,7 @@ def _transformed(values: ComplexPairs, axis: int, *, sign: float, scale: float) 
 def _fourier(*, is_inverse: bool, n_axes: int) -> Handler:
     plain = {"backward": is_inverse, "forward": not is_inverse}
 
-    def transform(values: Any, norm: str | None = None) -> ComplexPairs:  # noqa: ANN401
+    def transform(values: Operand, norm: str | None = None) -> ComplexPairs:
         pairs = ComplexPairs.of(values)
         for axis in range(-n_axes, 0):
             n = pairs.shape[axis]
@@ -180,7 +181,7 @@ def _shifted(
     return values
 
 
-def _where(condition: Tensor, first: Any, second: Any) -> ComplexPairs:  # noqa: ANN401
+def _where(condition: Tensor, first: Operand, second: Operand) -> ComplexPairs:
     first, second = ComplexPairs.of(first), ComplexPairs.of(second)
     return ComplexPairs(
         torch.where(condition, first.real, second.real),

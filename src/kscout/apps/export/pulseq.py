@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ def _echo_ms(echo: GradientEcho) -> float:
     return echo.echo_ms + (0.005 if round(echo.dwell_us / 10) % 2 else 0)
 
 
-def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # noqa: ANN401
+def _sequence(pypulseq: ModuleType, table: ScanTable, echo: GradientEcho) -> Any:  # noqa: ANN401
     try:
         rows = table.rows()
         events = _events(pypulseq, echo, max(abs(row["k_per_m"]) for row in rows))
@@ -114,10 +114,9 @@ def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # no
     return sequence
 
 
-def _events(pypulseq: Any, echo: GradientEcho, farthest_per_m: float) -> SimpleNamespace:  # noqa: ANN401
+def _events(pypulseq: ModuleType, echo: GradientEcho, farthest_per_m: float) -> SimpleNamespace:
     """Return the events of every line, including the farthest one, and the waiting times."""
-    system = _system(pypulseq, echo)
-    pulse, select = _excitation(pypulseq, echo, system)
+    system, pulse, select = _excitation(pypulseq, echo)
     step, dwell_s = 1000 / echo.readout_mm, round(echo.dwell_us / 10) * _RASTER_S
     flat_s = echo.n_rows * dwell_s
     trapezoid = partial(pypulseq.make_trapezoid, system=system)
@@ -153,7 +152,19 @@ def _events(pypulseq: Any, echo: GradientEcho, farthest_per_m: float) -> SimpleN
     return events
 
 
-def _excitation(pypulseq: Any, echo: GradientEcho, system: Any) -> tuple[Any, Any]:  # noqa: ANN401
+def _excitation(
+    pypulseq: ModuleType, echo: GradientEcho
+) -> tuple[object, SimpleNamespace, SimpleNamespace]:
+    """Return the limits of the system, the pulse and the slice-selection gradient."""
+    system = pypulseq.Opts(
+        max_grad=echo.max_grad_mt_per_m,
+        grad_unit="mT/m",
+        max_slew=echo.max_slew_t_per_m_per_s,
+        slew_unit="T/m/s",
+        rf_ringdown_time=2e-5,
+        rf_dead_time=1e-4,
+        adc_dead_time=1e-5,
+    )
     pulse, select, _ = pypulseq.make_sinc_pulse(
         flip_angle=np.deg2rad(echo.flip_deg),
         duration=_PULSE_S,
@@ -165,19 +176,7 @@ def _excitation(pypulseq: Any, echo: GradientEcho, system: Any) -> tuple[Any, An
         return_gz=True,
         system=system,
     )
-    return pulse, select
-
-
-def _system(pypulseq: Any, echo: GradientEcho) -> Any:  # noqa: ANN401 - of a module
-    return pypulseq.Opts(
-        max_grad=echo.max_grad_mt_per_m,
-        grad_unit="mT/m",
-        max_slew=echo.max_slew_t_per_m_per_s,
-        slew_unit="T/m/s",
-        rf_ringdown_time=2e-5,
-        rf_dead_time=1e-4,
-        adc_dead_time=1e-5,
-    )
+    return system, pulse, select
 
 
 def _add_waits(
@@ -202,7 +201,7 @@ def _on_raster(time_s: float) -> float:
 
 
 def _add_line(
-    pypulseq: Any,  # noqa: ANN401 - a module
+    pypulseq: ModuleType,
     sequence: Any,  # noqa: ANN401 - a sequence
     events: SimpleNamespace,
     row: JsonObject,

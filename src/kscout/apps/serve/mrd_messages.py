@@ -6,9 +6,9 @@ declares are compared with a limit before anything is read or allocated.
 
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Complex64, Float
@@ -17,6 +17,9 @@ from kscout.errors import DataError
 
 ReadExactly = Callable[[int], Awaitable[bytes]]
 """Returns the given number of bytes of a stream; raises an error if the stream ends before."""
+
+Record = np.void | np.ndarray
+"""One record of named fields."""
 
 MOST_TEXT = 2**20
 """Largest number of bytes of a text."""
@@ -87,9 +90,9 @@ class Message:
 
     id: Id
     text: str = ""
-    head: Any = None
-    """One record: the head of an acquisition or an image."""
-    values: Any = None
+    head: Record = field(default_factory=lambda: np.void(b""))
+    """The head of an acquisition or an image."""
+    values: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.complex64))
     """Coil x sample for an acquisition, row x column for an image."""
 
 
@@ -135,7 +138,7 @@ def close_message() -> bytes:
     return struct.pack("<H", Id.CLOSE)
 
 
-def acquisition_message(head: Any, values: Complex64[np.ndarray, "coil sample"]) -> bytes:  # noqa: ANN401
+def acquisition_message(head: Record, values: Complex64[np.ndarray, "coil sample"]) -> bytes:
     """Return the bytes of an acquisition."""
     full = np.zeros((), dtype=ACQUISITION_HEAD)
     _copy_fields(head, full)
@@ -145,10 +148,7 @@ def acquisition_message(head: Any, values: Complex64[np.ndarray, "coil sample"])
 
 
 def image_message(
-    image: Float[np.ndarray, "row col"],
-    attributes: str,
-    like: Any,  # noqa: ANN401 - a record
-    **fields: Any,  # noqa: ANN401 - values of a record
+    image: Float[np.ndarray, "row col"], attributes: str, like: Record, **fields: object
 ) -> bytes:
     """Return the bytes of a magnitude image, whose rows run along the readout.
 
@@ -209,9 +209,9 @@ def _text(raw: bytes) -> str:
         raise DataError("a text is not UTF-8; encode it so") from error
 
 
-def _copy_fields(source: Any, target: Any) -> None:  # noqa: ANN401 - records
+def _copy_fields(source: Record, target: Record) -> None:
     """Copy the fields that two records share, including those of the nested counters."""
-    for name in set(source.dtype.names) & set(target.dtype.names):
+    for name in set(source.dtype.names or ()) & set(target.dtype.names or ()):
         if name == "idx":
             _copy_fields(source["idx"], target["idx"])
         else:

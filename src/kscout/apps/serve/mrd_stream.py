@@ -9,14 +9,14 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 from jaxtyping import Complex64
 
 from kscout.acquisition import Scan
 from kscout.apps.serve.guard import is_token
-from kscout.apps.serve.mrd_messages import Id, Message, image_message, text_message
+from kscout.apps.serve.mrd_messages import Id, Message, Record, image_message, text_message
 from kscout.apps.serve.sessions import Handle, NoSessionError, Sessions, reply
 from kscout.config.records import read
 from kscout.data.formats.ismrmrd_header import Encoding, read_header
@@ -81,7 +81,7 @@ class _Slice:
 
     name: str
     handle: Handle
-    head: Any
+    head: Record
     """Head of its first line."""
     requested: tuple[int, ...]
     """Columns of the last request."""
@@ -224,7 +224,7 @@ class Stream:
         cut_size = (encoding.n_readout, 1)
         return column, Cutting((n_rows, 1), cut_size, cut_size).apply(scan.read(0, 1))[0, :, :, 0]
 
-    def _open(self, head: Any, n_coils: int) -> _Slice:  # noqa: ANN401 - a record
+    def _open(self, head: Record, n_coils: int) -> _Slice:
         assert self._scan is not None
         name = self._sessions.open(replace(self._scan, n_coils=n_coils))
         self._sessions.counts.add("sessions_opened_total")
@@ -279,7 +279,7 @@ def _shift(encoding: Encoding) -> int:
     return (middle if encoding.center is None else encoding.center) - middle
 
 
-def _counters(head: Any) -> dict[str, int]:  # noqa: ANN401 - a record
+def _counters(head: Record) -> dict[str, int]:
     return {name: int(head["idx"][name]) for name in COUNTERS}
 
 
