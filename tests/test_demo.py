@@ -14,8 +14,7 @@ from kscout.apps.campaign.grid import parse_grid, read_grid
 from kscout.apps.campaign.plan import CampaignPlan, make_plan
 from kscout.apps.campaign.state import node_state
 from kscout.apps.cli import app
-from kscout.apps.demo import CORES, DemoResult, campaign_table, run_demo
-from kscout.apps.demo.page import next_commands
+from kscout.apps.demo import CORES, DemoResult, campaign_table, next_commands, run_demo
 from kscout.errors import RunError
 from undrawn import leave_undrawn
 

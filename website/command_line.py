@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from kscout.apps.cli import app
-from kscout.apps.report.commands import as_shell
+from kscout.apps.report.page import as_shell
 
 _HEAD = """# Command line
 

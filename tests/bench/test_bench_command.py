@@ -8,9 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kscout.apps.bench import engine, parts
+from kscout.apps.bench import engine, parts, print_tables
 from kscout.apps.bench.engine import wait
-from kscout.apps.bench.table import print_tables
 from kscout.apps.cli import app
 
 pytestmark = pytest.mark.slow

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from kscout.apps.bench import run_benchmarks
+from kscout.apps.bench import print_tables, run_benchmarks
 from kscout.apps.bench.engine import Engine, TrainingBatch, Workload
 from kscout.apps.bench.growth import measure_scaling
 from kscout.apps.bench.parts import replayed
-from kscout.apps.bench.table import print_tables
 from kscout.apps.bench.yardstick import compare_with_plain, gradient_cosine, plain_policy
 from kscout.kernels.graphs import BatchGradients
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy

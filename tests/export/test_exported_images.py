@@ -17,8 +17,7 @@ from coil_data import coil_kspace, coil_store, imported
 from dicom_files import write_dicom
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.apps.cli import app
-from kscout.apps.export.image_files import ExportedVolume
-from kscout.apps.export.volumes import ExportSetting, _name, export_store
+from kscout.apps.export.volumes import ExportedVolume, ExportSetting, _name, export_store
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.kinds import IMAGES, KSPACE
 from kscout.data.manifest import Geometry, VolumeRecord

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kscout.apps.report.words import (
+from kscout.apps.report.evaluations import (
     TIE,
     describe_comparison,
     describe_comparisons,

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import final
 
 from kscout.apps.player import SliceRecord, acquisition_player
-from kscout.apps.report.commands import how_to_see
-from kscout.apps.report.evaluations import result_parts
+from kscout.apps.report.evaluations import (
+    describe_comparison,
+    describe_comparisons,
+    describe_overall,
+    result_parts,
+)
 from kscout.apps.report.folders import FolderContents, search
-from kscout.apps.report.page import Front, save_figures, tables_of, write_page
-from kscout.apps.report.words import describe_comparison, describe_comparisons, describe_overall
+from kscout.apps.report.page import Front, how_to_see, save_figures, tables_of, write_page
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.analyses import Page, ReportInputs, protocols_in
 from kscout.evaluation.summaries.overview import curves_of, overview_table

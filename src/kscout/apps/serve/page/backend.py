@@ -13,9 +13,8 @@ import torch
 from kscout.acquisition.advisor import session_note
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.plan import Plan
-from kscout.apps.serve.page.catalog import Catalog
+from kscout.apps.serve.page.catalog import Catalog, Models
 from kscout.apps.serve.page.interactive import InteractiveAcquisition, Verdict, drawn_kspace
-from kscout.apps.serve.page.models import Models
 from kscout.apps.serve.service import ServeSettings
 from kscout.apps.serve.sessions import TooManyError
 from kscout.compatibility import Use, check_matrix
