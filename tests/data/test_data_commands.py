@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from coil_data import coil_store
 from command_line import kscout
 from kscout.apps.campaign.file import ImportedStore
 from kscout.apps.cli.data import import_
+from kscout.config import read, to_table
+from kscout.config.options import options_of
 from kscout.data import info
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
@@ -191,7 +192,12 @@ def test_a_store_needs_a_name(out: str) -> None:
 
 def test_a_campaign_may_use_every_option_of_an_import() -> None:
     options = set(signature(import_).parameters) - {"source", "out", "as_json"}
-    assert {field.name for field in fields(ImportedStore)} == options | {"import_"}
+    assert {option.name for option in options_of(ImportSettings)} | {"preset"} == options
+    table = {"import": "a", "size": "64x32", "splits": "b", "skip_bad": True, "divide": 2}
+    assert to_table(read(ImportedStore, table)) == table
+    for name, value in (("divide", "2"), ("size", "64x"), ("skip_bad", 1), ("unknown", 1)):
+        with pytest.raises(ConfigError, match=name):
+            read(ImportedStore, {"import": "a", name: value})
 
 
 @pytest.mark.parametrize("option", [("--volumes", "1,1,1"), ("--slices", 1)])

@@ -6,13 +6,17 @@ it.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, final
 
 from kscout.config import RECONSTRUCTOR_TRAININGS
 from kscout.config.bounds import REST, AtLeast, Chosen, Different, OneOf, Some, Told
-from kscout.config.records import to_table
+from kscout.config.options import options_of
+from kscout.config.records import check_arguments, to_table, unknown_key
+from kscout.data.importing.settings import ImportSettings
+from kscout.data.making import MakeSettings
 from kscout.errors import ConfigError
 from kscout.json_types import JsonObject
 from kscout.names import (
@@ -20,9 +24,6 @@ from kscout.names import (
     IMPORT_PRESETS,
     POLICIES,
     SOURCES,
-    Origin,
-    PhaseEncoding,
-    Plane,
     Protocol,
     check_label,
     unknown_policy,
@@ -35,8 +36,10 @@ Wholes = Annotated[
 ]
 Count = Annotated[int, AtLeast(1)]
 
-_COUNTS = "three whole numbers, as in [40, 10, 10]"
 _VARIANTS = tuple(dict.fromkeys(one for entry in SOURCES.values() for one in entry.variants))
+_COUNTS = "three whole numbers, as in [40, 10, 10]"
+_NOT_WRITTEN = ("kind", "sources", "totals", "workers")
+"""Settings of `data make` that a campaign has under other names, or does not have."""
 
 
 @final
@@ -52,25 +55,18 @@ class GivenStore:
 @final
 @dataclass(frozen=True)
 class MadeStore:
-    """A store made by `data make`; None selects the default of the command."""
+    """A store made by `data make`."""
 
     make: Annotated[str, OneOf("kind of images", SOURCES)]
-    volumes: Annotated[str | tuple[int, int, int] | None, Told(_COUNTS)] = None
-    slices: int | None = None
-    size: int | None = None
-    seed: int | None = None
     variant: Annotated[str, OneOf("variant", _VARIANTS)] | None = None
     paper: bool | None = None
     source: str | list[str] | None = None
-    download: bool | None = None
-    phase_encoding: PhaseEncoding | None = None
-    coils: int | None = None
-    phase: bool | None = None
-    snr: int | float | None = None
-    maps: str | None = None
-    target: str | None = None
+    volumes: Annotated[str | tuple[int, int, int] | None, Told(_COUNTS)] = None
+    settings: Annotated[JsonObject, REST] = field(default_factory=dict)
+    """Other settings, as they are written."""
 
     def __post_init__(self) -> None:
+        _check_settings(MakeSettings, self.settings, without=_NOT_WRITTEN)
         _reject_both(self, "paper", "volumes", "slices")
         given = self.volumes
         if isinstance(given, str) and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*){2}", given):
@@ -80,40 +76,29 @@ class MadeStore:
 @final
 @dataclass(frozen=True)
 class ImportedStore:
-    """A store imported by `data import`; None selects the default of the command."""
+    """A store imported by `data import`."""
 
     import_: str
     preset: Annotated[str, OneOf("preset", IMPORT_PRESETS)] | None = None
-    size: int | str | None = None
-    pad: int | str | None = None
-    resample: str | int | float | None = None
-    divide: int | float | None = None
-    absolute: bool | None = None
-    center_volume: bool | None = None
-    sample_rate: int | float | None = None
-    acquisition: str | None = None
-    splits: str | None = None
-    group: str | None = None
-    held_out: int | float | None = None
-    seed: int | None = None
-    test_from_train: bool | None = None
-    key: str | None = None
-    plane: Plane | None = None
-    phase_encoding: PhaseEncoding | None = None
-    raw: bool | None = None
-    crop: int | str | None = None
-    resize: int | str | None = None
-    axes: str | None = None
-    origin: Origin | None = None
-    header: str | None = None
-    target: str | None = None
-    prospective: bool | None = None
-    compress: int | None = None
-    compress_center: int | None = None
-    skip_bad: bool | None = None
+    settings: Annotated[JsonObject, REST] = field(default_factory=dict)
+    """Other settings, as they are written."""
 
     def __post_init__(self) -> None:
+        _check_settings(ImportSettings, self.settings)
         _reject_both(self, "splits", "test_from_train", "held_out")
+
+
+def _check_settings(kind: type, settings: JsonObject, without: Sequence[str] = ()) -> None:
+    """Raise an error for settings that are not those of a command, or have other types."""
+    options = {option.name: option for option in options_of(kind) if option.name not in without}
+    values: JsonObject = {}
+    for key, value in settings.items():
+        if key not in options:
+            raise unknown_key(key, list(options), "")
+        parse = options[key].form.read
+        is_text = parse is not None and isinstance(value, str | int | float)
+        values[key] = parse(str(value), key) if parse and is_text else value
+    check_arguments(kind, values, "")
 
 
 Store = GivenStore | MadeStore | ImportedStore

@@ -140,8 +140,8 @@ def _store(plan: CampaignPlan, name: str, store: Store) -> Node | Source:
     options = {key: value for key, value in settings.items() if key != how}
     what = settings[how]
     label = Path(what).name
-    if isinstance(store, MadeStore) and store.size is not None:
-        label = f"{what}-{store.size}"
+    if isinstance(store, MadeStore) and "size" in settings:
+        label = f"{what}-{settings['size']}"
     return plan.add(
         make_node(
             plan.root,
@@ -267,9 +267,10 @@ def _kind_of(store: Store, gone: Collection[str]) -> str:
             return read_manifest(Path(store.path)).kind
         return "kspace" if store.path in gone else "image"
     if isinstance(store, MadeStore):
-        return "image" if store.coils is None else "kspace"
-    of_raw = (store.raw, store.axes, store.header, store.crop, store.resize, store.compress)
-    is_raw = any(of_raw) or store.prospective or Path(store.import_).suffix in _RAW_ONLY
+        return "kspace" if "coils" in store.settings else "image"
+    names = ("raw", "axes", "header", "crop", "resize", "compress", "prospective")
+    of_raw = any(store.settings.get(name) for name in names)
+    is_raw = of_raw or Path(store.import_).suffix in _RAW_ONLY
     return "kspace" if is_raw else "image"
 
 
