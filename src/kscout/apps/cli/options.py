@@ -18,16 +18,8 @@ from kscout.json_types import JsonObject
 
 AsJson = Annotated[bool, Form(flags="--json", help="Print the result as JSON.")]
 Device = Annotated[str, Form(help="auto, cpu or cuda.")]
-RunFolder = Annotated[Path, Form(help="Run folder; an interrupted run resumes.")]
-TrainingStore = Annotated[Path, Form(help="Dataset with the splits train and val.")]
-SettingsFile = Annotated[Path | None, Form(help="TOML file; changes the preset.")]
-Assignments = Annotated[
-    tuple[str, ...], Form(flags="--set", help="section.key=value; may be repeated.")
-]
-Seeds = Annotated[int, Between(1, 1000), Form(help="Number of seeds to train, in OUT/seed-N.")]
-Tensorboard = Annotated[
-    bool, Form(help="Write events: settings, the loss of updates, scores and pictures of epochs.")
-]
+_LAST = ("config", "settings", "device", "tensorboard", "as_json")
+"""Options that come last in the help of every command."""
 
 _Command = Callable[..., None]
 
@@ -72,7 +64,7 @@ def with_fields(
 ) -> Callable[[_Command], _Command]:
     """Return a decorator that adds options from the fields of a dataclass to a command.
 
-    They precede `as_json`, which is last; the command receives their values as `**options`.
+    The command receives their values as `**options`.
 
     Args:
         kind: a dataclass; the docstring under a field is the help of its option.
@@ -129,10 +121,10 @@ def with_fields(
 def _extended(
     call: _Command, made: list[inspect.Parameter], read: Callable[[JsonObject], JsonObject]
 ) -> _Command:
-    """Return a command with additional parameters; `as_json` is the last one."""
+    """Return a command with additional parameters."""
     parameters = [*inspect.signature(call).parameters.values(), *made]
     parameters = [x.replace(kind=x.KEYWORD_ONLY) for x in parameters if x.kind is not x.VAR_KEYWORD]
-    parameters.sort(key=lambda one: one.name == "as_json")
+    parameters.sort(key=lambda x: _LAST.index(x.name) if x.name in _LAST else -1)
 
     @wraps(call)
     def command(**values: Any) -> None:  # noqa: ANN401 - what typer parsed

@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from kscout.apps.cli import options as common
 from kscout.apps.cli.console import Commands
+from kscout.apps.cli.options import AsJson, Device, from_fields, with_fields
 from kscout.apps.cli.progress import print_runs, training_progress
 from kscout.config import (
     ACQUISITIONS,
@@ -26,6 +26,7 @@ from kscout.config import (
     section,
     settle,
 )
+from kscout.config.bounds import Between
 from kscout.config.forms import Form
 from kscout.errors import ConfigError, unknown_name
 from kscout.json_types import JsonObject
@@ -49,30 +50,42 @@ _Config = TypeVar("_Config", PolicyConfig, JointConfig)
 _NEW_NETWORK = f"{', '.join(trainable_reconstructions())} or module:Class."
 
 
+_Seeds = Annotated[int, Between(1, 1000), Form(help="Number of seeds to train, in OUT/seed-N.")]
+
+
 @dataclass(frozen=True, kw_only=True)
-class _ReconstructorOptions:
-    data: common.TrainingStore
-    out: common.RunFolder
+class _TrainingOptions:
+    data: Path
+    """Dataset with the splits train and val."""
+    out: Path
+    """Run folder; an interrupted run resumes."""
+    config: Path | None = None
+    """TOML file; changes the preset."""
+    settings: Annotated[tuple[str, ...], Form(flags="--set")] = ()
+    """section.key=value; may be repeated."""
+    device: Device = "auto"
+    tensorboard: bool = False
+    """Write events: settings, the loss of updates, scores and pictures of epochs."""
+    as_json: AsJson = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ReconstructorOptions(_TrainingOptions):
     preset: str = "unet"
     """unet: protocol blind, mirrored slices, a step size that falls to zero; paper-unet: the
     paper's training, protocol paper."""
-    config: common.SettingsFile = None
-    settings: common.Assignments = ()
     model: Annotated[str | None, Form(help=f"Network: {_NEW_NETWORK}")] = None
     channels: int | None = None
     """Features of the first layer. (default: 16)"""
-    device: common.Device = "auto"
-    tensorboard: common.Tensorboard = False
-    as_json: common.AsJson = False
 
 
 @app.command("reconstructor")
-@common.with_fields(
+@with_fields(
     ReconstructorTraining,
     section="training",
     names="epochs=n_epochs batch_size seed protocol precision convolution",
 )
-@common.from_fields
+@from_fields
 def reconstructor(options: _ReconstructorOptions, **flags: Any) -> None:  # noqa: ANN401 - settings
     """Train a reconstruction on fully sampled slices with random masks.
 
@@ -120,10 +133,8 @@ _PolicyNetwork = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class _PolicyOptions:
-    data: common.TrainingStore
+class _PolicyOptions(_TrainingOptions):
     reconstructor: Annotated[str, Form(help=RECONSTRUCTION_WORDS)]
-    out: common.RunFolder
     method: Annotated[
         str | None, Form(help=f"Training method: {ESTIMATORS.words()}. (default: greedy)")
     ] = None
@@ -132,32 +143,27 @@ class _PolicyOptions:
     preset: _Preset = "knee-base"
     initial: str | None = None
     """Columns to start from instead of central ones: 0,3,60-70, or a file as for evaluate."""
-    config: common.SettingsFile = None
-    settings: common.Assignments = ()
     policy: _PolicyNetwork = None
     start: str | None = None
     """Trained policy whose weights are the initial weights: run, file or zoo name."""
-    seeds: common.Seeds = 1
-    device: common.Device = "auto"
-    tensorboard: common.Tensorboard = False
-    as_json: common.AsJson = False
+    seeds: _Seeds = 1
 
 
 @app.command("policy")
-@common.with_fields(
+@with_fields(
     NonGreedyTraining,
     section="training",
     names="epochs=n_epochs batch_size trajectories=n_trajectories seed metric protocol precision "
     "compile convolution",
     methods=ESTIMATORS,
 )
-@common.with_fields(
+@with_fields(
     AcquisitionSetting,
     section="acquisition",
     names="n_initial steps=horizon columns_per_step",
     helps=_OF_PRESET,
 )
-@common.from_fields
+@from_fields
 def train_policy(options: _PolicyOptions, **flags: Any) -> None:  # noqa: ANN401 - settings
     """Train a policy for a frozen reconstruction.
 
@@ -281,9 +287,7 @@ def folders_of(configs: Sequence[PolicyConfig]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _JointOptions:
-    data: common.TrainingStore
-    out: common.RunFolder
+class _JointOptions(_TrainingOptions):
     method: Annotated[str, Form(help=f"Sampler of the columns: {SAMPLERS.words()}.")]
     reconstructor: str | None = None
     """Trained reconstruction to continue from: run, file or zoo name."""
@@ -294,24 +298,19 @@ class _JointOptions:
     """Features of its first layer. (default: 16)"""
     policy: _PolicyNetwork = None
     preset: _Preset = "knee-base"
-    config: common.SettingsFile = None
-    settings: common.Assignments = ()
-    seeds: common.Seeds = 1
-    device: common.Device = "auto"
-    tensorboard: common.Tensorboard = False
-    as_json: common.AsJson = False
+    seeds: _Seeds = 1
 
 
 @app.command("joint")
-@common.with_fields(
+@with_fields(
     JointTraining,
     section="training",
     names="updates=n_updates checkpoints=n_checkpoints batch_size seed metric protocol precision",
 )
-@common.with_fields(
+@with_fields(
     AcquisitionSetting, section="acquisition", names="n_initial steps=horizon", helps=_OF_PRESET
 )
-@common.from_fields
+@from_fields
 def train_joint(options: _JointOptions, **flags: Any) -> None:  # noqa: ANN401 - settings
     """Train a reconstruction together with the sampler of its columns, into one folder.
 

@@ -31,6 +31,9 @@ def policy_maker(name: str) -> Callable[[Scan], Policy]:
 
     A policy that no session can use, such as an oracle, raises an error immediately.
     """
+    label, _, path = name.partition("=")
+    if label and path and not Path(name).exists():
+        name = path
     if name in POLICIES and not Path(name).exists():
         check_blind(build(name, **_EXAMPLE_SIZES))
         return lambda scan: build(name, **_sizes(scan))
@@ -62,11 +65,6 @@ _EXAMPLE_SIZES = {"n_cols": 128, "n_initial": 16, "horizon": 16}
 def _sizes(scan: Scan) -> dict[str, int]:
     n_initial = len(scan.start)
     return {"n_cols": scan.n_cols, "n_initial": n_initial, "horizon": scan.budget - n_initial}
-
-
-def _unlabeled(name: str) -> str:
-    label, equals, path = name.partition("=")
-    return path if label and equals and not Path(name).exists() else name
 
 
 def serve(
@@ -102,7 +100,7 @@ def serve(
     backend = PageBackend(settings, device=on)
     backend.session_note()
     network = backend.models.network(backend.models.reconstructions[0])
-    make = advisor_maker(network, policy_maker(_unlabeled(settings.policy[0])), device=on)
+    make = advisor_maker(network, policy_maker(settings.policy[0]), device=on)
     sessions = Sessions(make, limits=limits, defaults=defaults, folder=keep)
     with (
         nullcontext() if keep is None else _locked(keep),

@@ -195,7 +195,7 @@ class Sessions:
         self._make, self._now = make_advisor, now_s
         self._handles: dict[str, Handle] = {}
         self._advisors: dict[tuple[int, ...], Advisor] = {}
-        self._lock, self._making = threading.Lock(), threading.Lock()
+        self._lock, self._making = threading.RLock(), threading.Lock()
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -208,18 +208,19 @@ class Sessions:
     def open(self, scan: Scan) -> str:
         """Open a session and return its name."""
         name, complete = secrets.token_hex(16), self.defaults.complete(scan)
+        file = None if self.folder is None else self.folder / f"{name}.npz"
         while True:
             with self._lock:
-                self._close_idle()
+                self.close_idle()
                 self._check_limits(scan)
                 if (advisor := self._cached(scan)) is not None:
-                    session = Session(advisor, complete, file=self._file(name))
+                    session = Session(advisor, complete, file=file)
                     self._handles[name] = Handle(session, self._now())
                     break
             self._prepare(scan)
         try:
-            if session.file is not None:
-                session.write(session.file)
+            if file is not None:
+                session.write(file)
         except NotSavedError:
             self.close(name)
             raise
@@ -228,12 +229,17 @@ class Sessions:
     def close_idle(self) -> None:
         """Close sessions that exceeded the idle time; this releases their memory."""
         with self._lock:
-            self._close_idle()
+            begin = self._now() - self.limits.idle_s
+            idle = [name for name, handle in self._handles.items() if handle.last_used_s < begin]
+            for name in idle:
+                del self._handles[name]
+            if idle:
+                self._close_unused()
 
     def find(self, name: str) -> Handle:
         """Return the handle of a session, and mark the session as used."""
         with self._lock:
-            self._close_idle()
+            self.close_idle()
             handle = self._handles.get(name)
             if handle is None:
                 raise NoSessionError(
@@ -279,9 +285,6 @@ class Sessions:
             for advisor in self._advisors.values():
                 advisor.close()
 
-    def _file(self, name: str) -> Path | None:
-        return None if self.folder is None else self.folder / f"{name}.npz"
-
     def _check_limits(self, scan: Scan) -> None:
         n_values = scan.n_coils * scan.n_rows * scan.n_cols
         if n_values > self.limits.n_values:
@@ -314,14 +317,6 @@ class Sessions:
             with self._lock:
                 self._advisors[_key(scan)] = advisor
             warm_up(advisor, scan)
-
-    def _close_idle(self) -> None:
-        begin = self._now() - self.limits.idle_s
-        idle = [name for name, handle in self._handles.items() if handle.last_used_s < begin]
-        for name in idle:
-            del self._handles[name]
-        if idle:
-            self._close_unused()
 
     def _close_unused(self) -> None:
         used = {_key(handle.session.scan) for handle in self._handles.values()}
