@@ -62,8 +62,8 @@ def test_data_range_is_shared_by_a_volume_wherever_its_slices_lie(
 
 def test_a_subset_keeps_ranges_and_positions(generator: torch.Generator) -> None:
     slices = odd_set(generator)
-    part = slices.subset(torch.tensor([3, 0])).subset(torch.tensor([0]))
-    batch = part.batch(torch.tensor([0]))
+    part = slices.subset(torch.tensor([3, 0])).subset([0])
+    batch = part.batch([0])
     assert batch.index.tolist() == [3]
     assert batch.data_range[0] == slices.data_range[3]
     assert (part.volumes, part.slices, part.split) == (("b",), (1,), "val")

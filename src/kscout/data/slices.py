@@ -196,12 +196,13 @@ class SliceSet:
             split=split,
         )
 
-    def batch(self, index: Int[Tensor, " batch"]) -> SliceBatch:
+    def batch(self, index: Int[Tensor, " batch"] | Sequence[int]) -> SliceBatch:
         """Return the slices at `index`, ready to be acquired and scored.
 
         An index on `index_device` avoids a synchronization. A CUDA graph can contain this call only
         if the slices are on the device.
         """
+        index = torch.as_tensor(index)
         kind, stored = self.contents.kind, self.contents.read(index)
         normalized = normalize(kind.to_images(stored))
         index = index.to(self.device, non_blocking=True)
@@ -268,8 +269,9 @@ class SliceSet:
         for index in torch.split(torch.arange(len(self)), min(batch_size, max(len(self), 1))):
             yield self.batch(index)
 
-    def subset(self, index: Int[Tensor, " n"]) -> "SliceSet":
+    def subset(self, index: Int[Tensor, " n"] | Sequence[int]) -> "SliceSet":
         """Return the selected slices; ranges and positions stay those of the full set."""
+        index = torch.as_tensor(index)
         chosen = index.tolist()
         index = index.to(self.device)
         return replace(
