@@ -1,8 +1,15 @@
 """Several trainings of policies: one after the other, or on a GPU each in a process of its own."""
 
 import logging
-from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -57,19 +64,14 @@ def train_policies(
             for config, out in pairs
         ]
     with environment_of_children(SAFE_PATH):
-        pool = ProcessPoolExecutor(
-            n_at_once,
-            get_context("spawn"),
-            initializer=_begin,
-            initargs=(used() - {"__main__"},),
-            max_tasks_per_child=1,
-        )
+        pool = ThreadPoolExecutor(n_at_once)
         try:
             tasks = [
                 pool.submit(
-                    _train, config, store.path, reconstructor, out, how, is_first=out == outs[0]
+                    _in_a_process,
+                    partial(_train, config, store.path, reconstructor, out, how, is_first=i == 0),
                 )
-                for config, out in pairs
+                for i, (config, out) in enumerate(pairs)
             ]
             _watch(tasks, pairs, on_step)
         finally:
@@ -84,6 +86,14 @@ def _n_at_once(device: str, n_runs: int) -> int:
         return 1
     n_bytes = sum(at_most_a_quarter(x[place.type], place) for x in (MEMORY_LIMIT, KEPT_BYTES))
     return max(1, min(n_runs, free_memory(place) // n_bytes))
+
+
+def _in_a_process(training: Callable[[], RunRecord]) -> RunRecord:
+    """Run a training in a process of its own, whose end frees all memory of the device."""
+    modules = used() - {"__main__"}
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        process.submit(_begin, modules).result()
+        return process.submit(training).result()
 
 
 def _begin(modules: Iterable[str]) -> None:
