@@ -25,7 +25,7 @@ from kscout.acquisition.state import shown_to
 from kscout.apps.export.pairs import MissingOperatorError, from_pairs, real_arithmetic
 from kscout.columns import LEAST_CENTRAL
 from kscout.compatibility import Use, check_matrix, network_notes, policy_notes, warn
-from kscout.core import Measurement, Observation, Policy, Reconstruction, Reconstructor
+from kscout.core import Measurement, Observation, Policy, Reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.files import written_whole
 from kscout.kernels.registry import compiled_kernels
@@ -182,7 +182,8 @@ def export_onnx(
     warn([] if reconstructor is None else network_notes(reconstructor, use))
     reconstructor = reconstructor and reconstructor.cpu().eval()
     policy = policy and policy.cpu().eval()
-    has_maps = _example(reconstructor, 1, 2, n_rows, n_cols, 0).maps is not None
+    measured = Measurement.of(*_slices(1, 2, n_rows, n_cols, 0))
+    has_maps = reconstructor is not None and reconstructor.calibrate(measured) is not None
     graph = Graph(reconstructor, policy, has_maps=has_maps)
     model = _traced(graph, n_rows, n_cols)
     session = runtime.InferenceSession(
@@ -229,10 +230,10 @@ def _quietly() -> Iterator[None]:
 
 
 def _traced(graph: Graph, n_rows: int, n_cols: int) -> Any:  # noqa: ANN401 - a ModelProto
-    given = _example(graph.reconstructor, 2, 3, n_rows, n_cols, 0).given(graph)
     batch, coil = torch.export.Dim("batch"), torch.export.Dim("coil")
-    shapes = {k: {0: batch, 1: coil} if x.ndim == 5 else {0: batch} for k, x in given.items()}
     try:
+        given = _example(graph, 2, 3, n_rows, n_cols, 0).inputs
+        shapes = {k: {0: batch, 1: coil} if x.ndim == 5 else {0: batch} for k, x in given.items()}
         with _quietly():
             # Run first, so that the exporter, which takes long, finds cached constants.
             graph(**given)
@@ -275,25 +276,19 @@ def _checked(
     n_checked: int,
 ) -> Exported:
     """Compare with the arithmetic of kscout, and raise an error for differences."""
-    image_error, score_error, n_same = 0.0, 0.0, 0
+    errors: dict[str, list[Tensor]] = {name: [torch.zeros(())] for name in ("image", "scores")}
+    # A network may not depend on all inputs.
+    known, n_same = {one.name for one in session.get_inputs()}, 0
     for begin in range(0, n_checked, _N_TOGETHER):
         n_batch, n_coils = min(_N_TOGETHER, n_checked - begin), 1 + begin // _N_TOGETHER % 3
-        example = _example(graph.reconstructor, n_batch, n_coils, n_rows, n_cols, begin + 1)
-        given = {name: x.numpy() for name, x in example.given(graph).items()}
-        # A network may not depend on all inputs.
-        known = {one.name for one in session.get_inputs()}
-        answers = session.run(None, {k: v for k, v in given.items() if k in known})
-        got = {name: torch.from_numpy(x) for name, x in zip(graph.outputs, answers, strict=True)}
-        found, expected = example.found, _expected(graph, example)
-        if "image" in got:
-            # Scaled to normalized units, in which errors of all slices are comparable.
-            off = got["image"] - denormalize(found.image, found.mean, found.std)
-            image_error = max(image_error, float((off / found.std[:, None, None]).abs().max()))
-        if expected is None:
-            continue
-        other = got["scores"]
-        score_error = max(score_error, float((other - expected).abs().max()))
-        n_same += _n_same_choices(other, expected, example.mask)
+        example = _example(graph, n_batch, n_coils, n_rows, n_cols, begin + 1)
+        given = {name: x.numpy() for name, x in example.inputs.items() if name in known}
+        answers = map(torch.from_numpy, session.run(None, given))
+        for (name, expected), found in zip(example.expected.items(), answers, strict=True):
+            errors[name].append(((found - expected).flatten(1) / example.unit[name]).abs().max())
+            if name == "scores":
+                n_same += _n_same_choices(found, expected, example.inputs["mask"])
+    image_error, score_error = (float(torch.stack(each).max()) for each in errors.values())
     if not max(image_error, score_error) <= TOLERANCE:
         raise RunError(
             f"onnxruntime's images differ by {image_error:.1e} and its scores by {score_error:.1e} "
@@ -327,61 +322,54 @@ def _n_same_choices(
     return int(same.sum())
 
 
-@torch.no_grad()
-def _expected(graph: Graph, example: "_Example") -> Tensor | None:
-    if graph.policy is None:
-        return None
-    zero_filled = Measurement.of(example.kspace, example.mask).zero_filled
-    given = (graph.policy, example.found, zero_filled, example.mask)
-    return graph.policy(shown_to(*given, step=example.step, n_left=example.n_left))
-
-
 @final
 @dataclass(frozen=True)
 class _Example:
     """Slices for the comparison of two runtimes."""
 
-    kspace: Complex[Tensor, "batch coil row col"]
-    mask: Bool[Tensor, "batch col"]
-    maps: Complex[Tensor, "batch coil row col"] | None
-    found: Reconstruction
-    """By the reconstruction, or zero-filled without one."""
-    step: Int[Tensor, " batch"]
-    n_left: Int[Tensor, " batch"]
-
-    def given(self, graph: Graph) -> dict[str, Tensor]:
-        """Return the inputs of a graph."""
-        every: dict[str, Tensor | None] = {
-            "kspace": torch.view_as_real(self.kspace),
-            "mask": self.mask,
-            "maps": None if self.maps is None else torch.view_as_real(self.maps.resolve_conj()),
-            "step": self.step,
-            "n_left": self.n_left,
-            "image": self.found.image,
-            "mean": self.found.mean,
-            "std": self.found.std,
-        }
-        return {name: x for name in graph.inputs if (x := every[name]) is not None}
+    inputs: dict[str, Tensor]
+    expected: dict[str, Tensor]
+    """Outputs of torch."""
+    unit: dict[str, Tensor]
+    """Units of errors: normalized images, in which errors of all slices are comparable."""
 
 
 @torch.no_grad()
 def _example(
-    reconstructor: Reconstructor | None,
-    n_batch: int,
-    n_coils: int,
-    n_rows: int,
-    n_cols: int,
-    seed: int,
+    graph: Graph, n_batch: int, n_coils: int, n_rows: int, n_cols: int, seed: int
 ) -> _Example:
-    """Draw k-space of smooth complex images, and masks that contain the center."""
+    kspace, mask = _slices(n_batch, n_coils, n_rows, n_cols, seed)
+    step = torch.arange(n_batch)
+    n_left = 1 + step.flip(0)
+    measured, reconstructor = Measurement.of(kspace, mask), graph.reconstructor or ZeroFilled()
+    maps = reconstructor.calibrate(measured)
+    found = reconstructor.reconstruct(replace(measured, maps=maps))
+    every: dict[str, Tensor | None] = {
+        "kspace": torch.view_as_real(kspace),
+        "mask": mask,
+        "maps": None if maps is None else torch.view_as_real(maps.resolve_conj()),
+        "step": step,
+        "n_left": n_left,
+        "image": found.image,
+        "mean": found.mean,
+        "std": found.std,
+    }
+    inputs = {name: x for name in graph.inputs if (x := every[name]) is not None}
+    outputs = {"image": denormalize(found.image, found.mean, found.std)}
+    if graph.policy is not None:
+        given = (graph.policy, found, measured.zero_filled, mask)
+        outputs["scores"] = graph.policy(shown_to(*given, step=step, n_left=n_left))
+    expected = {name: outputs[name] for name in graph.outputs}
+    return _Example(inputs, expected, {"image": found.std[:, None], "scores": torch.ones(1)})
+
+
+def _slices(
+    n_batch: int, n_coils: int, n_rows: int, n_cols: int, seed: int
+) -> tuple[Complex[Tensor, "batch coil row col"], Bool[Tensor, "batch col"]]:
+    """Sample k-space of smooth complex images, and masks that contain the center."""
     generator = keyed_generator("onnx", seed)
     # For real images some networks would normalize an imaginary part of rounding errors.
     parts = torch.randn(2, n_batch, n_coils, n_rows, n_cols, generator=generator)
     image = torch.complex(*(0.5 + parts)).cumsum(dim=-1)
     mask = torch.rand(n_batch, n_cols, generator=generator) < 0.3
-    mask |= center_mask(n_cols, min(n_cols, LEAST_CENTRAL))
-    kspace, step = fft2c(image), torch.arange(n_batch)
-    reconstructor, measured = reconstructor or ZeroFilled(), Measurement.of(kspace, mask)
-    maps = reconstructor.calibrate(measured)
-    found = reconstructor.reconstruct(replace(measured, maps=maps))
-    return _Example(kspace, mask, maps, found, step, n_left=1 + step.flip(0))
+    return fft2c(image), mask | center_mask(n_cols, min(n_cols, LEAST_CENTRAL))
