@@ -12,9 +12,8 @@ from typer.main import get_command
 
 from kscout.apps.cli import app
 from kscout.apps.player import save_acquisition
-from kscout.apps.report.build import build_report, write_report
+from kscout.apps.report.build import build_report, search, write_report
 from kscout.apps.report.evaluations import facts_html
-from kscout.apps.report.folders import search
 from kscout.apps.report.page import Front, write_page
 from kscout.errors import DataError
 from kscout.evaluation.analyses import run_analysis

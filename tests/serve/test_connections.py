@@ -18,7 +18,7 @@ from test_app import ASKED, client_of, maker, sessions_of
 from test_mrd_stream import HEAD
 from uvicorn.server import ServerState
 
-from kscout.apps.serve.connections import BoundedProtocol, log_once_per_minute, reserve_handles
+from kscout.apps.serve.guard import BoundedProtocol, log_once_per_minute, reserve_handles
 from kscout.apps.serve.mrd_messages import Id, text_message
 from kscout.apps.serve.sessions import Limits, Sessions
 from kscout.errors import ConfigError

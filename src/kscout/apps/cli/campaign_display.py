@@ -1,12 +1,10 @@
 """Output of `kscout campaign`: a table on a terminal, lines elsewhere, and the outcome."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -23,7 +21,7 @@ from kscout.apps.campaign.state import (
     changed_inputs,
     read_status,
 )
-from kscout.apps.cli.console import console
+from kscout.apps.cli.console import console, print_result
 from kscout.config import to_table
 from kscout.errors import KScoutError
 
@@ -131,29 +129,23 @@ def print_outcome(plan: CampaignPlan, outcome: Outcome, page: Path | None, as_js
     failed = [
         Failure(node.kind, node.title, reason, str(node.log)) for node, reason in outcome.failed
     ]
-    if as_json:
-        record = {
-            "campaign": plan.name,
-            "folder": str(plan.root),
-            "runs": outcome.n_runs,
-            "cached": outcome.n_cached,
-            "done": outcome.n_done,
-            "failed": [to_table(one) for one in failed],
-            "blocked": [node.title for node in outcome.blocked],
-            "report": None if page is None else str(page),
-        }
-        typer.echo(json.dumps(record))
-        return
-    output = console()
-    output.print(
+    record = {
+        "campaign": plan.name,
+        "folder": str(plan.root),
+        "runs": outcome.n_runs,
+        "cached": outcome.n_cached,
+        "done": outcome.n_done,
+        "failed": [to_table(one) for one in failed],
+        "blocked": [node.title for node in outcome.blocked],
+        "report": None if page is None else str(page),
+    }
+    lines = [
         f"{plan.name}: {outcome.n_runs} runs, {outcome.n_cached} finished before, "
         f"{outcome.n_done} finished now, {len(failed)} failed, {len(outcome.blocked)} blocked",
-        soft_wrap=True,
-    )
-    for one in failed:
-        line = f"failed {one.kind} {one.name}: {one.reason}; log {one.log}"
-        output.print(line, soft_wrap=True)
+        *(f"failed {one.kind} {one.name}: {one.reason}; log {one.log}" for one in failed),
+    ]
     if page is not None:
-        output.print(f"report: {page}", soft_wrap=True)
+        lines.append(f"report: {page}")
     elif failed and outcome.n_cached + outcome.n_done:
-        output.print(f"report of finished runs: kscout report {plan.root}", soft_wrap=True)
+        lines.append(f"report of finished runs: kscout report {plan.root}")
+    print_result(record, *lines, as_json=as_json)

@@ -1,17 +1,21 @@
 """Consoles of the command line, which print names and paths without interpreting markup."""
 
+import json
 import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, final
 
+import typer
 from rich.console import Console
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
 from kscout.errors import ConfigError, naming_options
+from kscout.files import finite
 from kscout.names.renamed import check_current
 
 TERMINATED = 128 + signal.SIGTERM
@@ -104,7 +108,15 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
     return _Plain(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
-def answer_console() -> Console:
-    """Return a console for tables, at least 120 characters wide in files."""
+def print_result(record: object, *parts: str | Table, as_json: bool = False) -> None:
+    """Print the result of a command as JSON, or as lines and tables.
+
+    Tables are at least 120 characters wide in files.
+    """
+    if as_json:
+        typer.echo(json.dumps(finite(record)))
+        return
     terminal = console()
-    return terminal if terminal.is_terminal else console(width=max(terminal.width, 120))
+    output = terminal if terminal.is_terminal else console(width=max(terminal.width, 120))
+    for part in parts:
+        output.print(part, soft_wrap=isinstance(part, str))

@@ -1,7 +1,6 @@
 """`kscout data`: make, import, describe, show and export datasets."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,10 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from kscout.apps.cli.console import Commands, answer_console, counted, printable
+from kscout.apps.cli.console import Commands, counted, print_result
 from kscout.apps.cli.options import AsJson, from_fields, with_fields
 from kscout.apps.cli.progress import task_progress
 from kscout.apps.export.parameters import ExportSetting
@@ -129,10 +127,7 @@ def info(options: _InfoOptions) -> None:
     if options.verify:
         opened.verify()
     facts = {**describe(opened), "verified": options.verify}
-    if options.as_json:
-        sys.stdout.write(json.dumps(facts) + "\n")
-    else:
-        _print_facts(facts)
+    print_result(facts, *_facts_lines(facts), as_json=options.as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,12 +164,12 @@ def show(options: _ShowOptions) -> None:
         coils=options.coils,
     )
     span = " to ".join(dict.fromkeys((str(shown[0]), str(shown[-1]))))
-    text = f"wrote {options.out}: {counted(len(shown), 'slice')}, {span}\n"
+    lines = [f"wrote {options.out}: {counted(len(shown), 'slice')}, {span}"]
     if options.coils:
-        text += (
-            "of each: image, k-space, coils; below, for several coils: combination, phase, maps\n"
+        lines.append(
+            "of each: image, k-space, coils; below, for several coils: combination, phase, maps"
         )
-    sys.stdout.write(printable(text))
+    print_result(None, *lines)
 
 
 def _preset(name: str | None) -> Mapping[str, object]:
@@ -191,38 +186,30 @@ def _progress(action: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def _print_summary(summary: JsonObject, as_json: bool, state: str = "") -> None:
-    if as_json:
-        sys.stdout.write(json.dumps(summary) + "\n")
-        return
     counts = ", ".join(f"{count} {split}" for split, count in summary["splits"].items())
     fingerprint = summary["fingerprint"][:12]
     word = "slice" if sum(summary["splits"].values()) == 1 else "slices"
-    text = f"{summary['path']}: {state}{counts} {word}; fingerprint {fingerprint}\n"
-    sys.stdout.write(printable(text))
-    sys.stdout.writelines(f"{line}\n" for line in _geometry_lines(summary))
-    for entry in summary["left_out"]:
-        sys.stdout.write(printable(f"left out {entry['source']}: {entry['reason']}\n"))
+    line = f"{summary['path']}: {state}{counts} {word}; fingerprint {fingerprint}"
+    print_result(summary, line, *_source_lines(summary), as_json=as_json)
 
 
-def _geometry_lines(facts: JsonObject, most: int = 5) -> list[str]:
+def _source_lines(facts: JsonObject, most: int = 5) -> list[str]:
+    """Return sizes and spacings, and sources that were left out."""
     geometry = facts["geometry"]
     lines = [entry["description"] for entry in geometry[:most]]
-    more = [f"and {len(geometry) - most} more sizes or spacings"] if len(geometry) > most else []
-    return lines + more
+    lines += [f"and {len(geometry) - most} more sizes or spacings"] * (len(geometry) > most)
+    return lines + [f"left out {one['source']}: {one['reason']}" for one in facts["left_out"]]
 
 
-def _print_facts(facts: JsonObject) -> None:
-    # A pipe has no width; on a terminal the table adapts to it.
-    width = None if sys.stdout.isatty() else 120
-    console = Console(width=width, soft_wrap=True, highlight=False, markup=False)
+def _facts_lines(facts: JsonObject) -> Iterator[str | Table]:
     checked = "checksums verified" if facts["verified"] else "--verify checks the checksums"
-    console.print(f"{facts['path']}: {facts['kind']} store, schema {facts['schema_version']}")
+    yield f"{facts['path']}: {facts['kind']} store, schema {facts['schema_version']}"
     if facts["kind"] == "kspace":
         word = "coil" if facts["n_coils"] == 1 else "coils"
         coils = f"{facts['n_coils']} {'virtual ' * bool(facts['virtual'])}{word}"
         coils += f"; {facts['columns']} columns"
-        console.print(f"{coils}; target: {facts['target']}")
-    console.print(f"fingerprint {facts['fingerprint']} ({checked})")
+        yield f"{coils}; target: {facts['target']}"
+    yield f"fingerprint {facts['fingerprint']} ({checked})"
     columns = ("split", "matrix", "volumes", "slices", "pixels", "data_range", "MB", "sha256")
     table = Table(*columns)
     for array in facts["arrays"]:
@@ -236,16 +223,12 @@ def _print_facts(facts: JsonObject) -> None:
             f"{array['bytes'] / 1e6:.1f}",
             array["sha256"][:12],
         )
-    console.print(table)
+    yield table
     acquisitions = ", ".join(f"{name} {count}" for name, count in facts["acquisitions"].items())
-    console.print(f"acquisitions (volumes): {acquisitions}")
-    for line in _geometry_lines(facts):
-        console.print(line)
-    for entry in facts["left_out"]:
-        console.print(f"left out {entry['source']}: {entry['reason']}")
-    for warning in facts["warnings"]:
-        console.print(f"warning: {warning}")
-    console.print(f"recipe: {json.dumps(facts['recipe'])}")
+    yield f"acquisitions (volumes): {acquisitions}"
+    yield from _source_lines(facts)
+    yield from (f"warning: {warning}" for warning in facts["warnings"])
+    yield f"recipe: {json.dumps(facts['recipe'])}"
 
 
 _POLICY = "Selects the columns; without it all measured columns are used. " + POLICIES.words(
@@ -283,8 +266,5 @@ def export(options: _ImageOptions, **fields: Any) -> None:  # noqa: ANN401 - val
             policy=options.policy,
             on_step=on_step,
         )
-    if options.as_json:
-        typer.echo(json.dumps({"files": [str(path) for path in written]}))
-        return
     line = f"wrote {counted(len(written), 'volume')} to {options.out}"
-    answer_console().print(line, soft_wrap=True)
+    print_result({"files": [str(path) for path in written]}, line, as_json=options.as_json)

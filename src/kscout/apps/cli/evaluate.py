@@ -3,7 +3,6 @@
 `kscout analyze` has one command per analysis, generated from its options on first use.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +13,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kscout.apps.cli.console import Commands, answer_console, console, counted
+from kscout.apps.cli.console import Commands, counted, print_result
 from kscout.apps.cli.options import AsJson, ResultOptions, from_fields, with_fields
 from kscout.apps.cli.progress import task_progress
 from kscout.config import to_table
@@ -22,7 +21,6 @@ from kscout.config.forms import Form
 from kscout.config.options import with_options
 from kscout.evaluation.request import EvaluationSetting
 from kscout.figures.tables import decimals
-from kscout.files import finite
 from kscout.json_types import JsonObject
 from kscout.names import ANALYSES, RECONSTRUCTION_WORDS
 from kscout.names.renamed import check_current
@@ -63,13 +61,8 @@ def evaluate(results: ResultOptions, **fields: Any) -> None:  # noqa: ANN401 - v
         )
     if asked.masks:
         run_analysis(Masks(), [str(results.out)], out=results.out, overwrite=True)
-    if results.as_json:
-        typer.echo(json.dumps(finite(found.summary)))
-    else:
-        answer = answer_console()
-        answer.print(summary_table(found.found))
-        files = f"{results.out}/results.csv and {results.out}/summary.json"
-        answer.print(f"wrote {files}", soft_wrap=True)
+    line = f"wrote {results.out}/results.csv and {results.out}/summary.json"
+    print_result(found.summary, summary_table(found.found), line, as_json=results.as_json)
 
 
 def summary_table(summary: "Summary") -> Table:
@@ -212,18 +205,13 @@ def _run(analysis: Any, inputs: list[str], results: ResultOptions) -> None:  # n
         rows = run_analysis(
             *(analysis, inputs), out=results.out, overwrite=results.overwrite, on_step=on_step
         )
-    if results.as_json:
-        typer.echo(json.dumps(finite(analysis.document(rows))))
-        return
     lines = [to_table(row, nulls=True) for row in analysis.printed_rows(rows)]
-    console = answer_console()
-    if lines:
-        protocol = protocol_of_table(results.out, type(analysis))
-        console.print(_table(lines, title=protocol and f"Protocol {protocol}"))
+    protocol = protocol_of_table(results.out, type(analysis))
+    tables = [_table(lines, title=protocol and f"Protocol {protocol}")] if lines else []
     text = f"wrote {results.out}/{analysis.file}.csv and .json, {counted(len(rows), 'row')}"
     if 0 < len(lines) < len(rows):
         text += f", of which {len(lines)} {'is' if len(lines) == 1 else 'are'} shown"
-    console.print(text, soft_wrap=True)
+    print_result(analysis.document(rows), *tables, text, as_json=results.as_json)
 
 
 def _table(lines: Sequence[JsonObject], *, title: str | None = None) -> Table:
@@ -282,8 +270,5 @@ def report(options: _ReportOptions) -> None:
         figures=options.figures,
         has_notes=options.notes,
     )
-    if options.as_json:
-        typer.echo(json.dumps({"written": [str(path) for path in written]}))
-        return
-    for path in written:
-        console().print(f"wrote {path}", soft_wrap=True)
+    paths = [str(path) for path in written]
+    print_result({"written": paths}, *(f"wrote {x}" for x in paths), as_json=options.as_json)

@@ -1,13 +1,12 @@
 """`kscout export`: files for other programs."""
 
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kscout.apps.cli.console import Commands, answer_console, counted
+from kscout.apps.cli.console import Commands, counted, print_result
 from kscout.apps.cli.options import AsJson, from_fields, with_fields
 from kscout.apps.export.parameters import GradientEcho, OrderSetting
 from kscout.config.bounds import Between
@@ -54,7 +53,7 @@ def order(options: _TableOptions, **settings: Any) -> None:  # noqa: ANN401 - va
     """
     table = _table(options.given, OrderSetting(**settings), options.fov_mm)
     table.write(options.out)
-    answer_console().print(f"wrote {options.out}: {len(table.rows())} columns", soft_wrap=True)
+    print_result(None, f"wrote {options.out}: {len(table.rows())} columns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ def pulseq(options: _SequenceOptions, **settings: Any) -> None:  # noqa: ANN401 
     echo = GradientEcho(**{"n_rows": table.n_cols, "readout_mm": options.fov_mm, **settings})
     header = write_pulseq(options.out, table, echo)
     line = f"wrote {options.out}: {len(table.rows())} lines, timing checked; header {header}"
-    answer_console().print(line, soft_wrap=True)
+    print_result(None, line)
 
 
 def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTable":
@@ -146,10 +145,7 @@ def onnx(options: _GraphOptions) -> None:
         n_cols=options.n_cols,
         n_checked=options.checked,
     )
-    if options.as_json:
-        typer.echo(json.dumps(asdict(exported)))
-        return
     errors = {"images": exported.image_error, "scores": exported.score_error}
     agreement = ", ".join(f"{what} to {x:.0e}" for what, x in errors.items() if x is not None)
     line = f"wrote {options.out}: agrees in {agreement} on {counted(exported.n_checked, 'slice')}"
-    answer_console().print(line, soft_wrap=True)
+    print_result(asdict(exported), line, as_json=options.as_json)

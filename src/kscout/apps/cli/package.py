@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from kscout.apps.cli.console import answer_console, console
+from kscout.apps.cli.console import console, print_result
 from kscout.apps.cli.evaluate import summary_table
 from kscout.apps.cli.options import AsJson, Device, from_fields
 from kscout.config.bounds import Between
@@ -51,12 +51,10 @@ def demo(options: _DemoOptions) -> None:
     from kscout.apps.demo import run_demo
 
     result = run_demo(options.out, seed=options.seed, is_quick=options.quick, progress=events_shown)
-    answer = answer_console()
-    for summary in result.summaries.values():
-        answer.print(summary_table(summary))
-    answer.print(result.headline.replace("**", ""), soft_wrap=True)
+    tables = map(summary_table, result.summaries.values())
+    print_result(None, *tables, result.headline.replace("**", ""))
     log.print(f"the demo took {time.perf_counter() - begun:.0f} s")
-    answer.print(f"open {result.page}", soft_wrap=True)
+    print_result(None, f"open {result.page}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +82,13 @@ def zoo(options: _ZooOptions) -> None:
         typer.echo(json.dumps(facts) if options.as_json else card)
         return
     entries = {entry: entry_facts(entry) for entry in ZOO}
-    if options.as_json:
-        typer.echo(json.dumps(entries))
-        return
     table = Table("name", box=None, padding=(0, 1), pad_edge=False)
     for column in next(iter(entries.values())):
         table.add_column(column)
     for entry, own in entries.items():
         table.add_row(entry, *own.values())
     table.columns[0].no_wrap = True
-    answer_console().print(table)
+    print_result(entries, table, as_json=options.as_json)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,17 @@
 """`kscout serve`: sessions over HTTP, on this machine, and `kscout replay`, which sends scans."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from kscout.apps.cli.console import answer_console, stopping
+from kscout.apps.cli.console import print_result, stopping
 from kscout.apps.cli.options import AsJson, from_fields
 from kscout.apps.serve.service import ServeSettings
 from kscout.config.bounds import AtLeast
 from kscout.config.forms import Form
+from kscout.errors import ConfigError
 
 
 @from_fields
@@ -22,8 +22,12 @@ def serve(settings: ServeSettings) -> None:
 
     Example: kscout serve --reconstructor runs/unet --policy runs/greedy --keep sessions
     """
-    from kscout.apps.serve.run import serve as run
-
+    try:
+        from kscout.apps.serve.run import serve as run
+    except ImportError as error:
+        raise ConfigError(
+            f"the service needs packages that are not installed ({error}); install kscout[serve]"
+        ) from error
     with stopping(lambda: _outcome_of_sessions(settings.keep)):
         run(settings, on_ready=lambda line: typer.echo(line))
 
@@ -79,10 +83,8 @@ def replay(options: _ReplayOptions) -> None:
             out=options.out,
         )
     records = [{"name": x.name, "chosen": x.chosen, "measured": x.measured} for x in played]
-    if options.as_json:
-        typer.echo(json.dumps(records))
-        return
-    for x in played:
-        late = f" ({x.n_late} late)" if x.n_late else ""
-        chosen = " ".join(str(column) for column in x.chosen)
-        answer_console().print(f"{x.name}: chose {chosen}{late}", soft_wrap=True)
+    lines = [
+        f"{x.name}: chose {' '.join(map(str, x.chosen))}" + f" ({x.n_late} late)" * bool(x.n_late)
+        for x in played
+    ]
+    print_result(records, *lines, as_json=options.as_json)

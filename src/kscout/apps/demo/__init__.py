@@ -30,10 +30,10 @@ from kscout.apps.report.build import (
     looks_of,
     player_widget,
     policy_colors,
+    search,
     write_report,
 )
 from kscout.apps.report.evaluations import describe_comparison, result_parts
-from kscout.apps.report.folders import search
 from kscout.apps.report.page import Front, as_shell, code_html
 from kscout.config import merge
 from kscout.data.store import Store

@@ -8,10 +8,22 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+import uvicorn
+
 from kscout.acquisition import Scan
 from kscout.acquisition.advisor import check_blind
 from kscout.apps.export.order import ranking_of
-from kscout.apps.serve.guard import LOOPBACK, Guard, token_for
+from kscout.apps.serve.app import make_app
+from kscout.apps.serve.guard import (
+    LOOPBACK,
+    BoundedProtocol,
+    GracefulServer,
+    Guard,
+    reserve_handles,
+    token_for,
+)
+from kscout.apps.serve.mrd import MrdServer
+from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.service import ServeSettings
 from kscout.apps.serve.sessions import Defaults, Limits, Sessions, advisor_maker
 from kscout.core import Policy
@@ -78,17 +90,6 @@ def serve(
     `limits` replace those of the settings. `on_ready` is called with one line of JSON once the
     service accepts requests.
     """
-    try:
-        import uvicorn
-
-        from kscout.apps.serve.app import make_app
-        from kscout.apps.serve.connections import BoundedProtocol, GracefulServer, reserve_handles
-        from kscout.apps.serve.mrd import MrdServer
-        from kscout.apps.serve.page.backend import PageBackend
-    except ImportError as error:
-        raise ConfigError(
-            f"the service needs packages that are not installed ({error}); install kscout[serve]"
-        ) from error
     host, keep = settings.host, settings.keep
     required = token_for(host, settings.token, behind_proxy=settings.behind_proxy)
     limits = limits or Limits(n_sessions=settings.most_sessions, idle_s=settings.idle_s)
