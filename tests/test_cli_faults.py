@@ -18,13 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 import command_line
-import kscout
 from kscout import files
 from kscout.apps.cli import TERMINATED, main, sentence_of
 from kscout.apps.cli.console import PlainLines, console
 from kscout.apps.cli.environment import cpu_quota, settle, share_the_machine
 from kscout.apps.cli.progress import _Lines
-from kscout.apps.demo import run_demo
 from kscout.apps.report.build import build_report, write_report
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
@@ -127,14 +125,6 @@ def test_a_second_report_waits_for_its_turn(work: Path, monkeypatch: pytest.Monk
     writer.join()
     assert page.exists()
     assert not list(page.parent.glob(".*"))
-
-
-def test_a_second_demo_is_refused(tmp_path: Path) -> None:
-    lock = take_lock(tmp_path)
-    assert lock is not None
-    with pytest.raises(kscout.errors.RunError, match="in use by another process"):
-        run_demo(tmp_path)
-    os.close(lock)
 
 
 def test_a_refused_evaluation_leaves_no_folder(work: Path) -> None:

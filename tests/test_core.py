@@ -1,5 +1,6 @@
 """The nouns keep their words: units by protocol, losses, memory and what a policy is shown."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,8 +10,10 @@ from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Observation, Policy, Reconstruction, SliceBatch
 from kscout.data import SliceSet
+from kscout.device import describe_device, peak_memory, resolve_device
 from kscout.errors import ConfigError
 from kscout.physics import fft2c, ifft2c
+from kscout.randomness import keyed_generator
 from kscout.reconstruction import RECONSTRUCTORS
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
@@ -148,3 +151,41 @@ def test_images_taken_for_the_truth_are_what_a_set_of_them_hands_out() -> None:
     torch.testing.assert_close(found.data_range, 5 * images.std(dim=(1, 2)))
     dark = SliceBatch.of_images(torch.zeros(1, 8, 6), 5.0)
     assert (dark.data_range > 0).all() and dark.kspace.abs().max() == 0
+
+
+@pytest.mark.parametrize("word", ["tpu!", "meta", "cpu:x"])
+def test_unknown_devices_are_told(word: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"unknown device '{word}'; choose one of: auto, cpu, cuda"
+    ):
+        resolve_device(word)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_auto_is_the_cpu_where_there_is_no_cuda_device() -> None:
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(ConfigError, match="no CUDA device; use --device cpu"):
+        resolve_device("cuda")
+
+
+def test_provenance_names_the_device_and_the_processes() -> None:
+    assert describe_device(torch.device("cpu"), 2) == "cpu x 2"
+
+
+def test_peak_memory_never_falls() -> None:
+    before = peak_memory(torch.device("cpu"))
+    held = torch.ones(2**22)
+    assert peak_memory(torch.device("cpu")) >= before > held.numel()
+
+
+def test_a_number_of_numpy_is_the_same_key() -> None:
+    expected = keyed_generator(3, "x").initial_seed()
+    assert keyed_generator(np.int64(3), np.str_("x")).initial_seed() == expected
+    assert keyed_generator(np.int64(4), "x").initial_seed() != expected
+    assert keyed_generator("3", "x").initial_seed() != expected
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_seed_that_is_no_whole_number_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"0\.5 cannot seed random numbers"):
+        keyed_generator(0.5)  # type: ignore[arg-type]

@@ -1,13 +1,19 @@
 """The example scripts run from top to bottom, and show what they say they show."""
 
+import csv
+import json
 import re
 import runpy
+import subprocess
+import sys
 import tempfile
 import warnings
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
+import command_line
 from fuzz.forks import in_child, load_modules
 
 pytestmark = pytest.mark.slow
@@ -55,3 +61,109 @@ def test_reinforcement_learning_example_runs(tmp_path: Path) -> None:
     ssim = scores(run("03_gymnasium_ppo.py", tmp_path))
     assert set(ssim) == {"random", "ppo", "center-out"}
     assert ssim["random"] < ssim["center-out"]
+
+
+# One worker makes what all of these tests look at.
+
+KSCOUT = Path(sys.executable).with_name("kscout")
+SMOKE = Path(__file__).parents[1] / "configs" / "smoke.toml"
+N_INITIAL, N_STEPS = 6, 3
+
+
+def kscout(*words: str | Path, where: Path) -> str:
+    """Run a command in a folder, without waiting for a new process; return what it printed."""
+    with chdir(where):
+        return command_line.kscout(*words)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store, a reconstructor, a policy and an evaluation, all made by commands."""
+    where = tmp_path_factory.mktemp("workplace")
+    budget = ("--n-initial", N_INITIAL, "--steps", N_STEPS)
+    data = ("--data", "knees", "--reconstructor", "runs/unet")
+    commands = (
+        "data make knee --out knees --volumes 4,2,3 --slices 2 --size 64 --seed 1",
+        f"train reconstructor --config {SMOKE} --data knees --out runs/unet --convolution onednn",
+    )
+    for command in commands:
+        kscout(*command.split(), where=where)
+    network = ("--set", "policy.n_channels=2", "--set", "policy.n_hidden=9")
+    options = ("--epochs", 2, "--trajectories", 2, "--convolution", "onednn")
+    kscout(
+        "train",
+        "policy",
+        *data,
+        *map(str, budget + options),
+        *network,
+        "--out",
+        "runs/greedy-seed0",
+        where=where,
+    )
+    names = ("random", "equispaced-one", "center-out", "fixed", "oracle", "runs/greedy-seed0")
+    policies = [word for name in names for word in ("--policy", name)]
+    size = ("--trajectories", "2", "--fixed-slices", "2")
+    kscout("evaluate", *data, *map(str, budget), *size, *policies, "--out", "results", where=where)
+    return where
+
+
+def test_help_waits_for_no_heavy_import(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", KSCOUT, "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "evaluate" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "kscout.apps.cli" in imported
+    assert not imported & {"torch", "scipy", "h5py", "matplotlib", "gymnasium", "distributed"}
+    assert "kscout.apps.campaign.execute" not in imported
+
+
+def test_results_hold_every_slice_step_and_policy(workplace: Path) -> None:
+    with (workplace / "results" / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert ",".join(rows[0]) == "policy,seed,volume,slice,trajectory,step,column,ssim,psnr,nmse"
+    n_slices, n_moments = 6, N_STEPS + 1
+    n_trajectories = {"random": 2, "greedy": 2, "oracle": 1, "fixed": 1}
+    for name, n in n_trajectories.items():
+        own = [row for row in rows if row["policy"] == name]
+        assert len(own) == n_slices * n * n_moments
+        assert all((row["column"] == "") == (row["step"] == "0") for row in own)
+
+
+def test_summary_repeats_the_long_table(workplace: Path) -> None:
+    summary = json.loads((workplace / "results" / "summary.json").read_text())
+    with (workplace / "results" / "results.csv").open(newline="") as file:
+        last = [row for row in csv.DictReader(file) if row["step"] == str(N_STEPS)]
+    for entry in summary["policies"]:
+        scores = [float(row["ssim"]) for row in last if row["policy"] == entry["policy"]]
+        assert entry["final"]["ssim"]["mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-6)
+    assert [entry["policy"] for entry in summary["policies"] if entry["is_oracle"]] == ["oracle"]
+    assert summary["protocol"] == "blind"
+
+
+def test_analyses_and_report_read_the_folders(workplace: Path) -> None:
+    kscout(
+        "analyze", "policy", "greedy", "--results", "results", "--out", "analyses", where=workplace
+    )
+    folders = ("results", "analyses", "runs/greedy-seed0")
+    kscout("report", *folders, "--out", "report.html", where=workplace)
+    page = (workplace / "report.html").read_text()
+    assert all(word in page for word in ("equispaced-one", "Average policy", "learning-curves"))
+
+
+def test_mistakes_are_told_in_one_sentence(tmp_path: Path) -> None:
+    """By the installed command; one that loads no torch takes a fifth of the time."""
+    done = subprocess.run(
+        [KSCOUT, "campaign", "status", "nowhere.toml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "nowhere" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr

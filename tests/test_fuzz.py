@@ -1,4 +1,4 @@
-"""Bad inputs of every kind end in a sentence; the judge of that sees it where they do not."""
+"""Bad inputs end in a sentence, killed trainings in the same bytes, and the judge sees the rest."""
 
 import json
 import os
@@ -43,6 +43,15 @@ def test_a_bad_input_of_each_kind_ends_in_a_sentence() -> None:
     assert done.returncode == 0, done.stderr
     bad = json.loads(done.stdout.splitlines()[-1])
     assert not bad, "\n".join(f"case {one['number']}: {one['what']}: {one['fault']}" for one in bad)
+
+
+@pytest.mark.slow
+def test_killed_trainings_end_with_the_bytes_of_undisturbed_ones() -> None:
+    names = ("train reconstructor", "train policy", "train joint")
+    kill = [sys.executable, str(FUZZ.with_name("kill.py")), "--n", "6", "--seed", "0"]
+    only = [word for name in names for word in ("--only", name)]
+    done = subprocess.run([*kill, *only], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -5,11 +5,14 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 import kscout
+from kscout.core import Observation
 from kscout.data import kinds
 from kscout.data.importing import ImportSettings
 from kscout.errors import ConfigError
@@ -171,19 +174,115 @@ def test_help_lists_the_names_of_the_tables(tmp_path: Path) -> None:
     assert ",".join(POLICIES.entries) in said
 
 
-def test_torch_is_loaded_only_where_it_is_needed() -> None:
-    code = "import sys, kscout.apps.cli.data, kscout.data, kscout.apps.player, kscout.names as n; "
-    code += "n.POLICIES['conv'], list(n.ESTIMATORS), kscout.data.__all__, kscout.use('json'); "
-    code += "sys.exit(bool({'torch', 'h5py'} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+WITHOUT_TORCH = """
+import sys
+from pathlib import Path
+import kscout.apps.cli
+assert not {"torch", "numpy"} & sys.modules.keys()
+import kscout.names
+for name in kscout.names.ANALYSES.entries:
+    kscout.names.ANALYSES.resolve(name)
+assert not {"torch", "matplotlib"} & sys.modules.keys()
+import kscout.apps.cli.data, kscout.apps.player, kscout.data
+kscout.names.POLICIES["conv"], list(kscout.names.ESTIMATORS), kscout.data.__all__
+kscout.use("json")
+assert not {"torch", "h5py"} & sys.modules.keys()
+import kscout.apps.cli.campaign_display, kscout.data.makers.parallel
+root = Path(sys.argv[1])
+kscout.apps.cli.campaign_display.plan_of(root / "configs/campaign-small.toml", None, "cpu")
+from kscout.runs import read_run
+artifacts = root / "tests/fuzz/artifacts"
+assert read_run(artifacts / "greedy").metrics
+assert "torch" not in sys.modules
+from kscout.apps.report.build import build_report
+report = build_report([artifacts / "results", artifacts / "analyses"])
+assert {"Scores", "Adaptivity", "Training"} <= {one.title for one in report.sections}
+assert "torch" not in sys.modules
+"""
 
 
-def test_commands_load_numpy_only_when_they_run() -> None:
-    code = "import sys, kscout.apps.cli; sys.exit(bool({'torch', 'numpy'} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_torch_is_loaded_only_where_it_is_needed(tmp_path: Path) -> None:
+    """Commands load NumPy only when they run; plans, run folders, tables and reports need none."""
+    root = Path(__file__).parents[1]
+    done = started("-c", WITHOUT_TORCH, str(root), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_for_coils_alone_is_left_out_of_comparisons_on_images() -> None:
     of_images = set(untrained_reconstructions(of_coils=False))
     assert of_images == {"zero-filled", "total-variation"}
     assert of_images < set(untrained_reconstructions())
+
+
+NAMES = {
+    "kscout": "acquire check_policy check_reconstructor evaluate make_store read_run rollout "
+    "train_joint train_policy train_reconstructor Store",
+    "kscout.physics.fourier": "fft2c ifft2c",
+    "kscout.physics.sampling": "center_mask",
+    "kscout.physics.coils": "combine compress expand sensitivities",
+    "kscout.metrics": "nmse psnr ssim",
+    "kscout.reconstruction": "RECONSTRUCTORS load save wrap",
+    "kscout.reconstruction.sense": "solve",
+    "kscout.policies": "POLICIES load save",
+    "kscout.training": "Estimator GradientEstimator train_policies",
+    "kscout.training.policy_gradient": "greedy_loss non_greedy_loss",
+    "kscout.evaluation.adaptivity": "entropies",
+    "kscout.evaluation.gradient_noise": "signal_to_noise",
+}
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_a_public_module_has_its_names(module: str) -> None:
+    missing = [name for name in NAMES[module].split() if not hasattr(import_module(module), name)]
+    assert missing == []
+
+
+def test_networks_of_the_paper_are_called_by_name() -> None:
+    policy = kscout.policies.POLICIES["conv"](n_cols=128)
+    seen = Observation(image=torch.rand(1, 128, 128), mask=torch.zeros(1, 128, dtype=torch.bool))
+    assert policy(seen).shape == (1, 128)
+    assert kscout.reconstruction.RECONSTRUCTORS["unet"]().network is not None
+    uniform = torch.full((2, 3, 4, 5), 0.2)
+    found = kscout.evaluation.adaptivity.entropies(uniform)
+    for values in (found.marginal, found.conditional, found.mutual_information):
+        assert len(values) == 2
+
+
+MODULE = """
+from kscout.exports import lazily
+
+with lazily():
+    import decimal
+    from decimal import Decimal, getcontext
+    from xml import dom
+    from importlib import missing
+
+def doubled(value: Decimal | int) -> Decimal:
+    return Decimal(value) * 2
+"""
+
+CHECKS = """
+import sys
+import lazy
+assert "decimal" not in sys.modules and "xml.dom" not in sys.modules
+assert str(lazy.doubled(3)) == "6"
+assert isinstance(lazy.doubled(3), lazy.Decimal) and not isinstance(3, lazy.Decimal)
+assert issubclass(sys.modules["decimal"].Decimal, lazy.Decimal)
+assert lazy.decimal.MAX_PREC and lazy.getcontext().prec and lazy.dom.Node.ELEMENT_NODE == 1
+import fractions
+assert fractions.Fraction is not lazy.Decimal and isinstance(fractions, type(sys))
+try:
+    lazy.missing.anything
+except ModuleNotFoundError as error:
+    assert "importlib.missing" in str(error)
+else:
+    raise AssertionError("a missing name was found")
+"""
+
+
+def test_a_postponed_import_stands_for_its_class_function_or_module(tmp_path: Path) -> None:
+    (tmp_path / "lazy.py").write_text(MODULE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKS], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

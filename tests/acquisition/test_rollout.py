@@ -51,13 +51,6 @@ def conv_policy() -> ConvPolicy:
     return ConvPolicy(n_cols=N_COLS, n_rows=N_ROWS, n_channels=2, n_hidden=5)
 
 
-def test_no_column_is_measured_twice(slices: SliceSet) -> None:
-    found = run(slices, Random(), list(range(N_SLICES)), uniforms=draws())
-    start = set(range(7, 10))
-    for columns in found.columns.flatten(0, 1).tolist():
-        assert len(set(columns)) == HORIZON and not start & set(columns)
-
-
 def test_no_acquisition_starts_from_columns_that_are_empty(slices: SliceSet) -> None:
     narrow = replace(slices, selectable=center_mask(N_COLS, 12).expand(N_SLICES, -1))
     for n_initial, horizon in ((12, 0), (3, 9)):
@@ -139,11 +132,6 @@ def test_probabilities_are_kept_per_step_and_draw(slices: SliceSet) -> None:
 def test_no_steps_are_a_start(slices: SliceSet) -> None:
     found = run(slices, Random(), [0, 1], horizon=0)
     assert found.columns.shape == (2, 1, 0) and found.ssim.shape == (2, 1, 1)
-
-
-def test_a_budget_that_exceeds_the_columns_is_refused(slices: SliceSet) -> None:
-    with pytest.raises(ConfigError, match="no column left to acquire in 2 of 2 slices"):
-        run(slices, Random(), [0, 1], horizon=14)
 
 
 @pytest.mark.parametrize("columns", [[0, 8, 1], [0, 1, 0]])

@@ -1,7 +1,7 @@
 """What a file expands to, and that a run's name changes with all that determines it, no more."""
 
-import subprocess
-import sys
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from small_campaign import TABLE, PlanOf
 from coil_data import coil_store
 from kscout.apps.campaign.grid import parse_grid
 from kscout.apps.campaign.plan import CampaignPlan, make_plan
-from kscout.apps.campaign.state import write_index
+from kscout.apps.campaign.state import changed_inputs, write_index
+from kscout.apps.cli.campaign_display import show_status
 from kscout.config import PolicyConfig, load, read
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
@@ -225,11 +226,53 @@ def test_modules_named_in_the_file_are_used(plan_of: PlanOf) -> None:
     assert set(plan.nodes) == set(plan_of().nodes)
 
 
-@pytest.mark.slow
-def test_planning_does_not_wait_for_torch() -> None:
-    code = (
-        "import sys; from pathlib import Path; import kscout.apps.cli.campaign_display as c; "
-        f"c.plan_of(Path({str(CONFIGS / 'campaign-small.toml')!r}), None, 'cpu'); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+SMALL = {"horizons": ["short"], "methods": ["greedy"], "seeds": [0]}
+
+
+def finish(plan: CampaignPlan) -> None:
+    """Write what all runs of a plan leave."""
+    for node in plan.nodes.values():
+        (node.folder / node.label).mkdir(parents=True)
+        (node.output / node.product).write_text("{}")
+        (node.folder / "done.json").write_text(json.dumps({"seconds": 1}))
+
+
+def touch(file: Path, seconds: float) -> None:
+    """Let a file be older or newer than all runs."""
+    os.utime(file, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns + int(1e9 * seconds)))
+
+
+def test_changed_sources_of_a_dataset_are_named(
+    plan_of: PlanOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    np.save(tmp_path / "mine" / "a.npy", np.ones((2, 9, 9)))
+    plan = plan_of(grid=SMALL, stores={"knee": {"import": "mine"}})
+    assert changed_inputs(plan) is None
+    finish(plan)
+    touch(tmp_path / "mine" / "a.npy", -60)
+    assert changed_inputs(plan) is None
+    touch(tmp_path / "mine" / "a.npy", 120)
+    note = changed_inputs(plan)
+    assert note is not None and note.startswith(f"{Path('mine', 'a.npy')} changed after a run")
+    show_status(plan, keeps_looking=False)
+    assert note in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["own", "own_package.part"])
+def test_changed_modules_of_the_user_are_named(name: str, plan_of: PlanOf, tmp_path: Path) -> None:
+    (tmp_path / "own_package").mkdir()
+    for file in ("own.py", "own_package/__init__.py", "own_package/part.py"):
+        (tmp_path / file).write_text("raise SystemExit\n")
+    plan = plan_of(grid=SMALL)
+    plan.use = (name,)
+    nodes, plan.nodes = plan.nodes, {}
+    for node in nodes.values():
+        plan.add(node)
+    finish(plan)
+    file = tmp_path / f"{name.replace('.', '/')}.py"
+    touch(file, -60)
+    assert changed_inputs(plan) is None
+    touch(file, 120)
+    note = changed_inputs(plan)
+    assert note is not None and note.startswith(f"{file} changed after {len(nodes)} finished runs")

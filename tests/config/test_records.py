@@ -9,8 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import pytest
 
+from kscout.config import of_0_2, read_file, settle, supported
 from kscout.config.bounds import REST, Above, AtLeast, Between, Chosen, OneOf, Told
+from kscout.config.layers import assigned, differences, given, listed, merge, nested
 from kscout.config.records import check, load, read, save, to_table
+from kscout.config.retired import RETIRED
 from kscout.errors import ConfigError, DataError
 
 
@@ -155,3 +158,144 @@ def test_files_are_told_by_name(tmp_path: Path, content: str, message: str) -> N
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         load(Record, path, error=DataError)
+
+
+def test_later_layers_win_and_sections_merge() -> None:
+    one = {"a": {"x": 1, "y": {"z": 1}}, "b": 1}
+    assert merge(one, {"a": {"y": {"w": 2}}}, {"b": 3}) == {
+        "a": {"x": 1, "y": {"z": 1, "w": 2}},
+        "b": 3,
+    }
+    assert one == {"a": {"x": 1, "y": {"z": 1}}, "b": 1}
+
+
+def test_another_name_replaces_a_section() -> None:
+    below = {"policy": {"name": "conv", "n_channels": 4}}
+    assert merge(below, {"policy": {"name": "own"}}) == {"policy": {"name": "own"}}
+    assert merge(below, {"policy": {"name": "conv"}}) == below
+    # Arguments without a name are meant for the name that is given beside them.
+    assert merge({"policy": {"n_layers": 3}}, {"policy": {"name": "own"}}) == {
+        "policy": {"n_layers": 3, "name": "own"}
+    }
+
+
+def test_what_a_user_named_is_all_that_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("[training]\nseed = 1\nn_epochs = 2\n[acquisition]\nhorizon = 3\n")
+    found = given(
+        file,
+        ["training.seed=4", "policy.order=[1, 2]", "policy.note=a word"],
+        {"training.n_epochs": 5, "training.method": None},
+    )
+    assert found == {
+        "training": {"seed": 4, "n_epochs": 5},
+        "acquisition": {"horizon": 3},
+        "policy": {"order": [1, 2], "note": "a word"},
+    }
+
+
+def test_options_that_are_not_given_are_left_out() -> None:
+    assert nested({"a.b": None, "a.c": 0, "d": False}) == {"a": {"c": 0}, "d": False}
+
+
+@pytest.mark.parametrize("text", ["training", "training=3", "training.x", ".x=3"])
+def test_what_is_no_assignment_is_told(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"write section\.key=value"):
+        assigned([text])
+
+
+def test_differences_are_told_by_place_and_not_all_of_many() -> None:
+    there = {"a": {"x": 1, "y": 2}, "b": 3}
+    here = {"a": {"x": 1, "y": 4}, "c": 5}
+    found = differences(there, here)
+    assert found == [
+        "a.y is 2 there and 4 here",
+        "b is 3 there and 'not set' here",
+        "c is 'not set' there and 5 here",
+    ]
+    assert differences(there, there) == []
+    assert listed(found, most=1) == "a.y is 2 there and 4 here; 2 more"
+
+
+def test_a_number_that_python_does_not_read_is_a_word() -> None:
+    digits = "9" * 5000
+    assert assigned([f"a.b={digits}", "a.c=9"]) == {"a": {"b": digits, "c": 9}}
+
+
+def test_true_is_not_one() -> None:
+    there, here = {"n": True, "list": [1, 2]}, {"n": 1, "list": [True, 2]}
+    assert differences(there, here) == [
+        "n is True there and 1 here",
+        "list is [1, 2] there and [True, 2] here",
+    ]
+    assert differences(there, there) == differences({"n": 1}, {"n": 1.0}) == []
+
+
+@dataclass(frozen=True)
+class _Training:
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class _Settings:
+    training: _Training = field(default_factory=_Training)
+    analyses: _Training = field(default_factory=_Training)
+
+
+_OF_SECTIONS = [name for name in RETIRED if name.partition(".")[0] in ("training", "analyses")]
+_WITH_EFFECT = [name for name, one in RETIRED.items() if not one.is_any_neutral]
+
+
+@pytest.mark.parametrize("name", _OF_SECTIONS)
+def test_a_section_may_name_a_retired_setting_at_the_value_without_effect(
+    name: str, tmp_path: Path
+) -> None:
+    section, _, key = name.partition(".")
+    default = repr(RETIRED[name].default).lower()
+    file = tmp_path / "settings.toml"
+    file.write_text(f"[{section}]\nseed = 1\n{key} = {default}\n")
+
+    assert getattr(settle(_Settings(), file, [], {}), section) == _Training(seed=1)
+    assert settle(_Settings(), None, [f"{name}={default}"], {}) == _Settings()
+
+
+@pytest.mark.parametrize("name", RETIRED)
+def test_arguments_are_dropped_at_the_value_without_effect(name: str) -> None:
+    section, _, key = name.partition(".")
+    default = RETIRED[name].default
+
+    assert supported({"seed": 1, key: default}, ["seed"], section) == {"seed": 1}
+    assert supported({key: default}, [key], section) == {key: default}
+
+
+@pytest.mark.parametrize("name", _WITH_EFFECT)
+def test_another_value_of_a_retired_setting_is_rejected_in_one_sentence(name: str) -> None:
+    section, _, key = name.partition(".")
+
+    with pytest.raises(ConfigError) as caught:
+        supported({key: 7}, [], section)
+
+    told = str(caught.value)
+    assert told.startswith(f"{name} is 7; version 0.3 removed this setting because ")
+    assert told.endswith("; leave it out, or use version 0.2")
+
+
+def test_names_of_runs_in_campaigns_tell_all_settings_of_0_2() -> None:
+    table = {"kind": "policy", "training": {"method": "posterior", "turn": 5.0}}
+    had = {"completion": "none", "n_trusted": 128, "turn": 5.0, "bend": 0.0}
+
+    assert of_0_2(table)["training"] == {"method": "imagine", **had}
+    assert of_0_2({"training": {"method": "greedy"}})["training"] == {"method": "greedy"}
+
+
+def test_files_of_runs_are_read_without_retired_settings(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        'kind = "policy"\n[policy]\nname = "column"\npaired = false\nwidth = 8\n'
+        '[training]\nmethod = "dense"\nslopes = false\nturn = 5.0\n'
+    )
+    assert read_file(file) == {
+        "kind": "policy",
+        "policy": {"name": "column", "width": 8},
+        "training": {"method": "dense", "turn": 5.0},
+    }

@@ -288,9 +288,7 @@ def test_what_the_package_exports_loads() -> None:
         (("arrays", 0, "file"), "../secret.npy", r"\[arrays\[0\]\] file '../secret.npy' does not"),
         (("arrays", 0, "shape"), [4, -9, 11], r"arrays\[0\]\.shape\[1\] is -9; it must be 0 or"),
         (("volumes", 0, "slices"), 3, r"volumes\[0\]\.slices is 3; expected a list of whole"),
-        (("volumes", 0, "size"), [9], r"volumes\[0\]\.size is \[9\]; expected a list of two"),
         (("name",), None, r"name is None; expected a string"),
-        (("arrays", 0, "file"), "..", r"file '\.\.' does not lie in the folder"),
         (("arrays", 0, "file"), "/train_9x11.npy", r"file '/train_9x11\.npy' does not lie in"),
         (
             ("arrays", 0, "axes"),
@@ -298,7 +296,6 @@ def test_what_the_package_exports_loads() -> None:
             r"has shape \(4, 9, 11\) and axes \('row', 'col'\)",
         ),
         (("arrays", 0, "shape"), [0, 9, 11], r"has shape \(0, 9, 11\)"),
-        (("arrays", 0, "shape"), [5, 9, 11], r"volumes and its arrays list different slices"),
         (("arrays", 0, "split"), "test", r"volumes and its arrays list different slices"),
         (("arrays", 0, "dtype"), "float99", r"holds float99 of axes slice, row, col by the manif"),
         (("volumes", 0, "slices"), [1], r"volumes and its arrays list different slices"),
@@ -311,7 +308,6 @@ def test_what_the_package_exports_loads() -> None:
         ),
         (("volumes", 0, "data_range"), 0, r"data_range 0 and selectable columns 0 to 11"),
         (("volumes", 0, "selectable"), [3, 12], r"selectable columns 3 to 12, which cannot be"),
-        (("volumes",), [], r"volumes and its arrays list different slices"),
     ],
 )
 def test_a_damaged_manifest_is_told_by_its_place(

@@ -11,18 +11,26 @@ import numpy as np
 import pytest
 import torch
 
+from kscout import policies, reconstruction
+from kscout.compatibility import Use, network_notes
+from kscout.config import AcquisitionSetting
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
+from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.results import read_scores
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.prepare import prepare
+from kscout.evaluation.running.setting import completed, trained_budget
+from kscout.names import ANALYSES
+from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.weights import WEIGHTS_NAME, fingerprint, joint_policy_path
 
 SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=3, batch_size=3)
 BASELINES = ("random", "variable-density", "equispaced-one", "equispaced-two", "center-out")
@@ -71,17 +79,6 @@ def test_oracle_is_best_at_its_first_step_and_scores_match_the_table(
     for ours, stored in zip(found.scores, read_scores(tmp_path), strict=True):
         assert (ours.policy, ours.seed) == (stored.policy, stored.seed)
         np.testing.assert_allclose(ours.values, stored.values, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_batch_size_changes_nothing(test_slices: SliceSet, tmp_path: Path) -> None:
-    texts = []
-    for batch_size in (1, 3, 7):
-        setting = _setting(replace(SETTING, batch_size=batch_size))
-        out = tmp_path / str(batch_size)
-        evaluate(("random", "conv", "oracle"), test_slices, ZeroFilled(), setting, out=out)
-        texts.append(_columns_taken(out))
-    assert texts[0] == texts[1] == texts[2]
 
 
 def _columns_taken(out: Path) -> list[tuple[str, ...]]:
@@ -220,45 +217,6 @@ def test_device_changes_no_choice(
     assert _columns_taken(tmp_path / "cpu") == _columns_taken(tmp_path / "cuda")
 
 
-def _golden_job(golden: Any) -> tuple[SliceSet, UNet]:
-    images = golden("inputs", "images128")[:, 32:96, 32:96].contiguous()
-    unet = UNet()
-    unet.network.load_state_dict(golden.state("unet_trained", "trained_state"))
-    return SliceSet.from_images(images, ["one"] * 3 + ["two"] * 3), unet
-
-
-def _check_golden(golden: Any, names: dict[str, str], n_steps: int, out: Path) -> None:
-    slices, unet = _golden_job(golden)
-    setting = EvaluationSetting(n_initial=8, steps=n_steps)
-    found = evaluate(list(names), slices, unet, _setting(setting), out=out)
-    taken = _columns_taken(out)
-    for entry, (ours, theirs) in zip(found.scores, names.items(), strict=True):
-        expected = golden("baselines_r64", f"r64/{theirs}/ssim_per_slice")[:, : n_steps + 1]
-        np.testing.assert_allclose(entry.metric("ssim"), expected, atol=2e-5)
-        expected = golden("baselines_r64", f"r64/{theirs}/psnr_mean")[: n_steps + 1]
-        np.testing.assert_allclose(entry.metric("psnr").mean(axis=0), expected, atol=2e-3)
-        columns = [int(row[-1]) for row in taken if row[0] == ours and row[-1]]
-        if theirs == "average_oracle":
-            actions = golden("baselines_r64", f"r64/{theirs}/columns").expand(6, -1)
-        else:
-            actions = golden("baselines_r64", f"r64/{theirs}/actions")
-        # Mirrored columns of a symmetric mask give the same image: rounding breaks that tie.
-        for column, action in zip(columns, actions[:, :n_steps].flatten().tolist(), strict=True):
-            assert column in (action, 64 - action)
-
-
-@pytest.mark.slow
-def test_equispaced_match_the_reference(golden: Any, tmp_path: Path) -> None:
-    names = {"equispaced-one": "equispace_onesided", "equispaced-two": "equispace_twosided"}
-    _check_golden(golden, names, 8, tmp_path)
-
-
-@pytest.mark.slow
-def test_oracles_match_the_reference(golden: Any, tmp_path: Path) -> None:
-    """The first columns: `acquisition/test_golden_baselines.py` has all of the same arithmetic."""
-    _check_golden(golden, {"na-oracle": "average_oracle", "oracle": "oracle"}, 2, tmp_path)
-
-
 @pytest.mark.slow
 def test_what_is_cheap_runs_first_and_tables_keep_the_order_that_was_asked_for(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
@@ -283,3 +241,90 @@ def test_what_is_cheap_runs_first_and_tables_keep_the_order_that_was_asked_for(
 def test_the_folder_may_be_a_string(test_slices: SliceSet, tmp_path: Path) -> None:
     evaluate(["center-out"], test_slices, ZeroFilled(), _setting(), out=str(tmp_path / "out"))
     assert (tmp_path / "out" / "summary.json").is_file()
+
+
+TOLD = {"method": "dense", "seed": 0, "protocol": "blind", "n_initial": 3, "horizon": 2}
+SMALL: dict[str, dict[str, Any]] = {
+    "entropy": {"trajectories": 1},
+    "unexplored": {},
+    "policy": {},
+    "examples": {},
+}
+"""Analyses that run policies, with options that take a fraction of a second."""
+
+
+def save_pair(folder: Path, **told: Any) -> Path:
+    """Write what a joint training leaves: a network, and beside it a policy that learned on it."""
+    torch.manual_seed(0)
+    model = UNet(n_channels=2, n_pools=1, protocol="blind")
+    policy, extra = FixedOrder(n_cols=13, order=[1, 11, 3]), {**TOLD, **told}
+    folder.mkdir()
+    reconstruction.save(folder / WEIGHTS_NAME, model, extra={**extra, "joint": True})
+    extra["reconstructor"] = fingerprint(model)
+    policies.save(joint_policy_path(folder / WEIGHTS_NAME), policy, extra=extra)
+    return folder
+
+
+def _analyze(name: str, pair: Path, out: Path, **options: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return the rows of an analysis of a pair, and the settings that it noted."""
+    how = {"reconstructor": str(pair), "device": "cpu", **SMALL[name], **options}
+    analysis = ANALYSES.resolve(name)(**how)
+    rows = run_analysis(analysis, [str(pair)], out=out)
+    return rows, json.loads((out / f"{analysis.file}.settings.json").read_text())
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("name", SMALL)
+def test_analyses_score_by_the_protocol_of_the_network_and_note_another_that_is_asked_for(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    pair = save_pair(tmp_path / "pair")
+    _, settings = _analyze(name, pair, tmp_path / "default", data=store)
+    (note,) = caplog.messages
+    assert settings["protocol"] == "blind" and note.startswith("the reconstruction is worse than")
+    caplog.clear()
+    _, settings = _analyze(name, pair, tmp_path / "paper", data=store, protocol="paper")
+    assert settings["protocol"] == "paper"
+    _, of_network, of_policy = caplog.messages
+    assert "was trained for protocol blind" in of_network
+    assert "policy 'pair' was trained for 3 + 2 columns under protocol blind" in of_policy
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_analyses_say_where_a_policy_meets_another_reconstruction(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = save_pair(tmp_path / "pair")
+    _analyze("unexplored", pair, tmp_path / "out", data=store, reconstructor="zero-filled")
+    (note,) = caplog.messages
+    assert note.endswith(
+        "run here with another reconstruction: pair; train one by kscout train policy with this one"
+    )
+
+
+@pytest.mark.parametrize("told", [{}, {"initial": "4-6", "n_initial": 3}])
+def test_the_budget_of_a_network_is_used_if_no_policy_has_one(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, told: dict[str, Any]
+) -> None:
+    pair = str(save_pair(tmp_path / "pair", **told))
+    setting = completed(EvaluationSetting(), ["random"], pair, ZeroFilled())
+    assert setting.steps == 2
+    assert (setting.n_initial or setting.initial) == told.get("initial", 3)
+    (note,) = caplog.messages
+    assert f"those of the joint training of {pair} are used, 3" in note
+    with pytest.raises(ConfigError, match="no policy has them"):
+        completed(EvaluationSetting(), ["random"], "heads-unet", ZeroFilled())
+
+
+def test_a_co_trained_network_of_the_zoo_has_a_budget() -> None:
+    assert trained_budget(["random"], "knee-cotrained-4-unet") == AcquisitionSetting(4, 28)
+
+
+def test_a_network_that_learned_from_another_start_is_noted(tmp_path: Path) -> None:
+    pair = reconstruction.load(save_pair(tmp_path / "pair", initial="7,4-5"))
+    central, own = (Use((1, 18, 13), 3, 2, start=start) for start in (None, "4-5,7"))
+    assert network_notes(pair, own) == []
+    (note,) = network_notes(pair, central)
+    assert "for 3 (4-5,7) + 2 columns and is used here with 3 + 2" in note
+    (note,) = network_notes(reconstruction.load(save_pair(tmp_path / "central")), own)
+    assert "3 + 2 columns and is used here with 3 (4-5,7) + 2" in note

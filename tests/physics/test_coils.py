@@ -1,10 +1,5 @@
 """Coils: exact operators, BART's maps and images, and nothing told of what was not measured."""
 
-import shutil
-import subprocess
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -177,35 +172,3 @@ def test_nothing_unmeasured_leaks(unseen: float) -> None:
     ]:
         # To the last bit, the sign of a zero included.
         assert one.contiguous().numpy().tobytes() == two.contiguous().numpy().tobytes()
-
-
-@pytest.mark.skipif(shutil.which("bart") is None, reason="BART is not installed")
-def test_bart_itself_finds_the_same_maps_and_image(tmp_path: Path) -> None:
-    kspace, _, image = several_coils(64, 64)
-    mask = center_mask(64, 24) | (torch.arange(64) % 3 == 0)
-
-    def write(name: str, array: Tensor) -> None:
-        # READ, PHS1, PHS2, COIL in Fortran order: rows and columns are the first two.
-        values = array.permute(1, 2, 0).numpy()[:, :, None].astype(np.complex64)
-        (tmp_path / f"{name}.hdr").write_text(f"# Dimensions\n{' '.join(map(str, values.shape))}\n")
-        (tmp_path / f"{name}.cfl").write_bytes(values.ravel(order="F").tobytes())
-
-    def read(name: str, n_coils: int) -> Tensor:
-        values = np.fromfile(tmp_path / f"{name}.cfl", dtype=np.complex64)
-        values = values[: n_coils * 64 * 64].reshape(64, 64, n_coils, order="F")
-        return torch.from_numpy(values.transpose(2, 0, 1).copy())
-
-    def bart(*words: str) -> None:
-        subprocess.run(["bart", *words], cwd=tmp_path, check=True, capture_output=True)
-
-    write("full", kspace[0])
-    write("measured", coils.keep(kspace[0], mask))
-    bart("ecalib", "-m", "1", "-r", "24", "-k", "6", "-c", "0", "full", "maps")
-    theirs = read("maps", N_COILS)
-    ours = coils.sensitivities(kspace[0], n_center=24)
-    assert agreement(ours, theirs)[image[0] > 0].mean() > 0.99
-    bart(*"pics -w 1 -i 200 -l2 -r 0.01 measured maps image".split())
-    found = solve(coils.keep(kspace[0], mask), mask, theirs, regularization=0.01)
-    expected = read("image", 1)[0]
-    error = torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)
-    assert error < 1e-3

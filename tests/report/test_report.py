@@ -8,9 +8,12 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+import typer
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from kscout.apps.cli import app
+from kscout.apps.cli.evaluate import report
 from kscout.apps.player import save_acquisition
 from kscout.apps.report.build import build_report, search, write_report
 from kscout.apps.report.evaluations import facts_html
@@ -287,3 +290,20 @@ def test_a_folder_of_figures_that_is_a_file_leaves_no_page(results: Path, tmp_pa
             build_report([results]), tmp_path / "report.html", figures=tmp_path / "figures"
         )
     assert [path.name for path in tmp_path.iterdir()] == ["figures"]
+
+
+report_app = typer.Typer()
+report_app.command()(report)
+
+
+@pytest.mark.slow
+def test_the_command_writes_page_and_figures(tmp_path: Path) -> None:
+    results = write_evaluation(tmp_path / "base")
+    out, figures = tmp_path / "r.html", tmp_path / "figures"
+    arguments = [str(results), "-o", str(out), "--figures", str(figures), "--json"]
+    answer = CliRunner().invoke(report_app, arguments)
+    assert answer.exit_code == 0, answer.output
+    written = json.loads(answer.stdout)["written"]
+    assert str(out) in written and out.exists()
+    names = {path.name for path in figures.iterdir()}
+    assert {"ssim-by-step.png", "ssim-by-step.svg", "ssim-by-step.pdf"} <= names

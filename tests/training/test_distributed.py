@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,23 @@ from torch import nn
 from training_stores import blob_store, run_command
 from typer.testing import CliRunner
 
+from coil_data import coil_store
 from fuzz.forks import start
 from kscout.apps.cli.train import app
+from kscout.config import (
+    AcquisitionSetting,
+    Component,
+    GreedyTraining,
+    PolicyConfig,
+    ReconstructorConfig,
+    ReconstructorTraining,
+)
+from kscout.core import Protocol
+from kscout.data import contents
+from kscout.data.store import Store
 from kscout.errors import unknown_name
+from kscout.evaluation.compare import evaluate
+from kscout.evaluation.request import EvaluationSetting
 from kscout.runs import read_run
 from kscout.training.distributed import (
     average_gradients,
@@ -30,6 +45,8 @@ from kscout.training.distributed import (
     share,
     sum_over_processes,
 )
+from kscout.training.policy import train_policy
+from kscout.training.reconstructor import train_reconstructor
 from kscout.weights import read_weights
 
 
@@ -174,3 +191,48 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
         # Adam divides by the gradient's size, so biases before instance norm follow rounding.
         is_rounding = key.endswith("bias")
         assert is_rounding or torch.allclose(other[key], value, atol=2e-4, rtol=0), key
+
+
+UNET = ReconstructorConfig(
+    Component("unet", {"n_channels": 2, "n_pools": 2}),
+    ReconstructorTraining(n_epochs=2, batch_size=4, convolution="native"),
+)
+POLICY = PolicyConfig(
+    Component("conv", {"n_channels": 2, "n_blocks": 2, "n_hidden": 8}),
+    AcquisitionSetting(n_initial=4, horizon=2),
+    GreedyTraining(n_epochs=1, batch_size=4, n_trajectories=3, convolution="native"),
+)
+EVALUATED = ("random", "fixed", "na-oracle", "oracle")
+
+
+def results(store: Store, folder: Path) -> dict[str, Any]:
+    protocol: Protocol = "blind" if store.kind.name == "kspace" else "paper"
+    of_unet, of_policy = (
+        replace(config, training=replace(config.training, protocol=protocol))
+        for config in (UNET, POLICY)
+    )
+    unet = train_reconstructor(of_unet, store, folder / "unet", device="cpu")
+    policy = train_policy(of_policy, store, unet.path, folder / "policy", device="cpu")
+    setting = EvaluationSetting(
+        n_initial=4, steps=2, trajectories=2, protocol=protocol, split="val", limit=4, device="cpu"
+    )
+    names = [*EVALUATED, str(policy.path)]
+    evaluate(names, store, unet.path, setting, out=folder / "evaluation")
+    weights = "weights.safetensors"
+    return {
+        "unet": (unet.path / weights).read_bytes(),
+        "policy": (policy.path / weights).read_bytes(),
+        "scores": (folder / "evaluation" / "results.csv").read_text(),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [blob_store, coil_store])
+def test_lazy_slices_give_the_same_bytes(
+    write: Callable[[Path], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write(tmp_path / "store")
+    resident = results(store, tmp_path / "resident")
+    monkeypatch.setattr(contents, "RESIDENT_SHARE", 0)
+    assert not store.split("train").contents.is_resident
+    assert results(store, tmp_path / "lazy") == resident

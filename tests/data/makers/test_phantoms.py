@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from kscout.data.makers.brain import draw_brain_volume
-from kscout.data.makers.drawing import Volume
+from kscout.data.makers.drawing import Grid, Volume
 from kscout.data.makers.knee import STRIPES, draw_knee_volume
+from kscout.data.makers.noise_fields import Band, SmoothNoise, band_texture
+from kscout.data.makers.scanner import Scanner, crop_resolution, plane_grid
 from kscout.data.makers.tissue import SEQUENCES, TISSUES, draw_signals, signal
 from kscout.errors import ConfigError
 
@@ -184,3 +186,62 @@ def test_subjects_differ_from_the_tissue_table_by_the_spread() -> None:
     usual = signal(TISSUES["muscle"], SEQUENCES["pd"])
     assert np.median(drawn) == pytest.approx(usual, rel=0.03)
     assert 0.05 < drawn.std() / usual < 0.12
+
+
+def test_smooth_noise_is_one_function_read_on_any_grid() -> None:
+    noise = SmoothNoise.draw(np.random.default_rng(0), cells=5, depth_cells=3)
+    coarse, fine = noise.plane(30, 0.37), noise.plane(90, 0.37)
+    np.testing.assert_allclose(coarse, fine[1::3, 1::3], atol=2e-5)
+
+
+def test_smooth_noise_has_unit_variance_and_changes_gradually_with_depth() -> None:
+    rng = np.random.default_rng(1)
+    fields = [SmoothNoise.draw(rng, cells=9, depth_cells=4) for _ in range(12)]
+    planes = np.stack([field.plane(45, 0.5) for field in fields])
+    near = np.stack([field.plane(45, 0.52) for field in fields])
+    far = np.stack([field.plane(45, 1.0) for field in fields])
+    assert planes.std() == pytest.approx(1.0, abs=0.1)
+    assert np.corrcoef(planes.ravel(), near.ravel())[0, 1] > 0.97
+    assert abs(np.corrcoef(planes.ravel(), far.ravel())[0, 1]) < 0.3
+
+
+def test_band_texture_keeps_to_its_band_on_any_grid() -> None:
+    band = Band(center=11.0, width=2.0)
+    coarse, fine = (band_texture(np.random.default_rng(3), n, band) for n in (54, 108))
+    np.testing.assert_allclose(coarse, fine[::2, ::2], atol=1e-5)
+    assert coarse.std() == pytest.approx(1.0, abs=0.15)
+    power = np.abs(np.fft.fft2(fine)) ** 2
+    frequency = np.fft.fftfreq(108) * 108
+    radius = np.hypot(frequency[:, None], frequency[None, :])
+    assert power[np.abs(radius - 11.0) < 6.5].sum() > 0.98 * power.sum()
+
+
+def test_a_directed_texture_varies_along_its_direction() -> None:
+    waves = band_texture(np.random.default_rng(4), 80, Band(10.0, 2.0, angle=0.0, sharpness=8.0))
+    across, down = np.diff(waves, axis=1).std(), np.diff(waves, axis=0).std()
+    assert across > 2.0 * down
+
+
+def make_grid(n_points: int = 61, side_mm: float = 40.0, depth_mm: float = 3.0) -> Grid:
+    return plane_grid(n_points, side_mm, np.eye(3), np.array([0.0, 0.0, depth_mm]))
+
+
+@pytest.mark.parametrize("size", [24, 25])
+def test_the_resolution_limit_keeps_low_waves_and_removes_high_ones(size: int) -> None:
+    n_points = 60
+    phase = 2.0 * np.pi * np.arange(n_points) / n_points
+    low = np.cos(5 * phase)[:, None] * np.sin(3 * phase)[None, :]
+    high = np.cos(20 * phase)[:, None] * np.cos(2 * phase)[None, :]
+    kept = crop_resolution((1.0 + low + high).astype(np.float32), size)
+    coarse = 2.0 * np.pi * np.arange(size) / size
+    expected = 1.0 + np.cos(5 * coarse)[:, None] * np.sin(3 * coarse)[None, :]
+    np.testing.assert_allclose(kept, expected, atol=1e-5)
+
+
+def test_noise_in_air_follows_the_magnitude_of_complex_noise() -> None:
+    clean = np.zeros((3, 40, 40), dtype=np.float32)
+    clean[:, 10:20] = 1.0
+    noisy = Scanner(shading=(0.0,) * 5, noise=0.02).acquire(np.random.default_rng(0), clean)
+    scale = noisy[:, 10:20].mean()
+    assert noisy[:, 22:].mean() / scale == pytest.approx(0.02 * np.sqrt(np.pi / 2), rel=0.05)
+    assert noisy[:, 10:20].std() / scale == pytest.approx(0.02, rel=0.1)

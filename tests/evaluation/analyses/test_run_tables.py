@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -278,20 +276,3 @@ def test_an_analysis_killed_between_its_files_resumes(
     assert run_analysis(Curves(), given, out=out) == Curves().compute(given)
     names = {path.name for path in out.iterdir()} - {".lock"}
     assert names == {"curves.csv", "curves.json", "curves.settings.json"}
-
-
-@pytest.mark.slow
-def test_planning_and_reports_wait_for_neither_torch_nor_matplotlib() -> None:
-    old = Path(__file__).parents[2] / "fuzz" / "artifacts"
-    code = f"""
-import sys
-from kscout.names import ANALYSES
-for name in ANALYSES.entries:
-    ANALYSES.resolve(name)
-assert not {{"torch", "matplotlib"}} & set(sys.modules)
-from kscout.apps.report.build import build_report
-report = build_report([{str(old / "results")!r}, {str(old / "analyses")!r}])
-assert {{"Scores", "Adaptivity", "Training"}} <= {{one.title for one in report.sections}}
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

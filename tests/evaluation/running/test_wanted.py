@@ -1,24 +1,32 @@
 """What an evaluation may be asked for, and what files of policies tell it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from kscout import policies, reconstruction
 from kscout.acquisition.plan import Plan
+from kscout.apps.cli import app
 from kscout.compatibility import Use, acquisition_note
 from kscout.config import AcquisitionSetting
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import Evaluation, evaluate
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import budgets_of, resolve
+from kscout.evaluation.running.fixed_orders import fitted_order
+from kscout.evaluation.running.kinds import check_kinds
 from kscout.evaluation.running.setting import trained_budget
 from kscout.policies.fixed import FixedOrder
+from kscout.policies.random import Random
+from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.weights import save_component
+from kscout.weights import WEIGHTS_NAME, joint_policy_path, save_component
 from kscout.zoo import zoo_names
 
 SETTING = EvaluationSetting(n_initial=3, steps=2, trajectories=1)
@@ -108,3 +116,138 @@ def test_a_file_without_columns_has_no_budget(tmp_path: Path, extra: dict[str, A
     order = tmp_path / "order.safetensors"
     save_component(order, FixedOrder(n_cols=13, order=[1]), kind="policy", extra=extra)
     assert budgets_of([str(order)]) == {}
+
+
+EXCHANGED = "--reconstructor .* is a policy, and .* is a reconstruction; exchange the two"
+NO_NETWORK = "^--reconstructor .* is a policy; give it as one, and a reconstruction"
+NO_POLICY = "was given as a policy and is a reconstruction; give it as --reconstructor"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make folders of a network, a policy, and both, and work beside them."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("network", "policy", "both"):
+        (tmp_path / name).mkdir()
+    torch.manual_seed(0)
+    for name in ("network", "both"):
+        reconstruction.save(tmp_path / name / WEIGHTS_NAME, UNet(n_channels=2, n_pools=1))
+    order = FixedOrder(n_cols=9, order=[3, 1])
+    policies.save(tmp_path / "policy" / WEIGHTS_NAME, order)
+    policies.save(joint_policy_path(tmp_path / "both" / WEIGHTS_NAME), order)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reconstructor", "complaint"),
+    [
+        ("knee-unet", "knee-base-column", EXCHANGED),
+        ("network", "policy", EXCHANGED),
+        ("mine=network", "random", EXCHANGED),
+        (f"network/{WEIGHTS_NAME}", f"policy/{WEIGHTS_NAME}", EXCHANGED),
+        ("random", "fixed", NO_NETWORK),
+        ("both", "policy", NO_NETWORK),
+        ("mine=zero-filled", "both", NO_POLICY),
+        ("unet", "zero-filled", NO_POLICY),
+    ],
+)
+def test_what_is_of_the_other_kind_is_rejected(
+    runs: Path, wanted: str, reconstructor: str, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        check_kinds(["random", wanted], reconstructor)
+
+
+def test_a_folder_of_several_runs_is_rejected_with_the_name_of_one(runs: Path) -> None:
+    for wanted, reconstructor in ((".", "network"), ("mine=.", "network"), ("policy", Path())):
+        with pytest.raises(
+            WeightsError, match=r"^\. holds several runs; give one of both, network"
+        ):
+            check_kinds([wanted], reconstructor)
+    # A name goes before a folder.
+    (runs / "random" / "seed-0").mkdir(parents=True)
+    (runs / "random" / "seed-0" / WEIGHTS_NAME).touch()
+    check_kinds(["random"], "network")
+
+
+def test_what_may_be_right_is_left_to_be_loaded(runs: Path) -> None:
+    (runs / "knee-unet").mkdir()
+    pairs = [("policy", "network"), ("both", "both"), ("a=policy", "knee-unet"), ("nox", "nix")]
+    pairs += [("own:Policy", "own:Network"), ("mine=random", "zero-filled"), ("knee-unet", "unet")]
+    for wanted, reconstructor in pairs:
+        check_kinds([wanted], reconstructor)
+    check_kinds([("mine", Random()), Path("policy")], ZeroFilled())
+
+
+@pytest.mark.parametrize("words", [["evaluate", "--policy"], ["analyze", "entropy"]])
+def test_commands_tell_it_before_they_ask_for_columns(words: list[str], tmp_path: Path) -> None:
+    words = [*words, "knee-unet", "--data", "none", "--reconstructor", "knee-base-column"]
+    with pytest.raises(ConfigError, match=EXCHANGED):
+        app([*words, "--out", str(tmp_path / "out")], standalone_mode=False)
+    assert not (tmp_path / "out").exists()
+
+
+PLAN = Plan(start=3, horizon=4, n_trajectories=1)
+
+
+def rewritten(cache: Path, order: list[object]) -> None:
+    (file,) = cache.glob("order-*.json")
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps({**record, "arguments": {**record["arguments"], "order": order}}))
+
+
+def test_an_order_is_fitted_once(train_slices: SliceSet, tmp_path: Path) -> None:
+    first = fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path)
+    rewritten(tmp_path, first[::-1])
+    assert fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path) == first[::-1] != first
+
+
+def test_a_fitted_order_is_a_policy_of_its_own(
+    train_slices: SliceSet, test_slices: SliceSet, tmp_path: Path
+) -> None:
+    setting = EvaluationSetting(n_initial=3, steps=4, fixed_slices=4)
+    first = evaluate(
+        ["fixed"], test_slices, "zero-filled", setting, train=train_slices, out=tmp_path / "first"
+    )
+    (file,) = (tmp_path / "first").rglob("order-*.json")
+    # Start and budget follow from the order.
+    again = evaluate(
+        [f"mine={file}"], test_slices, "zero-filled", EvaluationSetting(), out=tmp_path / "again"
+    )
+    assert [x.final["ssim"].mean for x in again.found.policies] == [
+        x.final["ssim"].mean for x in first.found.policies
+    ]
+    record = json.loads(file.read_text())
+    assert policies.load(file).order == tuple(record["arguments"]["order"])
+    words = ["export", "order", str(file), "--out", str(tmp_path / "table.json")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert tuple(x["column"] for x in rows if x["step"]) == policies.load(file).order
+    for damage in ({"order": ["a", "b"]}, {"order": [10**12]}, {"n_cols": -1}, {"n_cols": "x"}):
+        arguments = {**record["arguments"], **damage}
+        file.write_text(json.dumps({**record, "arguments": arguments}))
+        with pytest.raises(KScoutError):
+            policies.load(file)
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(WeightsError, match="has an invalid description of its component"):
+        policies.load(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda order: order[:2],
+        lambda order: [order[0], *order[:3]],
+        lambda order: [*order[:3], 6],
+        lambda order: [*order[:3], 13],
+        lambda order: [*order[:3], "1"],
+        lambda order: [],
+    ],
+    ids=["short", "twice", "of the start", "outside", "text", "empty"],
+)
+def test_a_damaged_order_is_fitted_again(
+    train_slices: SliceSet, tmp_path: Path, damage: object
+) -> None:
+    first = fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path)
+    rewritten(tmp_path, damage(first))  # type: ignore[operator]
+    assert fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path) == first
