@@ -6,8 +6,8 @@ comparison and a player first, then what was trained, then numbers.
 """
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
@@ -69,13 +69,12 @@ class DemoResult:
         return describe_comparison(self.summaries["ready"])
 
 
-@contextmanager
-def _silent(_: CampaignPlan) -> Iterator[None]:
-    yield
-
-
 def run_demo(
-    out: Path, *, seed: int = 0, is_quick: bool = False, progress: Progress = _silent
+    out: Path,
+    *,
+    seed: int = 0,
+    is_quick: bool = False,
+    progress: Progress = lambda _: nullcontext(),
 ) -> DemoResult:
     """Run the campaigns of the demo one after the other, and write the page.
 

@@ -106,14 +106,10 @@ def write_dicom(folder: Path, volume: ExportedVolume) -> None:
     for image, number in zip(volume.images, volume.record.slices, strict=True):
         data = _capture(pydicom, volume, image.shape)
         data.StudyInstanceUID, data.SeriesInstanceUID = study, series
-        data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = _uid(
-            pydicom, volume, f"slice {number}"
-        )
-        data.InstanceNumber = number + 1
-        data.RescaleIntercept, data.RescaleSlope, data.RescaleType = (
-            *map(_decimal, (low, slope)),
-            "US",
-        )
+        data.SOPInstanceUID = _uid(pydicom, volume, f"slice {number}")
+        data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID
+        data.InstanceNumber, data.RescaleType = number + 1, "US"
+        data.RescaleIntercept, data.RescaleSlope = _decimal(low), _decimal(slope)
         data.WindowCenter = _decimal(low + slope * _LEVELS / 2)
         data.WindowWidth = _decimal(slope * _LEVELS)
         levels = np.clip(np.rint((image - low) / slope), 0, _LEVELS)

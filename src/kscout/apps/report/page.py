@@ -135,23 +135,13 @@ def write_page(
     provenance: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Path:
     """Write the page and return its path."""
-    shown = [section for section in sections if section.blocks]
-    text = (
-        templates("kscout.apps.report")
-        .get_template("page.html.j2")
-        .render(
-            front=front,
-            summary=[_emphasized(sentence) for sentence in front.summary],
-            sections=[
-                {
-                    "name": section.name,
-                    "title": section.title,
-                    "body": Markup("\n".join(_block_html(block) for block in section.blocks)),
-                }
-                for section in shown
-            ],
-            provenance=provenance or {},
-        )
+    page = templates("kscout.apps.report").get_template("page.html.j2")
+    text = page.render(
+        front=front,
+        sections=[section for section in sections if section.blocks],
+        provenance=provenance or {},
+        emphasized=_emphasized,
+        block_html=_block_html,
     )
     write_text(path, text)
     return path
@@ -180,17 +170,17 @@ def _emphasized(text: str) -> Markup:
     return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escape(text)))
 
 
-def _block_html(block: Block) -> str:
+def _block_html(block: Block) -> Markup:
     if isinstance(block, Prose):
-        return f"<p>{_emphasized(block.text)}</p>"
+        return Markup("<p>{}</p>").format(_emphasized(block.text))
     if isinstance(block, Table):
-        return to_html(block)
+        return Markup(to_html(block))
     if isinstance(block, Widget):
-        caption = f'<p class="caption">{_emphasized(block.caption)}</p>' if block.caption else ""
-        return f"{block.html}{caption}"
+        caption = Markup('<p class="caption">{}</p>').format(_emphasized(block.caption))
+        return Markup(block.html) + (caption if block.caption else "")
     svg = to_inline_svg(block.drawn, name=block.name, label=block.caption)
     kind = "drawing wide" if block.is_wide else "drawing"
-    return (
+    return Markup(
         f'<figure class="{kind}" id="figure-{block.name}"><div class="canvas">{svg}</div>'
         f'<button type="button" class="zoom" aria-label="Enlarge: {escape(block.name)}">Enlarge'
         f"</button><figcaption>{_emphasized(block.caption)}</figcaption></figure>"

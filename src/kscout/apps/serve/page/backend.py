@@ -112,7 +112,7 @@ class PageBackend:
             acquisition = self._acquisition(state, slices, disconnected)
             steps = []
             for name in state.policies:
-                entry = self._entry(name, state, slices)
+                entry = self._entry(name, slices, acquisition.plan)
                 steps.append(self._run(state, entry, acquisition))
             if state.own:
                 steps.append(acquisition.replay(YOU, state.own))
@@ -132,9 +132,10 @@ class PageBackend:
             raise ConfigError("no column was selected manually; select one")
         with self._exclusive():
             slices = self._slice(state)
+            acquisition = self._acquisition(state, slices, disconnected)
             names = dict.fromkeys((*state.policies, self.models.fixed))
-            others = [self._entry(name, state, slices) for name in names if name != "oracle"]
-            return self._acquisition(state, slices, disconnected).compare(YOU, state.own, others)
+            others = [self._entry(x, slices, acquisition.plan) for x in names if x != "oracle"]
+            return acquisition.compare(YOU, state.own, others)
 
     def close(self) -> None:
         """Cancel running computations before their next step."""
@@ -169,9 +170,9 @@ class PageBackend:
             )
         return slices.subset(torch.tensor([state.slice])).to(self.models.device)
 
-    def _entry(self, name: str, state: PageState, slices: SliceSet) -> EvaluationEntry:
-        entry = self.models.entry(name, slices.shape[1:], _plan(state))
-        check_fits(entry.policy, slices, _plan(state), name=entry.name)
+    def _entry(self, name: str, slices: SliceSet, plan: Plan) -> EvaluationEntry:
+        entry = self.models.entry(name, slices.shape[1:], plan)
+        check_fits(entry.policy, slices, plan, name=entry.name)
         return entry
 
     def _acquisition(
@@ -189,7 +190,7 @@ class PageBackend:
         default = reconstructor.protocol_for()
         protocol: Protocol = "blind" if slices.kind == "kspace" else default
         simulator = Simulator(batch, reconstructor, protocol=protocol)
-        plan = replace(_plan(state), is_argmax=self.is_argmax)
+        plan = Plan(state.n_initial, state.n_steps, is_argmax=self.is_argmax)
         return InteractiveAcquisition(simulator, plan, before_step=before_step)
 
     def _run(
@@ -201,7 +202,3 @@ class PageBackend:
         while sum(old.images.size for old in self._cache.values()) > _MOST_CACHED:
             self._cache.popitem(last=False)
         return steps
-
-
-def _plan(state: PageState) -> Plan:
-    return Plan(state.n_initial, state.n_steps)

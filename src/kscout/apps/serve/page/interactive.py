@@ -78,11 +78,8 @@ class InteractiveAcquisition:
     def run(self, entry: EvaluationEntry) -> PolicySteps:
         """Acquire by a policy; columns are sampled if its training sampled them."""
         acquisition, policy = Acquisition(self.simulator, self.plan), self._ready(entry)
-        states, columns, ratings = (
-            [acquisition.state],
-            list[int](),
-            list[UInt8[np.ndarray, " col"]](),
-        )
+        states, columns = [acquisition.state], list[int]()
+        ratings: list[UInt8[np.ndarray, " col"]] = []
         while acquisition.n_next:
             self.before_step()
             chosen, rating = self._chosen(entry, policy, acquisition)
