@@ -41,9 +41,18 @@ def run_benchmarks(
     n_slices, horizon = (2, 1) if quick else (4, 2)
     if place.type == "cuda":
         n_slices, horizon = PAPER.n_slices, PAPER.horizon
+    load_before = os.getloadavg()[0]
     ceilings = measure_ceilings(place, at_least_s=at_least_s)
     results: JsonObject = {
-        **_describe(place),
+        # Nothing that identifies the machine.
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": describe_device(place),
+        "machine": platform.machine(),
+        "n_cores": os.cpu_count(),
+        "n_threads": torch.get_num_threads(),
+        "load_before": load_before,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
         "ceilings": {
             "gflops_per_s": ceilings.flops_per_s / 1e9,
             "half_gflops_per_s": ceilings.half_flops_per_s / 1e9,
@@ -62,20 +71,6 @@ def run_benchmarks(
         results.update(measure_scaling(place))
     results["load_after"] = os.getloadavg()[0]
     return results
-
-
-def _describe(place: torch.device) -> JsonObject:
-    """Return date, hardware and versions, without anything that identifies the machine."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": describe_device(place),
-        "machine": platform.machine(),
-        "n_cores": os.cpu_count(),
-        "n_threads": torch.get_num_threads(),
-        "load_before": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
 
 
 def _check_sizes(sizes: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 """`kscout data`: make, import, describe, show and export datasets."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,10 @@ def import_(options: _ImportOptions, **fields: Any) -> None:  # noqa: ANN401 - v
 
     if {"splits", "held_out"} <= set(fields):
         raise ConfigError("--splits names the volumes of every split; remove it or --held-out")
-    settings = ImportSettings(**{**_preset(options.preset), **fields})
+    if options.preset is not None and options.preset not in IMPORT_PRESETS:
+        raise unknown_name("preset", options.preset, list(IMPORT_PRESETS))
+    preset = IMPORT_PRESETS[options.preset] if options.preset else {}
+    settings = ImportSettings(**{**preset, **fields})
     is_done = (options.out / MANIFEST).is_file()
     with _progress("importing") as on_volume:
         store = import_folder(options.source, options.out, settings, on_volume)
@@ -170,12 +173,6 @@ def show(options: _ShowOptions) -> None:
             "of each: image, k-space, coils; below, for several coils: combination, phase, maps"
         )
     print_result(None, *lines)
-
-
-def _preset(name: str | None) -> Mapping[str, object]:
-    if name is not None and name not in IMPORT_PRESETS:
-        raise unknown_name("preset", name, list(IMPORT_PRESETS))
-    return IMPORT_PRESETS[name] if name else {}
 
 
 @contextmanager

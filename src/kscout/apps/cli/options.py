@@ -87,7 +87,7 @@ def with_fields(
         is_required = not is_open and (field in required or option.default is MISSING)
         words = (helps or {}).get(name, option.help)
         if is_open and "(default" not in words:
-            words += _default_words(_defaults(option, methods))
+            words += _default_words(option, methods)
         choices = _choices(option) if section else None
         type_: Any = str | None if choices or option.form.read else _typed(option, is_required)
         default = None if is_open else inspect.Parameter.empty if is_required else option.default
@@ -148,17 +148,14 @@ def _range(option: Option) -> JsonObject:
     return {} if bounds is None else dict(zip(("min", "max"), vars(bounds).values(), strict=False))
 
 
-def _defaults(option: Option, methods: Iterable[str]) -> JsonObject:
+def _default_words(option: Option, methods: Iterable[str]) -> str:
+    """Return the default of a field, and by method those that differ."""
     defaults = {"": option.default}
     for name in methods:
         kind: Any = settings_class(name)
         fields = {one.name: one.default for one in options_of(kind)}
         if fields.get(option.name, option.default) != option.default:
             defaults[f"{name} "] = fields[option.name]
-    return defaults
-
-
-def _default_words(defaults: Mapping[str, object]) -> str:
     shown = [f"{name}{_text(one)}" for name, one in defaults.items() if _text(one)]
     return f" (default: {'; '.join(shown)})" if shown else ""
 

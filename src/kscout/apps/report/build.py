@@ -195,7 +195,8 @@ def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> 
     contents = search(folders)
     styles = looks_of(*(one.summary for one in contents.evaluations))
     sections = [*_evaluation_sections(contents, styles), *analysis_sections(contents, styles)]
-    sections.append(_next_section(contents))
+    has_more = contents.evaluations or contents.acquisitions or contents.tables
+    sections.append(Section("To see more", () if has_more else how_to_see(contents.runs)))
     return Report(
         front=_front(contents, title),
         sections=tuple(section for section in sections if section.blocks),
@@ -264,12 +265,6 @@ def _evaluation_sections(contents: FolderContents, styles: dict[str, LineStyle])
             blocks = (headline, *(block for part in parts.values() for block in part))
             sections.append(Section(one.label, blocks))
     return [*sections, Section(PLAYER_TITLE, tuple(loose))]
-
-
-def _next_section(contents: FolderContents) -> Section:
-    """Return commands that produce pictures, if there are only trained runs."""
-    has_more = contents.evaluations or contents.acquisitions or contents.tables
-    return Section("To see more", () if has_more else how_to_see(contents.runs))
 
 
 def _players(contents: FolderContents, styles: dict[str, LineStyle]) -> dict[Path, list[Widget]]:

@@ -36,7 +36,8 @@ def describe_comparison(summary: Summary) -> str:
     policy = summary.headline_policy
     if policy is None:
         return describe_winner(summary)
-    end = f"after {_columns(summary.steps)}"
+    steps = summary.steps
+    end = "after one acquired column" if steps == 1 else f"after {steps} acquired columns"
     if summary.is_uneven and policy.n_acquired is not None:
         end = f"after {policy.n_acquired:.1f} acquired columns on average"
     opening = f"**{policy.policy}** reaches SSIM {policy.ssim:.4f} {end}"
@@ -216,10 +217,6 @@ def _verdict(summary: Summary, compared: Comparison) -> str:
         f"{opening}), but the test corrected for {_comparisons(n_tests)} does not confirm the "
         f"difference ({p_words})."
     )
-
-
-def _columns(n: int) -> str:
-    return "one acquired column" if n == 1 else f"{n} acquired columns"
 
 
 def _comparisons(n: int) -> str:

@@ -25,7 +25,6 @@ from kscout.data.formats.readouts import whiten
 from kscout.data.importing.kspace_cutting import Cutting
 from kscout.errors import DataError
 from kscout.files import parse_json
-from kscout.json_types import JsonObject
 
 _STREAM = Path("the stream")
 """Name of the stream in error messages."""
@@ -164,7 +163,7 @@ class Stream:
         scan = self._scan
         sizes = {"n_rows": scan.n_rows, "n_cols": scan.n_cols, "budget": scan.budget}
         columns = {"columns": list(scan.start), **self._line_counters(scan.start)}
-        return [_json_message({**sizes, **columns})]
+        return [text_message(Id.TEXT, json.dumps({**sizes, **columns}))]
 
     def _line_counters(self, columns: tuple[int, ...]) -> dict[str, list[int]]:
         assert self._encoding is not None
@@ -252,11 +251,13 @@ class Stream:
             self._sessions.counts.add("columns_total", len(columns))
             response = {**reply(session, self._sessions.counts), "order": list(session.order)}
         one.requested = tuple(response["next_columns"])
-        response = {"session": one.name, **_counters(one.head), **response}
+        counters = {name: int(one.head["idx"][name]) for name in COUNTERS}
+        response = {"session": one.name, **counters, **response}
         response |= self._line_counters(one.requested)
         assert self._config is not None
         is_shown = session.is_done or self._config.images == "every"
-        return [_json_message(response), *(self._image(one) if is_shown else [])]
+        advice = text_message(Id.TEXT, json.dumps(response))
+        return [advice, *(self._image(one) if is_shown else [])]
 
     def _image(self, one: _Slice) -> list[bytes]:
         session = one.handle.session
@@ -267,9 +268,13 @@ class Stream:
         assert self._encoding is not None and self._encoding.encoded is not None
         view = [x if math.isfinite(x) else 0.0 for x in self._encoding.encoded.field_of_view_mm]
         view[0] *= session.scan.n_rows / max(1, self._encoding.encoded.matrix[0])
-        attributes = {"DataRole": "Image", "ImageComments": f"kscout: {n_measured} columns"}
+        attributes = (
+            "<ismrmrdMeta><meta><name>DataRole</name><value>Image</value></meta><meta>"
+            f"<name>ImageComments</name><value>kscout: {n_measured} columns</value></meta>"
+            "</ismrmrdMeta>"
+        )
         fields = {"field_of_view": (*view, 0.0), "image_index": n_measured}
-        return [image_message(image, _as_xml(attributes), one.head, **fields)]
+        return [image_message(image, attributes, one.head, **fields)]
 
 
 def _shift(encoding: Encoding) -> int:
@@ -277,20 +282,3 @@ def _shift(encoding: Encoding) -> int:
     assert encoding.encoded is not None
     middle = encoding.encoded.matrix[1] // 2
     return (middle if encoding.center is None else encoding.center) - middle
-
-
-def _counters(head: Record) -> dict[str, int]:
-    return {name: int(head["idx"][name]) for name in COUNTERS}
-
-
-def _json_message(content: JsonObject) -> bytes:
-    return text_message(Id.TEXT, json.dumps(content))
-
-
-def _as_xml(attributes: dict[str, str]) -> str:
-    """Return the metadata of an image as XML; names and values must not need escapes."""
-    inner = "".join(
-        f"<meta><name>{name}</name><value>{value}</value></meta>"
-        for name, value in attributes.items()
-    )
-    return f"<ismrmrdMeta>{inner}</ismrmrdMeta>"
