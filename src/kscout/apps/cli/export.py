@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,6 @@ from kscout.config.bounds import Between
 from kscout.config.forms import Form
 from kscout.errors import ConfigError
 from kscout.names import RECONSTRUCTION_WORDS
-
-if TYPE_CHECKING:
-    from kscout.apps.export.order import ScanTable
 
 app = typer.Typer(
     cls=Commands,
@@ -51,7 +48,9 @@ def order(options: _TableOptions, **settings: Any) -> None:  # noqa: ANN401 - va
     Example: kscout export order center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
     --out order.csv
     """
-    table = _table(options.given, OrderSetting(**settings), options.fov_mm)
+    from kscout.apps.export.order import order_of
+
+    table = order_of(options.given, OrderSetting(**settings), options.fov_mm)
     table.write(options.out)
     print_result(None, f"wrote {options.out}: {len(table.rows())} columns")
 
@@ -74,37 +73,15 @@ def pulseq(options: _SequenceOptions, **settings: Any) -> None:  # noqa: ANN401 
     Example: kscout export pulseq center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
     --out scan.seq
     """
+    from kscout.apps.export.order import order_of
     from kscout.apps.export.pulseq import write_pulseq
 
     order = {x.name: settings.pop(x.name, None) for x in fields(OrderSetting)}
-    table = _table(options.given, OrderSetting(**order), options.fov_mm)
+    table = order_of(options.given, OrderSetting(**order), options.fov_mm)
     echo = GradientEcho(**{"n_rows": table.n_cols, "readout_mm": options.fov_mm, **settings})
     header = write_pulseq(options.out, table, echo)
     line = f"wrote {options.out}: {len(table.rows())} lines, timing checked; header {header}"
     print_result(None, line)
-
-
-def _table(given: str, setting: OrderSetting, fov_mm: float | None) -> "ScanTable":
-    from kscout.apps.export import order as tables
-
-    path = Path(given)
-    if path.suffix == ".npz" and not path.exists():
-        raise ConfigError(f"{given} does not exist; give the file of a session")
-    if (path / "results.csv").is_file():
-        setting.check_for(f"the evaluation {path}", "policy", "slice")
-        if setting.policy is None:
-            raise ConfigError("an evaluation contains the orders of several policies; add --policy")
-        return tables.order_of_evaluation(
-            path, policy=setting.policy, slice_name=setting.slice, field_of_view_mm=fov_mm
-        )
-    if path.suffix == ".npz":
-        setting.check_for(f"the session {path}")
-        return tables.order_of_session(path, field_of_view_mm=fov_mm)
-    setting.check_for(f"the policy {given}", "n_cols", "n_initial", "steps")
-    sizes = tables.sizes_of(
-        given, n_cols=setting.n_cols, n_initial=setting.n_initial, steps=setting.steps
-    )
-    return tables.order_of_policy(given, **sizes, field_of_view_mm=fov_mm)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -14,6 +14,7 @@ import torch
 
 from kscout.acquisition.choose import best_columns, draws_columns
 from kscout.acquisition.session_file import read_session
+from kscout.apps.export.parameters import OrderSetting
 from kscout.columns import MOST_COLUMNS, center_columns
 from kscout.compatibility import Use, acquisition_note, warn
 from kscout.core import Policy
@@ -99,9 +100,27 @@ class ScanTable:
         write_text(path, json.dumps({**facts, "rows": rows}, indent=2) + "\n")
 
 
-def order_of_policy(
-    given: str, *, n_cols: int, n_initial: int, steps: int, field_of_view_mm: float | None = None
-) -> ScanTable:
+def order_of(given: str, setting: OrderSetting, field_of_view_mm: float | None) -> ScanTable:
+    """Return the order of a policy, of an evaluation (a folder), or of a session (a file)."""
+    path = Path(given)
+    if path.suffix == ".npz" and not path.exists():
+        raise ConfigError(f"{given} does not exist; give the file of a session")
+    if (path / "results.csv").is_file():
+        setting.check_for(f"the evaluation {path}", "policy", "slice")
+        if setting.policy is None:
+            raise ConfigError("an evaluation contains the orders of several policies; add --policy")
+        table = order_of_evaluation(path, policy=setting.policy, slice_name=setting.slice)
+    elif path.suffix == ".npz":
+        setting.check_for(f"the session {path}")
+        table = order_of_session(path)
+    else:
+        setting.check_for(f"the policy {given}", "n_cols", "n_initial", "steps")
+        sizes = {"n_cols": setting.n_cols, "n_initial": setting.n_initial, "steps": setting.steps}
+        table = order_of_policy(given, **sizes_of(given, **sizes))
+    return replace(table, field_of_view_mm=field_of_view_mm)
+
+
+def order_of_policy(given: str, *, n_cols: int, n_initial: int, steps: int) -> ScanTable:
     """Return the order of a non-adaptive policy; raise an error for others."""
     if not 0 < n_initial <= n_initial + steps <= n_cols:
         raise ConfigError(
@@ -123,7 +142,7 @@ def order_of_policy(
     for _ in range(steps):
         acquired.append(int(best_columns(scores, blocked)))
         blocked[acquired[-1]] = True
-    return ScanTable(given, n_cols, start, tuple(acquired), field_of_view_mm)
+    return ScanTable(given, n_cols, start, tuple(acquired))
 
 
 def sizes_of(
@@ -180,13 +199,7 @@ def policy_of(given: str, **sizes: int) -> Policy:
             raise error from None
 
 
-def order_of_evaluation(
-    folder: Path,
-    *,
-    policy: str,
-    slice_name: str | None = None,
-    field_of_view_mm: float | None = None,
-) -> ScanTable:
+def order_of_evaluation(folder: Path, *, policy: str, slice_name: str | None) -> ScanTable:
     """Return the order of a policy on one slice of an evaluation, its first trajectory.
 
     The slice, VOLUME:NUMBER, is not needed if the policy has the same order for all slices.
@@ -207,11 +220,10 @@ def order_of_evaluation(
     row = 0 if slice_name is None else slices.index(slice_name)
     start = tuple((orders.order[row, 0] == 0).nonzero()[0].tolist())
     source = policy if slice_name is None else f"{policy} on {slice_name}"
-    acquired = tuple(orders.columns(row))
-    return ScanTable(source, summary.n_cols, start, acquired, field_of_view_mm)
+    return ScanTable(source, summary.n_cols, start, tuple(orders.columns(row)))
 
 
-def order_of_session(path: Path, *, field_of_view_mm: float | None = None) -> ScanTable:
+def order_of_session(path: Path) -> ScanTable:
     """Return the order of a session, from a file of `kscout.acquisition.Session`."""
     facts = read_session(path).facts
     try:
@@ -225,7 +237,7 @@ def order_of_session(path: Path, *, field_of_view_mm: float | None = None) -> Sc
         rest = tuple(column for column in order if column not in start)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is not a session ({error}); name a file of a session") from error
-    return ScanTable(path.name, n_cols, first, rest, field_of_view_mm)
+    return ScanTable(path.name, n_cols, first, rest)
 
 
 def _some(slices: Sequence[str]) -> str:
