@@ -61,6 +61,16 @@ def encrypted_npz(path: Path) -> None:
     path.write_bytes(content.replace(b"PK\1\2\x2d\3\x2d\0\0\0", b"PK\1\2\x2d\3\x2d\0\1\0", 1))
 
 
+def cut_npz(path: Path) -> None:
+    np.savez_compressed(path, images=IMAGES)
+    path.write_bytes(path.read_bytes()[:500])
+
+
+def text_npz(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.txt", "no array")
+
+
 def hdf5(fill: Callable[[h5py.File], object]) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         with h5py.File(path, "w") as file:
@@ -131,6 +141,12 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "minus.npy": (lambda path: npy_header(path, (3, -9, 9)), "cannot be read as NumPy"),
     "huge.npz": (huge_npz, "declares float32 of shape .*; it may be truncated"),
     "encrypted.npz": (encrypted_npz, "cannot be read as NumPy .*encrypted"),
+    "cut.npz": (cut_npz, "cannot be read as NumPy"),
+    "text.npz": (text_npz, r"cannot be read as NumPy|holds \|S8"),
+    "nonsense.npy": (lambda path: path.write_bytes(b"nonsense"), "cannot be read"),
+    "complex.npy": (lambda path: np.save(path, 1j * IMAGES), "holds .*complex64"),
+    "four.npy": (lambda path: np.save(path, IMAGES[None]), r"holds .*\(1, 3, 9, 9\)"),
+    "words.npy": (lambda path: np.save(path, np.array(["a"])), "holds .*<U1"),
     "flat.npy": (lambda path: np.save(path, IMAGES[:, :0, :0]), "has images of 0x0, without"),
     "huge.h5": (
         hdf5(lambda file: file.create_dataset("reconstruction_esc", HUGE, "f4", chunks=True)),

@@ -200,23 +200,6 @@ def checkpoint_train(model: nn.Linear, optimizer: torch.optim.Adam, n_steps: int
         optimizer.step()
 
 
-def test_training_goes_on_bit_equal_from_a_checkpoint(tmp_path: Path) -> None:
-    model, optimizer = model_and_optimizer()
-    checkpoint_train(model, optimizer, 3)
-    save_checkpoint(
-        tmp_path / "c.pt", checkpoint_of(4, model, optimizer, {"best": 0.5, "name": "x"})
-    )
-    checkpoint_train(model, optimizer, 2)
-
-    other, other_optimizer = model_and_optimizer()
-    found = load_checkpoint(tmp_path / "c.pt")
-    assert found is not None
-    restore(found, other, other_optimizer)
-    checkpoint_train(other, other_optimizer, 2)
-    assert found["epoch"] == 4 and found["facts"] == {"best": 0.5, "name": "x"}
-    assert torch.equal(model.weight, other.weight) and torch.equal(model.bias, other.bias)
-
-
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
     path = tmp_path / "c.pt"

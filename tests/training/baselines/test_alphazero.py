@@ -224,14 +224,6 @@ def test_any_column_is_taken_by_chance_and_the_best_otherwise() -> None:
     assert chances == pytest.approx([0.9, 0.5, 0.1, 0.1, 0.1])
 
 
-def test_memory_keeps_the_newest_of_all_that_is_added_at_once() -> None:
-    memory = Memory(4)
-    assert len(memory) == 0
-    memory.add(*({"index": torch.arange(first, first + 3)} for first in (0, 3)))
-    assert memory.rows["index"].tolist() == [2, 3, 4, 5]
-    assert memory.draw(torch.tensor([0.99, 0.0]))["index"].tolist() == [5, 2]
-
-
 @pytest.mark.slow
 def test_an_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
     cut = train_whole_and_cut(ddqn_config_of(), store, tmp_path, epoch=3)

@@ -20,7 +20,6 @@ from kscout.reconstruction import load
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.baselines import search_trees
 from kscout.training.baselines.alphazero import Episodes, SearchDraws, search_episodes
-from kscout.training.baselines.search_trees import Trees
 from kscout.training.baselines.settings import AlphaZeroTraining
 
 N_SLICES, N_ROWS, N_COLS = 3, 7, 9
@@ -207,30 +206,6 @@ def test_the_best_mask_of_a_small_problem_is_found(generator: torch.Generator) -
     # Each mask of a slice is reconstructed once, in whatever order its columns came.
     n_sets = sum(math.comb(len(left), n) for n in range(horizon + 1))
     assert found.n_reconstructions <= 4 * n_sets
-
-
-def test_every_decision_measures_a_column_that_was_left(simulator: Simulator) -> None:
-    found = search_episodes(
-        Recomputed(ByImage()),
-        simulator,
-        RULE,
-        draws_of(N_SLICES, 5, 4, N_COLS),
-        n_initial=1,
-        horizon=4,
-    )
-    assert found.mask.sum(dim=-1).tolist() == [[1, 2, 3, 4]] * N_SLICES
-    assert not (found.visits.bool() & found.mask).any()
-    # Searches before a decision pass one child each; a shared tree may hold more.
-    assert (found.visits.sum(dim=-1) >= 5).all()
-
-
-def test_trees_keep_no_image(simulator: Simulator) -> None:
-    trees = Trees(Recomputed(ByImage()), simulator, RULE, n_searches=1, n_initial=1, horizon=2)
-    draws = draws_of(N_SLICES, 1, 2, N_COLS)
-    trees.search(trees.ways_down(), draws.uniforms[:, 0, 0], draws.gammas[:, 0, 0])
-    kept = [x for x in vars(trees).values() if isinstance(x, Tensor)]
-    kept += [*trees.index, *trees.root]
-    assert len(kept) > 10 and not any(N_ROWS in x.shape for x in kept)
 
 
 class Counted(TorchDispatchMode):
