@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import ndimage
 
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder
 from kscout.data.makers.head_download import HEAD_SOURCES, SOURCES_FILE
 from kscout.data.makers.heads import Head, load_heads
 from kscout.files import write_json

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Complex, Complex64, Float
 from torch import Tensor
 
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder
 from kscout.data.kinds import KSPACE
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter

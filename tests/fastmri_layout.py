@@ -5,7 +5,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from kscout.data.importing import ImportSettings
+from kscout.data import ImportSettings
 
 SETTINGS = ImportSettings(size=7)
 

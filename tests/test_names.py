@@ -13,8 +13,7 @@ import torch
 
 import kscout
 from kscout.core import Observation
-from kscout.data import kinds
-from kscout.data.importing import ImportSettings
+from kscout.data import ImportSettings, kinds
 from kscout.errors import ConfigError
 from kscout.names import (
     FORMATS,

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from dicom_files import write_dicom
-from kscout.data import formats
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, formats, import_folder
 from kscout.data.importing.volumes import FORMATS, VolumeFile, find_volumes, read_volume
 from kscout.data.store import Store
 from kscout.errors import DataError

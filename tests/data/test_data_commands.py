@@ -17,8 +17,7 @@ from kscout.apps.campaign.file import ImportedStore
 from kscout.apps.cli.data import import_
 from kscout.config import read, to_table
 from kscout.config.options import options_of
-from kscout.data import info
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder, info
 from kscout.data.info import describe
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter

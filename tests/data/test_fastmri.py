@@ -11,9 +11,9 @@ import torch
 
 from coil_data import coil_kspace, imported, stored
 from golden_numbers import Golden
+from kscout.data import ImportSettings, import_folder
 from kscout.data.formats.hdf5 import read_hdf5
-from kscout.data.importing import ImportSettings, import_folder
-from kscout.data.importing.cutting import center_crop, middle_slices, zero_pad
+from kscout.data.importing.images import center_crop, middle_slices, zero_pad
 from kscout.data.importing.splits import sample_volumes
 from kscout.data.importing.volumes import VolumeFile, read_volume
 from kscout.data.info import describe

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastmri_layout import IMAGES, SETTINGS, write_layout, write_volume
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError
 

@@ -15,7 +15,7 @@ from command_line import kscout
 from dicom_files import write_dicom
 from fastmri_layout import IMAGES, SETTINGS, write_layout, write_volume
 from kscout.config.forms import parse_size
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder
 from kscout.data.importing.resampling import resample, resampled_size
 from kscout.data.importing.settings import parse_spacing
 from kscout.data.importing.volumes import find_volumes, read_volume

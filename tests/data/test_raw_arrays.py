@@ -12,7 +12,7 @@ import scipy.io
 import torch
 
 from coil_data import coil_kspace, imported, stored
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder
 from kscout.data.importing import kspace as importing_kspace
 from kscout.data.importing.kspace_cutting import Cutting
 from kscout.data.importing.settings import parse_axes

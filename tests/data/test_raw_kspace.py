@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from coil_data import coil_kspace, imported, stored
 from kscout import reconstruction
 from kscout.acquisition.episode import Simulator
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder
 from kscout.data.info import describe
 from kscout.data.montage import save_montage
 from kscout.data.slices import LEAST_PEAK, MOST_PEAK, SliceSet

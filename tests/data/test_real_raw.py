@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from golden_numbers import Golden
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder
 from kscout.data.store import Store
 from kscout.errors import DataError
 from kscout.physics.fourier import ifft2c

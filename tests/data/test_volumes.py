@@ -11,9 +11,8 @@ import pydicom
 import pytest
 
 from dicom_files import write_dicom
-from kscout.data import formats
+from kscout.data import ImportSettings, formats, import_folder
 from kscout.data.formats import ImageScan
-from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing.volumes import VolumeFile, find_volumes, read_volume
 from kscout.errors import DataError
 
@@ -31,7 +30,9 @@ def test_nifti_slices_show_front_or_top_up(tmp_path: Path) -> None:
     data[4, 5, 2] = 1  # Rightmost, foremost, third from below.
     volume = write_nifti(tmp_path / "a.nii.gz", data)
     where = {
-        plane: tuple(int(i) for i in np.argwhere(read_volume(volume, plane=plane)[0])[0])
+        plane: tuple(
+            int(i) for i in np.argwhere(read_volume(volume, ImportSettings(plane=plane))[0])[0]
+        )
         for plane in ("axial", "coronal", "sagittal")
     }
     assert where == {"axial": (2, 0, 0), "coronal": (5, 4, 0), "sagittal": (4, 4, 0)}
@@ -104,7 +105,7 @@ def test_bad_dicom_folders_are_named(tmp_path: Path) -> None:
 
 
 def read_numpy(path: Path, key: str | None = None) -> ImageScan:
-    return read_volume(VolumeFile(path.name, path, "numpy"), key=key)
+    return read_volume(VolumeFile(path.name, path, "numpy"), ImportSettings(key=key))
 
 
 def test_numpy_stacks_are_read(tmp_path: Path) -> None:

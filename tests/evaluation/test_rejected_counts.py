@@ -7,7 +7,7 @@ import pytest
 from kscout.acquisition.plan import Plan
 from kscout.config.options import with_options
 from kscout.errors import ConfigError
-from kscout.evaluation.analyses.snr import NoiseSetting
+from kscout.evaluation.analyses.snr import Snr
 from kscout.evaluation.request import EvaluationSetting
 from kscout.names import ANALYSES
 
@@ -21,7 +21,7 @@ ASKED = {"data": "store", "reconstructor": "zero-filled", "policies": ["random"]
         (lambda: with_options(ANALYSES.resolve("entropy"), {"batch_size": -1}), "size is -1"),
         (lambda: with_options(EvaluationSetting, {**ASKED, "trajectories": 0}), "ies is 0"),
         (lambda: Plan(3, 4, n_trajectories=0), "n_trajectories is 0"),
-        (lambda: NoiseSetting(batch_size=0), "batch_size is 0"),
+        (lambda: Snr(batch_size=0), "batch_size is 0"),
         (lambda: EvaluationSetting(fixed_slices=0), "fixed_slices is 0"),
     ],
 )

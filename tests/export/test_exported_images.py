@@ -18,7 +18,7 @@ from dicom_files import write_dicom
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.apps.cli import app
 from kscout.apps.export.volumes import ExportedVolume, ExportSetting, _name, export_store
-from kscout.data.importing import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder
 from kscout.data.kinds import IMAGES, KSPACE
 from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store import Store

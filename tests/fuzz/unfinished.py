@@ -10,7 +10,7 @@ class _InterruptedError(Exception):
 
 def leave_unfinished(folder: Path, words: list[str]) -> Path:
     """Begin an import as its command would; return the hidden folder that it leaves."""
-    from kscout.data.importing import ImportSettings, import_folder
+    from kscout.data import ImportSettings, import_folder
     from kscout.data.store import unfinished_path
 
     def stop(done: int, total: int, name: str) -> None:

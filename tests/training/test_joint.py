@@ -19,7 +19,7 @@ from kscout.core import Policy, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation import EvaluationSetting, evaluate
-from kscout.evaluation.analyses.snr import measure_run
+from kscout.evaluation.analyses.snr import Snr, measure_run
 from kscout.layers.unet import UNetNetwork
 from kscout.names import POLICIES, RECONSTRUCTORS, SAMPLERS
 from kscout.policies.fixed import FixedOrder
@@ -111,7 +111,8 @@ def test_gradient_noise_is_not_that_of_a_pair(
     path = runs["dense"]
     with pytest.raises(RunError, match="is a run of kind 'joint', and gradients are measured of"):
         measure_run(
-            path, store.split("train"), reconstruction.load(path), record=tmp_path / "passes.jsonl"
+            *(path, store.split("train"), reconstruction.load(path), Snr()),
+            record=tmp_path / "passes.jsonl",
         )
 
 

@@ -126,13 +126,7 @@ _LARGEST = 2**20
 
 
 def check_bounded(value: object, where: str, depth: int = 0) -> None:
-    """Raise an error for arguments of a component with which its constructor might not return.
-
-    Args:
-        value: the arguments, as a file or the user gave them.
-        where: their place, for messages.
-        depth: levels of lists and sections around them.
-    """
+    """Raise an error for arguments of a component with which its constructor might not return."""
     if type(value) is int and abs(value) > _LARGEST:
         text = str(value)[:24]
         raise ConfigError(f"{where} is {text}; it must be between {-_LARGEST} and {_LARGEST}")

@@ -17,13 +17,7 @@ _MOST_DOTS = 16
 def read_file(
     path: Path, *, what: str = "the settings", error: type[KScoutError] = ConfigError
 ) -> Table:
-    """Read a .toml or .json file that holds one table.
-
-    Args:
-        path: the file.
-        what: what a message calls it.
-        error: what is raised where there is no such file, or another content.
-    """
+    """Read a .toml or .json file that holds one table."""
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
         text = read_text(path)
@@ -38,12 +32,9 @@ def read_file(
 
 
 def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, object]) -> Table:
-    """Return what a user named, and nothing else: in a file, by `--set`, by options.
+    """Return what a user named, and nothing else: in a file, by `--set`, by options by dotted name.
 
-    Args:
-        file: a TOML file.
-        assignments: `section.key=value`; they go before the file.
-        options: values by dotted name, None where not given; they go before both.
+    Assignments replace values of the file, and options that are not None replace both.
     """
     of_file = {} if file is None else read_file(file)
     return merge(of_file, assigned(assignments), nested(options))

@@ -63,11 +63,11 @@ def options_of(kind: Any) -> tuple[Option, ...]:  # noqa: ANN401 - a dataclass
     )
 
 
-def with_options(kind: type[R], values: Mapping[str, object], where: str = "") -> R:
+def with_options(kind: type[R], values: Mapping[str, object]) -> R:
     """Build a record from plain values; of an option that may be given often, one will do."""
     options: tuple[Option, ...] = options_of(kind)  # type: ignore[arg-type]
     many = {option.name: option for option in options if option.is_many}
-    return read(kind, {k: many[k].several(v) if k in many else v for k, v in values.items()}, where)
+    return read(kind, {k: many[k].several(v) if k in many else v for k, v in values.items()})
 
 
 def _docstrings(kind: type) -> dict[str, str]:

@@ -78,12 +78,7 @@ class PolicyTraining:
         return 1
 
     def spanned(self, n_initial: int, horizon: int) -> tuple[int, int]:
-        """Return the fewest columns that a slice starts from, and how many more it may come to.
-
-        Args:
-            n_initial: of the acquisition that is validated.
-            horizon: likewise.
-        """
+        """Return the fewest columns that a slice starts from, and how many more it may come to."""
         return n_initial, horizon
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
@@ -328,12 +323,5 @@ def learning_rate_at(training: ReconstructorTraining | PolicyTraining, epoch: in
 
 
 def warmed_rate(rate: float, n_done: int, n_steps: int, n_warm: int) -> float:
-    """Return a step size that rises to `rate` over `n_warm` steps and falls to zero.
-
-    Args:
-        rate: the largest.
-        n_done: steps taken before.
-        n_steps: in all.
-        n_warm: steps of the rise.
-    """
+    """Return a step size that rises to `rate` over `n_warm` steps and falls to zero."""
     return rate * min(1.0, (n_done + 1) / (n_warm + 1)) * (1 - n_done / n_steps)

@@ -52,13 +52,7 @@ _LARGEST = 2**63 - 1
 
 
 def read(kind: type[R], table: object, where: str = "") -> R:
-    """Build a record from plain tables.
-
-    Args:
-        kind: class of the record.
-        table: value from TOML or JSON.
-        where: dotted key of the table in its document, for messages.
-    """
+    """Build a record from plain tables; `where` is the dotted key of the table, for messages."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where} is {_shown(table)}; expected a section [{where}]")
     types, rest, tag = _types(kind), _rest(kind), _tag(kind)
@@ -124,12 +118,7 @@ def _is_plain(kind: Any) -> bool:  # noqa: ANN401 - a type
 
 
 def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - any dataclass
-    """Return a record as plain tables, lists and scalars.
-
-    Args:
-        record: any dataclass.
-        nulls: include values that are None, for JSON; TOML has no null.
-    """
+    """Return a record as plain tables, lists and scalars; `nulls` includes None, for JSON."""
     kind, tag = type(record), _tag(type(record))
     table: Table = {} if tag is None else {"kind": tag}
     for item in fields(record):
@@ -144,14 +133,7 @@ def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - an
 def settle(
     base: R, file: Path | None, assignments: Iterable[str], options: Mapping[str, object]
 ) -> R:
-    """Override settings by a file, then by `--set`, then by options.
-
-    Args:
-        base: settings without overrides, e.g. a preset.
-        file: a TOML file; error messages contain its name.
-        assignments: `section.key=value`.
-        options: values by dotted name; None if unspecified.
-    """
+    """Override settings by a file, then by `--set`, then by options that are not None."""
     try:
         return read(type(base), merge(to_table(base), given(file, assignments, options)))
     except ConfigError:
@@ -165,11 +147,7 @@ def load(
 ) -> R:
     """Read a record from a .toml or .json file; error messages contain its name.
 
-    Args:
-        kind: class of the record.
-        path: the file.
-        base: values of keys that the file omits; by default those of the class.
-        error: class of the error.
+    The keys that the file omits have the values of `base`, or of the class.
     """
     below = {} if base is None else to_table(base)
     try:

@@ -54,12 +54,7 @@ RETIRED: dict[str, Retired] = {
 
 
 def is_dropped(name: str, value: object) -> bool:
-    """Say whether a setting is a retired one without effect; reject one that had an effect.
-
-    Args:
-        name: dotted, of any depth, such as `training.slopes`.
-        value: as a file or the command line gave it.
-    """
+    """Say whether a setting is a retired one without effect; reject one that had an effect."""
     retired = _found(name)
     if retired is None:
         return False
@@ -88,10 +83,7 @@ def _has_no_effect(retired: Retired | None, value: object) -> bool:
 def supported(table: Mapping[str, object], keys: Collection[str], where: str) -> JsonObject:
     """Return a section without retired settings; what else is unknown stays.
 
-    Args:
-        table: keys and values.
-        keys: those that exist.
-        where: the section, or the name of the component whose arguments these are.
+    `where` is the section, or the name of the component whose arguments these are.
     """
     return {
         key: value

@@ -9,8 +9,8 @@ from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
     from kscout.data.generate import make_store as make_store
-    from kscout.data.importing import ImportSettings as ImportSettings
-    from kscout.data.importing import import_folder as import_folder
+    from kscout.data.importing.folder import import_folder as import_folder
+    from kscout.data.importing.settings import ImportSettings as ImportSettings
     from kscout.data.info import describe as describe
     from kscout.data.kinds import KINDS as KINDS
     from kscout.data.kinds import Kind as Kind
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "kscout.data.kinds": "KINDS Kind",
-    "kscout.data.importing": "ImportSettings import_folder",
+    "kscout.data.importing.folder": "import_folder",
+    "kscout.data.importing.settings": "ImportSettings",
     "kscout.data.making": "MakeSettings paper_settings",
     "kscout.data.generate": "make_store",
     "kscout.data.slices": "SliceSet",

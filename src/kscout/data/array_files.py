@@ -116,7 +116,7 @@ class ArrayFiles:
         n_bytes = self._n_bytes(shape) - _HEADER_BYTES
         if not file.is_file() or file.stat().st_size < begin + n_bytes:
             return False
-        return _crc32(file, begin, n_bytes) == crc32
+        return zlib.crc32(np.memmap(file, np.uint8, "r", begin, (n_bytes,)).data) == crc32
 
     def close(self) -> tuple[ArrayRecord, ...]:
         """Write the headers, and truncate slices that do not count."""
@@ -171,15 +171,6 @@ class ArrayFiles:
         descr = np.dtype(self._kind.dtype).newbyteorder("<").str
         header = {"descr": descr, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(handle, header)
-
-
-def _crc32(file: Path, begin: int, n_bytes: int) -> int:
-    checksum = 0
-    with file.open("rb") as handle:
-        handle.seek(begin)
-        while n_bytes > 0 and (content := handle.read(min(n_bytes, 2**24))):
-            checksum, n_bytes = zlib.crc32(content, checksum), n_bytes - len(content)
-    return checksum
 
 
 def _flush(handle: BinaryIO) -> None:

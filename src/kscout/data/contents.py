@@ -76,13 +76,9 @@ class Contents:
 
 
 def read_contents(kind: Kind, file: Path, *, lazy: bool | None) -> Contents:
-    """Open an array of slices.
+    """Open an array of slices; `lazy` maps the file instead of reading it.
 
-    Args:
-        kind: kind of the slices.
-        file: a `.npy` file.
-        lazy: map the file instead of reading it; None maps files that would take more than
-            `RESIDENT_SHARE` of the free memory.
+    None maps files that would take more than `RESIDENT_SHARE` of the free memory.
     """
     device = torch.device("cpu")
     if lazy is None:

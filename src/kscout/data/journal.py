@@ -68,13 +68,7 @@ class Journal:
 
 @contextmanager
 def room_for(file: Path, n_bytes: int = 0, keep: int | None = None) -> Iterator[None]:
-    """Report a full disk, and truncate the file to the bytes that stay.
-
-    Args:
-        file: the file to write.
-        n_bytes: number of bytes to write.
-        keep: bytes of the file that stay; None removes it.
-    """
+    """Report a full disk, and truncate the file to the `keep` bytes that stay."""
     try:
         if n_bytes > shutil.disk_usage(file.parent).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Complex, Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.core import SliceBatch
@@ -172,7 +172,12 @@ class SliceSet:
         name: str,
         split: str,
     ) -> "SliceSet":
-        _check_lengths(len(stored), len(volumes), None if slices is None else len(slices))
+        if len(volumes) != len(stored) or (slices is not None and len(slices) != len(stored)):
+            raise DataError(
+                f"{len(stored)} images with {len(volumes)} volume names and "
+                f"{'no' if slices is None else len(slices)} slice numbers; give one of each per "
+                "image"
+            )
         peaks: dict[str, float] = {}
         numbers: list[int] = []
         counts: dict[str, int] = {}
@@ -206,8 +211,11 @@ class SliceSet:
         kind, stored = self.contents.kind, self.contents.read(index)
         normalized = normalize(kind.to_images(stored))
         index = index.to(self.device, non_blocking=True)
+        kspace = kind.to_kspace(stored)
+        if self.virtual is not None:
+            kspace = compress(kspace, n_coils=self.virtual[0], n_center=self.virtual[1])
         return SliceBatch(
-            kspace=self._few_coils(kind.to_kspace(stored)),
+            kspace=kspace,
             target=denormalize(*normalized),
             target_mean=normalized.mean,
             target_std=normalized.std,
@@ -228,20 +236,8 @@ class SliceSet:
         full = replace(self, virtual=None)
         return full if full.shape[0] <= n_coils else replace(self, virtual=(n_coils, n_center))
 
-    def _few_coils(
-        self, kspace: Complex[Tensor, "batch coil row col"]
-    ) -> Complex[Tensor, "batch virtual row col"]:
-        if self.virtual is None:
-            return kspace
-        n_coils, n_center = self.virtual
-        return compress(kspace, n_coils=n_coils, n_center=n_center)
-
     def check_start(self, initial: Initial) -> None:
-        """Raise an error for a start without the central columns that define the virtual coils.
-
-        Args:
-            initial: a number of central columns, columns, or a mask per slice.
-        """
+        """Raise an error for a start without the central columns that define the virtual coils."""
         n_basis = max(self.n_basis, self.virtual[1] if self.virtual else 0)
         if not n_basis:
             return
@@ -335,12 +331,7 @@ def slice_peaks(kind: Kind, stored: Stored) -> Float[Tensor, " slice"]:
 
 
 def check_peak(volume: str, peak: float) -> None:
-    """Raise an error for a volume whose units make scores inaccurate.
-
-    Args:
-        volume: its name, for messages.
-        peak: largest of its `slice_peaks`; NaN if one is NaN.
-    """
+    """Raise an error for a volume whose units make scores inaccurate."""
     if not 0 < peak < math.inf:
         raise DataError(
             f"volume {volume!r} has pixels up to {peak:g}; all must be finite, and at least one "
@@ -351,12 +342,4 @@ def check_peak(volume: str, peak: float) -> None:
             f"volume {volume!r} has pixels up to {peak:.3g}, and 32-bit scores need a maximum from "
             f"{LEAST_PEAK:g} to {MOST_PEAK:g}; divide all data that you compare by one number, "
             f"such as {float(f'{peak:.0e}'):g} (--divide)"
-        )
-
-
-def _check_lengths(n_images: int, n_volumes: int, n_slices: int | None) -> None:
-    if n_volumes != n_images or n_slices not in (None, n_images):
-        raise DataError(
-            f"{n_images} images with {n_volumes} volume names and "
-            f"{'no' if n_slices is None else n_slices} slice numbers; give one of each per image"
         )

@@ -177,12 +177,7 @@ class StoreWriter:
     def finish(
         self, warnings: Sequence[str] = (), *, virtual: tuple[int, int] | None = None
     ) -> Store:
-        """Write the manifest and move the complete store to its path.
-
-        Args:
-            warnings: remarks on unusual slices.
-            virtual: number of virtual coils, and the central columns that define them.
-        """
+        """Write the manifest and move the complete store to its path."""
         if not self._records:
             raise DataError(f"no slices to store in {self.path}; {self._why_empty()}")
         with room_for(self._folder / MANIFEST):
@@ -325,12 +320,8 @@ def finished_store(
 ) -> Store | None:
     """Return the finished store at `path` if it was made by the same recipe.
 
-    Args:
-        path: folder of the store.
-        recipe: JSON values from which the store can be made again.
-        of_0_2: the recipe that version 0.2 wrote, without the contents of files; a store with it
-            counts if no source file is newer.
-        files: the source files.
+    `of_0_2` is the recipe that version 0.2 wrote, without the contents of `files`; a store with it
+    counts if no source file is newer.
     """
     if not (path / MANIFEST).is_file():
         return None

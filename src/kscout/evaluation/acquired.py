@@ -16,7 +16,7 @@ from kscout.compatibility import warn
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.frames import data_frame
+from kscout.evaluation.records.results import data_frame
 from kscout.evaluation.request import setting_of
 from kscout.evaluation.running.prepare import PolicySource, labeled_policies, prepare
 from kscout.exports import lazily

@@ -18,11 +18,16 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import describe_device
 from kscout.errors import ConfigError, DataError, unknown_name
-from kscout.evaluation.frames import data_frame
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.records.results import METRICS, RESULTS, ResultsWriter, Scores, read_scores
-from kscout.evaluation.records.saved_settings import check_same
-from kscout.evaluation.request import EvaluationRequest, EvaluationSetting, setting_of
+from kscout.evaluation.records.results import (
+    METRICS,
+    RESULTS,
+    ResultsWriter,
+    Scores,
+    data_frame,
+    read_scores,
+)
+from kscout.evaluation.request import EvaluationRequest, EvaluationSetting, check_same, setting_of
 from kscout.evaluation.running.entries import EvaluationEntry, trainings_of
 from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
 from kscout.evaluation.running.fixed_orders import ORDERS
@@ -155,7 +160,15 @@ def _evaluate(
     conditions = _conditions(ready, request)
     finished = None
     if out is not None:
-        finished = FinishedPolicies(out / FINISHED, _dependencies(ready, conditions))
+        # Everything that the scores of all policies depend on, except their seeds.
+        depends_on = {key: value for key, value in asdict(ready.plan).items() if key != "seed"}
+        depends_on |= {
+            "device": conditions.device,
+            "precision": conditions.precision,
+            "reconstructor_fingerprint": conditions.reconstructor_fingerprint,
+            "slices": ready.slices.fingerprint,
+        }
+        finished = FinishedPolicies(out / FINISHED, depends_on)
     entries, scores = _run_all(ready, finished, None if out is None else out / ORDERS, on_step)
     summary = summarize(
         scores,
@@ -230,14 +243,6 @@ def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
         reconstructor_fingerprint=fingerprint(ready.loaded),
         note="; ".join(ready.notes) or None,
     )
-
-
-def _dependencies(ready: Prepared, conditions: Conditions) -> JsonObject:
-    """Return everything that the scores of all policies depend on, except their seeds."""
-    plan = {key: value for key, value in asdict(ready.plan).items() if key != "seed"}
-    names = ("device", "precision", "reconstructor_fingerprint")
-    metadata = {name: getattr(conditions, name) for name in names}
-    return {**plan, **metadata, "slices": ready.slices.fingerprint}
 
 
 def _run_all(

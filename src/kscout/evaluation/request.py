@@ -5,10 +5,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+from kscout.config import differences, listed
 from kscout.config.bounds import AtLeast, Between
 from kscout.config.forms import MATRIX, Form
+from kscout.config.layers import Table
 from kscout.config.records import check
-from kscout.errors import ConfigError, unknown_name
+from kscout.errors import ConfigError, RunError, unknown_name
 from kscout.names import POLICIES, RECONSTRUCTION_WORDS, Protocol
 
 _POLICIES = POLICIES.words("a run folder", "a weights file", "a zoo name")
@@ -95,3 +97,16 @@ def setting_of(values: Mapping[str, Any], *keywords: str) -> EvaluationSetting:
         others = {"data", "policies", "reconstructor"}  # Arguments without default.
         raise unknown_name("keyword", name, sorted({*known, *keywords} - others))
     return EvaluationSetting(**values)
+
+
+def check_same(out: Path, product: str, there: Table | None, here: Table) -> None:
+    """Raise an error if stored results have other settings."""
+    if there == here:
+        return
+    found = "whose settings are not recorded"
+    if there is not None:
+        found = f"of other settings ({listed(differences(there, here), 3)})"
+    raise RunError(
+        f"{out} holds {product} {found}; name another --out, or replace them with --overwrite "
+        "(in Python: overwrite=True)"
+    )

@@ -60,23 +60,12 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def draw_ssim_by_step(curves: Sequence[Curve], *, styles: Styles = None) -> Figure:
-    """Draw SSIM against the number of acquired columns, best method first in the legend.
-
-    Args:
-        curves: one per method, from step 0 on; bands are 95 % intervals over volumes.
-        styles: line styles of the methods.
-    """
+    """Draw SSIM by acquired column, from step 0 on, with 95 % intervals over volumes as bands."""
     return _draw_by_step(curves, styles, "SSIM", "interval over volumes")
 
 
 def draw_differences(curves: Sequence[Curve], *, reference: str, styles: Styles = None) -> Figure:
-    """Draw the SSIM difference of each method to the reference, by acquired column.
-
-    Args:
-        curves: paired differences from step 0 on; bands are their 95 % intervals over volumes.
-        reference: the method that all are compared with: the line at zero.
-        styles: line styles of the methods.
-    """
+    """Draw the paired SSIM difference of each method to the reference, by acquired column."""
     label = f"SSIM minus that of {reference}"
     figure = _draw_by_step(curves, styles, label, "interval of the paired difference")
     figure.axes[0].axhline(0, color=INK, linewidth=1.1, zorder=2)

@@ -38,27 +38,16 @@ class Shown:
     ssim: float | None = None
 
 
-def draw_average_policy(
-    policies: Mapping[str, Float[np.ndarray, "step col"]],
-    *,
-    start_columns: Sequence[int] | Int[np.ndarray, " start"] = (),
-) -> Figure:
-    """Draw the fraction of slices that have acquired a column by each step.
-
-    Args:
-        policies: pictures by title, drawn next to each other.
-        start_columns: columns measured before the first step; they are white, as in the paper.
-    """
+def draw_average_policy(policies: Mapping[str, Float[np.ndarray, "step col"]]) -> Figure:
+    """Draw the fraction of slices that have acquired a column by each step."""
     n_panels = len(policies)
     with house_style():
         width = max(6.4, 3.6 * n_panels)
         figure, grid = new_axes(1, n_panels, width=width, height=3.4, share_y=True)
         for axes, (title, fraction) in zip(grid, policies.items(), strict=True):
-            shown = np.array(fraction, dtype=np.float64)
-            shown[:, np.asarray(start_columns, dtype=int)] = 1.0
-            n_steps, n_cols = shown.shape
+            n_steps, n_cols = fraction.shape
             extent = (-0.5, n_cols - 0.5, n_steps + 0.5, 0.5)
-            axes.imshow(shown, cmap="gray", vmin=0, vmax=1, aspect="auto", extent=extent)
+            axes.imshow(fraction, cmap="gray", vmin=0, vmax=1, aspect="auto", extent=extent)
             axes.grid(visible=False)
             axes.set_title(title, loc="left")
             axes.set_xlabel("k-space column")
@@ -74,9 +63,8 @@ def draw_average_policy(
 def draw_masks(orders: Mapping[str, Int[np.ndarray, "_ _"]]) -> Figure:
     """Draw a panel per title: slices down, columns across, the order of acquisition as color.
 
-    Args:
-        orders: by title, per slice and column: 0 for the start, 1 for the first column acquired,
-            negative if not measured. Of many slices, evenly spaced ones are drawn.
+    Orders are 0 for the start, 1 for the first column acquired, and negative if not measured. Of
+    many slices, evenly spaced ones are drawn.
     """
     latest = max([1, *(int(order.max()) for order in orders.values())])
     scale = Normalize(1, max(latest, 2))

@@ -25,10 +25,7 @@ def brightest_shown(target: Float[np.ndarray, "row col"]) -> float:
 def gray_uri(image: Float[np.ndarray, "row col"], limit: float, *, is_exact: bool = True) -> str:
     """Encode an image in 256 grays, black at 0 and white at `limit`.
 
-    Args:
-        image: the image.
-        limit: value of white.
-        is_exact: lossless; otherwise lossy with a third of the bytes and hardly visible changes.
+    If it is not `is_exact`, it is lossy: a third of the bytes and hardly visible changes.
     """
     return _data_uri(gray_picture(image, limit), is_exact)
 

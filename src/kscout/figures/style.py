@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
 from importlib import import_module
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
     text = re.sub(r"font: ([\d.]+px) [^;\"]+", r"font-size: \1", text)
     for variable, color in COLORS.items():
         text = text.replace(color, f"var({variable})")
-    return text.replace("<svg", f'<svg role="img" aria-label="{_attribute(label)}"', 1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 
 def _shortened(text: str) -> str:
@@ -160,10 +161,6 @@ def _smaller_picture(found: re.Match[str]) -> str:
     picture, buffer = Image.open(io.BytesIO(data)), io.BytesIO()
     picture.convert("RGBA").save(buffer, format="WEBP", quality=90)
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def _attribute(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -286,12 +286,7 @@ def _latex_text(text: str) -> str:
 
 
 def to_latex(table: Table, *, has_notes: bool = False) -> str:
-    """Format as a booktabs table; a rule separates methods and oracles.
-
-    Args:
-        table: the title becomes the caption.
-        has_notes: print the note below the table.
-    """
+    """Format as a booktabs table; a rule separates methods and oracles."""
     marks = _Marks(_latex_text, r"\textbf{{{0}{1}}}", r"\textit{{{}}}", r" $\pm$ {}", none="--")
     head = " & ".join(rf"\textbf{{{_latex_text(column.name)}}}" for column in table.columns)
     bodies = [

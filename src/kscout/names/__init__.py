@@ -149,8 +149,7 @@ RECONSTRUCTORS = Registry(
 def untrained_reconstructions(*, of_coils: bool = True) -> list[str]:
     """Return the reconstructions of kscout that need no training.
 
-    Args:
-        of_coils: include those that only differ for several coils.
+    Without `of_coils`, those are omitted that only differ for several coils.
     """
     free = {name: one for name, one in RECONSTRUCTORS.entries.items() if not one.is_learnable}
     return [name for name, one in free.items() if of_coils or not one.is_for_coils]
@@ -352,43 +351,3 @@ ANALYSES = Registry(
         "masks": Entry("masks:Masks", "measured columns and their order, as files"),
     },
 )
-
-__all__ = [
-    "ANALYSES",
-    "COIL_MAPS",
-    "ESTIMATORS",
-    "FORMATS",
-    "IMPORT_PRESETS",
-    "METRICS",
-    "POLICIES",
-    "PROTOCOLS",
-    "RAW_FORMATS",
-    "RECONSTRUCTORS",
-    "SAMPLERS",
-    "SOURCES",
-    "TARGETS",
-    "Entry",
-    "EstimatorEntry",
-    "FormatEntry",
-    "ImageFormat",
-    "Origin",
-    "PhaseEncoding",
-    "Plane",
-    "PolicyEntry",
-    "Protocol",
-    "ReconstructorEntry",
-    "Registry",
-    "SourceEntry",
-    "check_label",
-    "check_protocol",
-    "check_target",
-    "import_target",
-    "is_outside",
-    "label_of",
-    "metric_word",
-    "trainable_reconstructions",
-    "unknown_policy",
-    "untrained_reconstructions",
-    "use",
-    "used",
-]

@@ -58,7 +58,7 @@ FORMATS: Mapping[str, FormatEntry] = {
 
 RAW_FORMATS: Mapping[str, FormatEntry] = {
     "fastmri": FormatEntry(
-        "kscout.data.formats.hdf5_kspace:read_hdf5_kspace",
+        "kscout.data.formats.arrays:read_hdf5_kspace",
         "k-space in HDF5",
         suffixes=(".h5", ".hdf5", ".mrd"),
         options=("key", "axes", "header"),

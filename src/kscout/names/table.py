@@ -58,7 +58,9 @@ class Registry(Mapping[str, E], Generic[E]):
             return self.entries[name]
         declared = _declared(self.group)
         if name in declared:
-            return self.make(declared[name].value, f"from {_package_of(declared[name])}")
+            point = declared[name]
+            package = point.value if point.dist is None else point.dist.name
+            return self.make(point.value, f"from {package}")
         if is_outside(name):
             return self.make(name, "from outside kscout")
         check_current(self.kind, name)
@@ -209,7 +211,3 @@ def _import_module(module: str) -> Any:  # noqa: ANN401 - a module
 @cache
 def _declared(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
-
-
-def _package_of(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else point.value

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation.analyses.snr import (
     EstimatorGradients,
-    NoiseSetting,
     PassRecord,
     Snr,
     check_noise,
@@ -32,7 +32,7 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import epoch_path, read_run
 from kscout.weights import save_component
 
-SETTING = NoiseSetting(n_trajectories=3, batch_size=3, n_passes=2)
+SETTING = Snr(trajectories=3, batch_size=3, passes=2)
 
 
 def _policy(seed: int) -> ConvPolicy:
@@ -108,7 +108,8 @@ def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path
     source = EstimatorGradients(_policy(10), test_slices, ZeroFilled(), config, SETTING)
     gradients = torch.stack([torch.stack([*source.of_pass(index)]) for index in (0, 1)])
     records = measure_run(
-        run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl", epochs=[10]
+        *(run, test_slices, ZeroFilled(), replace(SETTING, epoch=(10,))),
+        record=tmp_path / "snr.jsonl",
     )
     (row,) = snr_rows("run", 0, records, n_initial=3, steps=2)
     assert (row.snr_paper, row.std_paper) == pytest.approx(signal_to_noise(gradients))
@@ -130,14 +131,14 @@ def test_runs_for_other_images_or_reconstructions_are_reported_before_the_first_
     run = read_run(_run(tmp_path / "run", "greedy"))
     for epoch, recorded in ((1, {"reconstructor": "0" * 16}), (10, {})):
         save_component(epoch_path(run.path, epoch), _policy(0), kind="policy", extra=recorded)
-    check_noise({"greedy": run}, test_slices, ZeroFilled(), protocol="paper")
+    check_noise({"greedy": run}, test_slices, ZeroFilled(), replace(SETTING, protocol="paper"))
     words = "policies trained with the reconstruction 0000000000000000 run here with another"
     (note,) = caplog.messages
     assert note.startswith(words) and ": greedy; train one" in note
     images = torch.rand(2, 16, 13)
     small = SliceSet.from_images(images, ["a", "a"])
     with pytest.raises(ConfigError, match="'greedy' was made for 18 rows, the slices have 16"):
-        check_noise({"greedy": run}, small, ZeroFilled(), protocol="paper")
+        check_noise({"greedy": run}, small, ZeroFilled(), replace(SETTING, protocol="paper"))
 
 
 @pytest.mark.parametrize("kind", ["reconstructor", "joint"])

@@ -118,9 +118,10 @@ def test_a_file_without_columns_has_no_budget(tmp_path: Path, extra: dict[str, A
     assert budgets_of([str(order)]) == {}
 
 
-EXCHANGED = "--reconstructor .* is a policy, and .* is a reconstruction; exchange the two"
-NO_NETWORK = "^--reconstructor .* is a policy; give it as one, and a reconstruction"
-NO_POLICY = "was given as a policy and is a reconstruction; give it as --reconstructor"
+ADVICE = "; give a policy, .*, as a policy, and a reconstruction, .*, as --reconstructor"
+EXCHANGED = f"was given as a policy and is a recon.*, and --reconstructor .* is a policy{ADVICE}"
+NO_NETWORK = f"^--reconstructor .* is a policy{ADVICE}"
+NO_POLICY = f"was given as a policy and is a reconstruction{ADVICE}"
 
 
 @pytest.fixture

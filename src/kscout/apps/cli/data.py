@@ -54,7 +54,7 @@ def import_(options: _ImportOptions, **fields: Any) -> None:  # noqa: ANN401 - v
 
     Example: kscout data import fastmri/knee --out stores/fastmri --preset knee
     """
-    from kscout.data.importing import import_folder
+    from kscout.data import import_folder
     from kscout.data.info import summarize
 
     if {"splits", "held_out"} <= set(fields):

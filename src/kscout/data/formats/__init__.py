@@ -125,10 +125,7 @@ def _quieted() -> Iterator[None]:
 def check_deflated(path: Path, start: int, wbits: int) -> None:
     """Unpack a deflated file to its end, where its checksum is, up to a limit.
 
-    Args:
-        path: the file.
-        start: byte at which the deflated stream begins.
-        wbits: format of the stream, as in `zlib`; a gzip file may contain several streams.
+    `wbits` is the format of the stream, as in `zlib`; a gzip file may contain several streams.
     """
     most, n_bytes = max(ALWAYS_UNPACKED, LARGEST_EXPANSION * path.stat().st_size), 0
     with path.open("rb") as file:

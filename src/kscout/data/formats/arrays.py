@@ -1,6 +1,7 @@
-"""k-space in arrays of NumPy, MATLAB and HDF5 with axes named by the user."""
+"""k-space in arrays: fastMRI's HDF5 (arXiv:1811.08839), and any with axes named by the user."""
 
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,27 @@ import numpy as np
 import scipy.io
 
 from kscout.data.formats import check_expansion, check_memory, listed
-from kscout.data.formats.hdf5 import check_chunks, datasets, find_dataset
+from kscout.data.formats.hdf5 import (
+    TARGET_KEYS,
+    check_chunks,
+    datasets,
+    encoding_of,
+    find_dataset,
+    text_attribute,
+)
+from kscout.data.formats.mrd import find_measurement, read_mrd
 from kscout.data.formats.numpy_array import only_member, read_header
 from kscout.data.formats.raw import RawScan, Reopened, check_axes, check_declared, named_scan
 from kscout.errors import DataError
+from kscout.json_types import JsonObject
+
+_KSPACE = "kspace"
+_AXES = {4: ("slice", "coil", "row", "col"), 3: ("slice", "row", "col")}
+"""Axes of multi-coil and single-coil files; the readout is along rows."""
 
 
 def read_named(path: Path, key: str | None = None, axes: tuple[str, ...] | None = None) -> RawScan:
-    """Return the k-space of an array.
-
-    Args:
-        path: a `.npy`, `.npz`, `.mat` or HDF5 file.
-        key: name of the array if the file contains several.
-        axes: names of the array's axes, in the order of the program that saved it.
-    """
+    """Return the k-space of an array."""
     if axes is None:
         raise DataError(
             f"{path} does not describe the axes of its k-space; name them, as in --axes "
@@ -35,14 +43,67 @@ def read_named(path: Path, key: str | None = None, axes: tuple[str, ...] | None 
     return named_scan(path, _read_numpy(path, key, axes), axes)
 
 
-def hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> RawScan:  # noqa: ANN401
+def read_hdf5_kspace(
+    path: Path,
+    key: str | None = None,
+    axes: tuple[str, ...] | None = None,
+    header: Path | None = None,
+) -> RawScan:
+    """Return the k-space of a file; `key` may also name the group of a measurement."""
+    if axes is not None:
+        return read_named(path, key, axes)
+    with h5py.File(path, "r") as file:
+        if (group := find_measurement(file, key)) is not None:
+            return read_mrd(path, group, header)
+        data = find_dataset(file, path, key or _KSPACE)
+        if data is None or data.shape is None or len(data.shape) not in _AXES:
+            state = f"of shape {data.shape}" if data is not None else "missing"
+            raise DataError(
+                f"{path} has no k-space of fastMRI ({key or _KSPACE} is {state}; the file contains "
+                f"{listed(datasets(file))}); name it with --key and --axes"
+            )
+        known: JsonObject = {"acquisition": text_attribute(file, "acquisition")}
+        known["measured"] = _mask(file, path, data.shape[-1])
+        encoding = encoding_of(file, path)
+        if encoding and encoding.encoded and encoding.encoded.matrix[0] == data.shape[-2]:
+            known |= {"n_readout": encoding.n_readout, "spacing_mm": encoding.encoded.spacing_mm}
+        n_axes = len(data.shape)
+    return _hdf5_scan(path, key or _KSPACE, _AXES[n_axes], **known)
+
+
+def holds_kspace(path: Path) -> bool:
+    """Return whether a file has k-space (fastMRI or MRD) and no target."""
+    # Opening a pipe would block.
+    if not path.is_file():
+        return False
+    # The reader reports files that cannot be read.
+    with suppress(Exception), h5py.File(path, "r") as file:
+        has_lines = "dataset" in file or find_measurement(file) is not None
+        return not set(TARGET_KEYS) & set(file) and (_KSPACE in file or has_lines)
+    return False
+
+
+def _mask(file: h5py.File, path: Path, n_cols: int) -> np.ndarray | None:
+    """Return the columns that fastMRI's test set marks as measured; None if not marked."""
+    dataset = find_dataset(file, path, "mask")
+    if dataset is None or dataset.shape != (n_cols,) or dataset.dtype.kind not in "fiub":
+        return None
+    return np.asarray(dataset[()]) != 0
+
+
+def _hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> RawScan:  # noqa: ANN401
     """Return the k-space of a dataset; its file is opened again for each read."""
     names = name.split(",")
     with h5py.File(path, "r") as file:
         sets = [_dataset(file, path, one) for one in names]
         shape, dtype = sets[0].shape, sets[0].dtype
         if len(sets) > 1:
-            _check_pair(path, name, sets)
+            alike = {(data.shape, data.dtype.kind in "fiu") for data in sets}
+            if len(sets) != 2 or alike != {(shape, True)}:
+                raise DataError(
+                    f"{path} does not hold {name} as two arrays of real numbers and one shape; "
+                    "name the real and the imaginary part with --key"
+                )
             dtype = np.dtype(np.complex64)
 
     def look(index: Any) -> np.ndarray:  # noqa: ANN401 - any index
@@ -51,15 +112,6 @@ def hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> Raw
             return first + 1j * second[0] if second else first
 
     return named_scan(path, Reopened(look, shape, dtype), axes, **known)
-
-
-def _check_pair(path: Path, name: str, sets: list[h5py.Dataset]) -> None:
-    alike = {(data.shape, data.dtype.kind in "fiu") for data in sets}
-    if len(sets) != 2 or alike != {(sets[0].shape, True)}:
-        raise DataError(
-            f"{path} does not hold {name} as two arrays of real numbers and one shape; name the "
-            "real and the imaginary part with --key"
-        )
 
 
 def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
@@ -80,7 +132,7 @@ def _read_hdf5(path: Path, key: str | None, axes: tuple[str, ...]) -> RawScan:
         raise DataError(f"{path} holds {listed(keys)}; name its k-space with --key")
     # MATLAB varies the first axis fastest, and HDF5 the last.
     is_matlab = path.suffix.lower() == ".mat"
-    return hdf5_scan(path, key or keys[0], axes[::-1] if is_matlab else axes)
+    return _hdf5_scan(path, key or keys[0], axes[::-1] if is_matlab else axes)
 
 
 def _read_matlab(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarray:

@@ -18,12 +18,9 @@ _LARGEST_HEADER = 2**20
 
 
 def read_bart(path: Path, axes: tuple[str, ...] | None = None) -> RawScan:
-    """Return the k-space of a pair of files.
+    """Return the k-space of a pair of files; trailing axes of length 1 may be omitted.
 
-    Args:
-        path: the `.cfl` file; the `.hdr` file must be next to it.
-        axes: names of its dimensions; trailing dimensions of length 1 may be omitted. By default
-            READ is the row and PHS1 the column, or PHS1 and PHS2 if READ is 1.
+    By default READ is the row and PHS1 the column, or PHS1 and PHS2 if READ is 1.
     """
     shape = _dimensions(path)
     declared, held = 8 * math.prod(shape), path.stat().st_size

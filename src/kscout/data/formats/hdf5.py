@@ -32,13 +32,7 @@ TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
 
 
 def read_hdf5(path: Path, key: str | None = None, axes: tuple[str, ...] | None = None) -> ImageScan:
-    """Return the target images and the acquisition of a volume; other datasets are optional.
-
-    Args:
-        path: the HDF5 file.
-        key: dataset of the images; by default the one of `TARGET_KEYS` that exists.
-        axes: names of its axes; by default slice, row, col.
-    """
+    """Return the target images and the acquisition of a volume; other datasets are optional."""
     n_axes = 3 if axes is None else len(axes)
     with h5py.File(path, "r") as file:
         data, name = None, key or ""

@@ -63,13 +63,7 @@ class MrdRecording(NamedTuple):
 
     @classmethod
     def open(cls, path: Path, group: str, header: Path | None = None) -> "MrdRecording":
-        """Read header and counters, and select lines.
-
-        Args:
-            path: the file.
-            group: group of the measurement.
-            header: file with the header, XML or HDF5, if the measurement has none.
-        """
+        """Read header and counters, and select lines; `header` is a file of XML or HDF5."""
         with h5py.File(path, "r") as file:
             xml = _header_text(file, path, group, header)
             described = read_header(xml)
@@ -108,11 +102,9 @@ class MrdRecording(NamedTuple):
         return readouts_of(self.heads, self.numbers, self.encoding, self.size[2])
 
     def lines(self, numbers: Int[np.ndarray, " some"], *, whole: bool = False) -> list[np.ndarray]:
-        """Read lines, coil x sample; neighbors are read together.
+        """Read lines, coil x sample, by ascending indices; neighbors are read together.
 
-        Args:
-            numbers: ascending indices of the lines.
-            whole: include the samples that their heads discard.
+        `whole` includes the samples that their heads discard.
         """
         found: list[np.ndarray] = []
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
@@ -126,13 +118,7 @@ class MrdRecording(NamedTuple):
 
 
 def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
-    """Return the Cartesian k-space of a measurement.
-
-    Args:
-        path: the file.
-        group: group of the measurement.
-        header: file with the header, XML or HDF5, if the measurement has none.
-    """
+    """Return the Cartesian k-space of a measurement."""
     found = MrdRecording.open(path, group, header)
     notes, whitening = found.notes, None
     if len(found.noise):
@@ -219,14 +205,7 @@ def check_encoding(path: Path, encoding: Encoding) -> None:
 def readouts_of(
     heads: np.ndarray, numbers: np.ndarray, encoding: Encoding, n_cols: int
 ) -> Readouts:
-    """Return the positions of lines.
-
-    Args:
-        heads: heads of all lines.
-        numbers: indices of lines for images.
-        encoding: encoding of these lines.
-        n_cols: columns of the matrix.
-    """
+    """Return the positions of the lines with the given indices, in a matrix of `n_cols` columns."""
     mine = heads[numbers]
     before, after, samples, center = (
         mine[name].astype(np.int64)

@@ -16,12 +16,7 @@ _UNITS_MM = {"meter": 1000.0, "micron": 0.001}
 def load_canonical(
     path: Path, dtype: type[np.floating] | None = None
 ) -> tuple[np.ndarray, tuple[float, ...]]:
-    """Return the values and voxel sizes (mm) of a volume with axes right, front and up.
-
-    Args:
-        path: a `.nii` or `.nii.gz` file.
-        dtype: dtype of the values; by default that of the file's scaling.
-    """
+    """Return the values and voxel sizes (mm) of a volume with axes right, front and up."""
     nibabel = require("nifti", path)
     image = nibabel.load(path)
     stored = image.get_data_dtype()
@@ -41,13 +36,9 @@ def load_canonical(
 
 
 def read_nifti(path: Path, plane: Plane = "axial") -> ImageScan:
-    """Return the slices of a volume in radiological view.
+    """Return the slices of a volume in radiological view, whatever the orientation of the file.
 
     Slices run from right, back or bottom; the top or front of the head is up.
-
-    Args:
-        path: a `.nii` or `.nii.gz` file.
-        plane: plane of the slices, independent of the orientation of the file.
     """
     data, steps_mm = load_canonical(path, np.float32)
     while data.ndim > 3 and data.shape[-1] == 1:

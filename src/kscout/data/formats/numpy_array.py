@@ -28,14 +28,7 @@ _HEADERS = {
 def read_numpy(
     path: Path, key: str | None = None, axes: tuple[str, ...] | None = None
 ) -> ImageScan:
-    """Return a stack of real images.
-
-    Args:
-        path: a `.npy` file of one image or a stack, or a `.npz` file.
-        key: name of the array in a `.npz` file that contains several.
-        axes: names of its axes, `slice` (several are counted together), `row`, `col` and `-`; by
-            default slice, row, col.
-    """
+    """Return a stack of real images."""
     n_axes = (2, 3) if axes is None else (len(axes),)
     # By content, because an archive may have the suffix .npy.
     if zipfile.is_zipfile(path):

@@ -78,14 +78,10 @@ class Reopened:
 
 
 def named_scan(path: Path, array: Any, axes: Sequence[str], **known: Any) -> RawScan:  # noqa: ANN401
-    """Return the slices of an array with named axes.
+    """Return the slices of an array of complex numbers, or of pairs `real` and `imag`.
 
-    Args:
-        path: the file, for messages.
-        array: complex numbers, or pairs `real` and `imag`; indexed when slices are read.
-        axes: `slice` (several are counted together, the last fastest), `coil`, `row`, `col`,
-            `average` (the mean is taken) and `-` for axes of length 1.
-        known: other fields of the scan.
+    Axes are `slice` (several are counted together, the last fastest), `coil`, `row`, `col`,
+    `average` (the mean is taken) and `-` for length 1. `known` has other fields of the scan.
     """
     check_axes(path, array.shape, array.dtype, axes)
     lengths = {

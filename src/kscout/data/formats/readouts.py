@@ -43,15 +43,7 @@ class Readouts:
         whitening: Complex64[np.ndarray, "coil coil"] | None = None,
         **known: Any,  # noqa: ANN401 - more fields of the scan
     ) -> RawScan:
-        """Return the slices of the lines.
-
-        Args:
-            path: the file, for messages.
-            read_lines: reads some of the lines.
-            size: coils, rows and columns.
-            whitening: matrix over coils that makes their noise white.
-            known: other fields of the scan.
-        """
+        """Return the slices of the lines; `size` has coils, rows and columns."""
         n_coils, n_rows, n_cols = size
         places, owner = np.unique(self.place, axis=0, return_inverse=True)
         shape = (len(places), n_coils, n_rows, n_cols)
@@ -106,13 +98,7 @@ class Readouts:
 
 
 def whiten(path: Path, lines: list[np.ndarray], n_coils: int) -> Complex64[np.ndarray, "coil coil"]:
-    """Return the whitening matrix W with W N W^H = c I of noise covariance N; the mean level stays.
-
-    Args:
-        path: the file, for messages.
-        lines: noise lines.
-        n_coils: number of coils, which every line must have.
-    """
+    """Return W with W N W^H = c I for the noise covariance N; the mean level stays."""
     if any(len(line) != n_coils for line in lines):
         raise DataError(f"{path} has noise of another number of coils than {n_coils}; split it up")
     noise = np.concatenate(lines, axis=1)[:, :_NOISE_SAMPLES].astype(np.complex128)
@@ -136,9 +122,7 @@ def sort_out(
 ) -> tuple[Bool[np.ndarray, " line"], str]:
     """Return the indices of lines for images, and a sentence on the others.
 
-    Args:
-        flags: bits of every line.
-        left_out: bits of lines for other purposes, by their names in the sentence.
+    `left_out` has the flags of lines for other purposes, by their names in the sentence.
     """
     is_image = np.ones(len(flags), dtype=bool)
     counts = []
@@ -150,13 +134,7 @@ def sort_out(
 
 
 def check_trajectory(path: Path, trajectory: str, *, is_deep: bool) -> None:
-    """Raise an error for an encoding that is not two-dimensional Cartesian.
-
-    Args:
-        path: the file, for messages.
-        trajectory: `cartesian`, `epi`, or another word.
-        is_deep: whether a second direction is phase-encoded.
-    """
+    """Raise an error for an encoding that is not two-dimensional Cartesian."""
     if trajectory == "epi":
         raise DataError(
             f"{path} is an echo-planar measurement, whose lines need a phase correction that "

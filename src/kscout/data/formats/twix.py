@@ -222,13 +222,12 @@ def _noise(content: np.ndarray, one: _Measurement, n_coils: int) -> list[np.ndar
 
 
 def _lines(content: np.ndarray, one: _Measurement, numbers: np.ndarray) -> list[np.ndarray]:
-    return [_values(content, one, number) for number in numbers.tolist()]
-
-
-def _values(content: np.ndarray, one: _Measurement, number: int) -> np.ndarray:
-    """Return a line, coil x sample, without the samples that its head discards."""
-    head, place = one.heads[number], int(one.places[number]) + one.layout.own_bytes
-    n_coils, n_samples = int(head["n_coils"]), int(head["n_samples"])
-    block = content[place : place + n_coils * (one.layout.coil_bytes + 8 * n_samples)]
-    samples = block.reshape(n_coils, -1)[:, one.layout.coil_bytes :].copy().view("<c8")
-    return samples[:, int(head["before"]) : n_samples - int(head["after"])]
+    """Return lines, coil x sample, without the samples that their heads discard."""
+    lines = []
+    for head, begin in zip(one.heads[numbers], one.places[numbers].tolist(), strict=True):
+        place, n_coils = begin + one.layout.own_bytes, int(head["n_coils"])
+        n_samples = int(head["n_samples"])
+        block = content[place : place + n_coils * (one.layout.coil_bytes + 8 * n_samples)]
+        samples = block.reshape(n_coils, -1)[:, one.layout.coil_bytes :].copy().view("<c8")
+        lines.append(samples[:, int(head["before"]) : n_samples - int(head["after"])])
+    return lines

@@ -10,8 +10,7 @@ from typing import Any
 
 from kscout.data.formats import printable
 from kscout.data.formats.hdf5 import acquisition_in
-from kscout.data.importing.cutting import WrongSizeError
-from kscout.data.importing.images import fitting_size, single_slices, store_images
+from kscout.data.importing.images import WrongSizeError, fitting_size, single_slices, store_images
 from kscout.data.importing.kspace import caveats, is_kspace, noted, store_kspace, virtual_coils
 from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.splits import Assignment, assign_splits
@@ -37,15 +36,7 @@ def import_folder(
     """
     source, out = _named(Path(source)), Path(out)
     settings = replace(settings, raw=is_kspace(source, settings))
-    assignment = assign_splits(
-        source,
-        raw=settings.raw,
-        group=settings.group,
-        lists=settings.splits,
-        test_from_train=settings.test_from_train,
-        held_out=settings.held_out,
-        seed=settings.seed,
-    ).sampled(settings.sample_rate)
+    assignment = assign_splits(source, settings).sampled(settings.sample_rate)
     if assignment.left_out and not settings.skip_bad:
         raise DataError(f"{assignment.left_out[0][1]}, or continue without it by --skip-bad")
     recipe = _recipe(source, settings, assignment)

@@ -13,7 +13,7 @@ from kscout.columns import center_columns
 from kscout.data.array_files import VolumePart
 from kscout.data.contents import CHUNK_BYTES
 from kscout.data.formats import hdf5, numpy_array, reading
-from kscout.data.formats.hdf5_kspace import holds_kspace
+from kscout.data.formats.arrays import holds_kspace
 from kscout.data.formats.raw import RawScan, Slices
 from kscout.data.importing.images import kept_slices
 from kscout.data.importing.kspace_cutting import Cutting
@@ -76,7 +76,7 @@ def store_kspace(
 ) -> str:
     """Add the k-space of a volume to a store, and return its acquisition."""
     path = volume.path
-    scan = read_raw(volume, key=settings.key, axes=settings.axes, header=settings.header)
+    scan = read_raw(volume, settings)
     if scan.shape[1] > _MANY_COILS:
         scan = scan._replace(notes=(*scan.notes, _MANY_COILS_NOTE.format(*scan.shape)))
     if min(scan.shape[2:]) < _FEW_PIXELS:

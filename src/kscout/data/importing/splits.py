@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar, final
 
 from kscout.data.formats import printable
-from kscout.data.importing.foreign import why_no_volumes
+from kscout.data.importing.settings import ImportSettings
 from kscout.data.importing.volumes import (
     RAW_SUFFIXES,
     SUFFIXES,
@@ -15,6 +15,7 @@ from kscout.data.importing.volumes import (
     find_stores,
     find_volumes,
     is_store,
+    why_no_volumes,
 )
 from kscout.data.manifest import SPLITS
 from kscout.errors import DataError
@@ -77,28 +78,13 @@ class Assignment:
         ]
 
 
-def assign_splits(
-    source: Path,
-    *,
-    lists: Path | None,
-    test_from_train: bool,
-    held_out: float,
-    seed: int,
-    raw: bool = False,
-    group: str | None = None,
-) -> Assignment:
+def assign_splits(source: Path, settings: ImportSettings) -> Assignment:
     """Assign the volumes of a source to splits, without reading them.
 
-    Args:
-        source: a folder of volumes, a layout of one folder per split, or a file.
-        lists: folder of text files with the volume names of each split.
-        test_from_train: skip a folder of test volumes.
-        held_out: fraction of the training volumes for a split without a folder; a single volume is
-            for test if it is above 0, because training needs several.
-        seed: seed of the random split.
-        raw: the volumes are k-space.
-        group: regular expression for the names of volumes that files are joined to.
+    A source is a folder of volumes, a layout of one folder per split, or a file. A single volume is
+    for test if `held_out` is above 0, because training needs several.
     """
+    raw, group, lists = settings.raw, settings.group, settings.splits
     if not source.exists():
         raise DataError(f"{source} does not exist; give the folder that holds the volumes")
     if source.is_dir() and is_store(source):
@@ -106,7 +92,7 @@ def assign_splits(
     if lists is not None and (named := _unique_volumes(source, raw, group)):
         return _split_by_lists(named, _read_lists(lists), lists)
     folders = _split_folders(source)
-    if test_from_train:
+    if settings.test_from_train:
         folders.pop("test", None)
     volumes = {
         split: find_volumes(place, raw=raw, group=group)
@@ -120,11 +106,13 @@ def assign_splits(
             held = f"except {place / stores[0]}, which is {_STORE}; {usual}" if stores else ""
             advice = held or f"that kscout reads; {why_no_volumes(place) or usual}"
             raise DataError(printable(f"{place} holds no volumes {advice}"))
-    if held_out > 0 and not folders and len(volumes["train"]) == 1:
+    if settings.held_out > 0 and not folders and len(volumes["train"]) == 1:
         volumes = {"test": volumes["train"]}
     for split in ("test", "val"):
         if "train" in volumes and split not in volumes:
-            volumes["train"], volumes[split] = _draw(volumes["train"], held_out, seed)
+            volumes["train"], volumes[split] = _draw(
+                volumes["train"], settings.held_out, settings.seed
+            )
     return Assignment({split: volumes[split] for split in SPLITS if volumes.get(split)})
 
 

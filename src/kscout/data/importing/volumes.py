@@ -1,11 +1,13 @@
-"""Finding and reading volumes of any format in a folder."""
+"""Finding and reading volumes of any format in a folder, and describing unsupported files."""
 
 import math
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -14,10 +16,11 @@ import numpy as np
 from kscout.data.formats import ImageScan, check_memory, printable, reading
 from kscout.data.formats.dicom import dicom_files, is_dicom
 from kscout.data.formats.raw import RawScan
+from kscout.data.importing.settings import ImportSettings
 from kscout.data.journal import JOURNAL
 from kscout.data.manifest import MANIFEST
 from kscout.errors import DataError
-from kscout.names import FORMATS, RAW_FORMATS, Plane, import_target
+from kscout.names import FORMATS, RAW_FORMATS, import_target
 from kscout.names.entries import FormatEntry
 
 S = TypeVar("S", ImageScan, RawScan)
@@ -64,19 +67,20 @@ def find_volumes(source: Path, *, raw: bool = False, group: str | None = None) -
     """Return the volumes in a folder and its subfolders, sorted by name; or the single file.
 
     A volume has the name of its file, or its path if two files share a name. Stores are skipped,
-    because their slices are already prepared.
-
-    Args:
-        source: the folder or file.
-        raw: find k-space instead of images.
-        group: regular expression that finds the name of the volume in the path of a file, in the
-            source; files of one name are joined. None: each file is a volume.
+    because their slices are already prepared. `group` is a regular expression that finds the name
+    of the volume in the path of a file; files of one name are joined.
     """
-    format_of = _raw_format_of if raw else _format_of
     if not source.is_dir():
-        kind = format_of(source)
+        kind = _format_of(source, raw=raw)
         return [VolumeFile(printable(source.name), source, kind)] if kind else []
-    found = sorted(set(_walk(source, format_of)))
+    found = sorted(
+        {
+            (folder if kind == "dicom" else path, kind)
+            for folder, holds_store in _folders(source)
+            for path in (() if holds_store else folder.iterdir())
+            if not path.is_dir() and (kind := _format_of(path, raw=raw))
+        }
+    )
     counts = Counter(path.name for path, _ in found)
     volumes = [
         VolumeFile(
@@ -130,55 +134,35 @@ def is_store(folder: Path) -> bool:
     return all(key in head for key in (b'"schema_version"', b'"kind"', b'"splits"'))
 
 
-def read_volume(
-    volume: VolumeFile,
-    *,
-    key: str | None = None,
-    plane: Plane = "axial",
-    axes: tuple[str, ...] | None = None,
-) -> ImageScan:
+def read_volume(volume: VolumeFile, settings: ImportSettings | None = None) -> ImageScan:
     """Return the images of a volume, its acquisition and its spacing."""
-    given = {"key": key, "plane": plane, "axes": axes}
-    if volume.parts:
-        check_memory(volume.path, sum(file.stat().st_size for file in volume.files))
-        scans = [_read(ImageScan, FORMATS[part.format], part.path, given) for part in volume.parts]
-        for part, scan in zip(volume.parts, scans, strict=True):
-            if (size := scan.images.shape[1:]) != (first := scans[0].images.shape[1:]):
-                raise DataError(
-                    f"{part.path} has images of {size[0]}x{size[1]}, and {volume.path} of the same "
-                    f"volume has {first[0]}x{first[1]}; change --group, or remove one of them"
-                )
-        return scans[0]._replace(images=np.concatenate([scan.images for scan in scans]))
-    return _read(ImageScan, FORMATS[volume.format], volume.path, given)
+    settings = settings or ImportSettings()
+    if not volume.parts:
+        return _read(ImageScan, FORMATS[volume.format], volume.path, settings)
+    check_memory(volume.path, sum(file.stat().st_size for file in volume.files))
+    scans = [_read(ImageScan, FORMATS[part.format], part.path, settings) for part in volume.parts]
+    for part, scan in zip(volume.parts, scans, strict=True):
+        if (size := scan.images.shape[1:]) != (first := scans[0].images.shape[1:]):
+            raise DataError(
+                f"{part.path} has images of {size[0]}x{size[1]}, and {volume.path} of the same "
+                f"volume has {first[0]}x{first[1]}; change --group, or remove one of them"
+            )
+    return scans[0]._replace(images=np.concatenate([scan.images for scan in scans]))
 
 
-def read_raw(
-    volume: VolumeFile,
-    *,
-    key: str | None = None,
-    axes: tuple[str, ...] | None = None,
-    header: Path | None = None,
-) -> RawScan:
-    """Return the k-space of a volume, whose slices are read on request.
-
-    Args:
-        volume: a result of `find_volumes`.
-        key: name of the k-space inside its file.
-        axes: names of its axes, if its format does not specify them.
-        header: header for an ISMRMRD file without one.
-    """
-    given = {"key": key, "axes": axes, "header": header}
-    return _read(RawScan, RAW_FORMATS[volume.format], volume.path, given)
+def read_raw(volume: VolumeFile, settings: ImportSettings) -> RawScan:
+    """Return the k-space of a volume, whose slices are read on request."""
+    return _read(RawScan, RAW_FORMATS[volume.format], volume.path, settings)
 
 
-def _read(kind: type[S], entry: FormatEntry, path: Path, given: Mapping[str, object]) -> S:
+def _read(kind: type[S], entry: FormatEntry, path: Path, settings: ImportSettings) -> S:
     """Return the result of a reader, which receives the applicable options."""
     with reading(path, entry.summary):
         # Opening a pipe would block until something writes to it.
         if not path.is_file() and not (path.is_dir() and entry.is_series):
             raise DataError(f"{path} is no regular file; leave it out of the source")
         read: Callable[..., S] = import_target(entry.target, of="reader")
-        scan = read(path, **{name: given[name] for name in entry.options})
+        scan = read(path, **{name: getattr(settings, name) for name in entry.options})
         spacing = scan.spacing_mm
         if spacing is not None and not all(0 < step < math.inf for step in spacing):
             spacing = None
@@ -190,26 +174,12 @@ def relative(path: Path, source: Path) -> str:
     return printable(path.relative_to(source).as_posix() if path != source else path.name)
 
 
-def _format_of(path: Path) -> str | None:
+def _format_of(path: Path, *, raw: bool) -> str | None:
     if path.name.startswith("."):
         return None
-    name = path.name.lower()
-    known = next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
-    return "dicom" if known is None and is_dicom(path) else known
-
-
-def _raw_format_of(path: Path) -> str | None:
-    name = path.name.lower()
-    found = (kind for suffix, kind in RAW_SUFFIXES.items() if name.endswith(suffix))
-    return None if name.startswith(".") else next(found, None)
-
-
-def _walk(source: Path, format_of: Callable[[Path], str | None]) -> Iterator[tuple[Path, str]]:
-    """Yield volumes and their formats, without those in stores."""
-    for folder, holds_store in _folders(source):
-        for path in () if holds_store else folder.iterdir():
-            if not path.is_dir() and (kind := format_of(path)):
-                yield folder if kind == "dicom" else path, kind
+    suffixes, name = RAW_SUFFIXES if raw else SUFFIXES, path.name.lower()
+    known = next((kind for suffix, kind in suffixes.items() if name.endswith(suffix)), None)
+    return "dicom" if known is None and not raw and is_dicom(path) else known
 
 
 def _folders(source: Path) -> Iterator[tuple[Path, bool]]:
@@ -227,3 +197,65 @@ def _folders(source: Path) -> Iterator[tuple[Path, bool]]:
         if not holds_store:
             found = (path for path in folder.iterdir() if path.is_dir())
             folders += [path for path in found if not path.name.startswith(".")]
+
+
+_RAW = (
+    "raw k-space of {}; convert it to MRD, or save it as an array of complex numbers (numpy.save) "
+    "and name its axes, as in --axes slice,coil,row,col"
+)
+_IMAGES = "an image of {}; convert it to NIfTI"
+_PICTURE = "a picture; put the slices of a volume into one array slice x row x column (numpy.save)"
+_PACKED = "an archive; unpack it"
+
+_BY_SUFFIX = {
+    ".7": _RAW.format("a GE scanner (P-file)"),
+    ".raw": _RAW.format("a scanner"),
+    ".nrrd": _IMAGES.format("3D Slicer (NRRD)"),
+    ".nhdr": _IMAGES.format("3D Slicer (NRRD)"),
+    ".mha": _IMAGES.format("ITK (MetaImage)"),
+    ".mhd": _IMAGES.format("ITK (MetaImage)"),
+    ".mgz": _IMAGES.format("FreeSurfer"),
+    ".mgh": _IMAGES.format("FreeSurfer"),
+    ".mnc": _IMAGES.format("MINC"),
+    ".rec": _IMAGES.format("a Philips scanner (PAR/REC)"),
+    ".img": _IMAGES.format("Analyze, or of a pair .hdr and .img"),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif"), _PICTURE),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".gz", ".7z", ".xz", ".bz2"), _PACKED),
+}
+
+_BY_CONTENT = (
+    (0, b"\x89HDF\r\n", "HDF5; let its name end in .h5, and name its images with --key"),
+    (512, b"\x89HDF\r\n", "HDF5; let its name end in .h5, and name its images with --key"),
+    (0, b"\x93NUMPY", "an array of NumPy; let its name end in .npy"),
+    (344, b"n+1\0", "NIfTI; let its name end in .nii"),
+    (4, b"n+2\0", "NIfTI; let its name end in .nii"),
+)
+"""Offset, magic bytes and description, independent of the name."""
+
+_LOOKED_AT = 2000
+"""Largest number of files of a folder that are examined."""
+
+
+def why_no_volumes(place: Path) -> str | None:
+    """Return the type of the first unsupported file of a folder, and advice."""
+    files = [place] if not place.is_dir() else islice(_files(place), _LOOKED_AT)
+    return next((f"{path} is {kind}" for path in files if (kind := _unsupported(path))), None)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(place) / name for name in sorted(names) if not name.startswith("."))
+
+
+def _unsupported(path: Path) -> str | None:
+    """Return the type of a file and advice, if known."""
+    if not path.is_file():
+        return "no regular file; name files and folders of volumes" if path.exists() else None
+    head = b""
+    with suppress(OSError), path.open("rb") as file:
+        head = file.read(520)
+    for offset, magic, kind in _BY_CONTENT:
+        if head[offset : offset + len(magic)] == magic:
+            return kind
+    return _BY_SUFFIX.get(path.suffix.lower())

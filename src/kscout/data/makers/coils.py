@@ -217,12 +217,7 @@ class MeasuredArray:
         return cls(n_coils, rng.uniform(0, 2 * math.pi), zoom, (down, across))
 
     def maps(self, size: int, place: float) -> Maps:
-        """Return sensitivities of unit norm over coils, the same in every slice.
-
-        Args:
-            size: rows and columns.
-            place: position of the slice; ignored, as only one was measured.
-        """
+        """Return sensitivities of unit norm over coils, the same in every slice."""
         # Imported here: workers that generate knees without coils do not need it.
         from scipy import ndimage
 

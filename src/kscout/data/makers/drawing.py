@@ -86,12 +86,7 @@ def cone(
 ) -> Field:
     """Return the distance to a capsule whose radius goes from the first to the second radius.
 
-    Args:
-        grid: The points.
-        start: One end of the axis.
-        end: The other end.
-        radii: Radius at either end.
-        flat: Factor on distances from the axis; below one widens the capsule along that axis.
+    `flat` has factors on distances from the axis; below one widens the capsule along that axis.
     """
     span = [e - s for s, e in zip(start, end, strict=True)]
     px, py, pz = (

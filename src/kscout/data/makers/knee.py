@@ -190,16 +190,7 @@ def draw_knee_volume(
     variant: Variant = "realistic",
     receiver: Receiver | None = None,
 ) -> Volume:
-    """Draw one knee examination.
-
-    Args:
-        seed: Seed of the whole set.
-        volume: Number of the subject; each has its own random numbers.
-        n_slices: Slices, spread evenly over the joint.
-        size: Rows and columns, 64 to 512.
-        variant: `realistic`, or `structured` with engineered stripes.
-        receiver: Coils whose k-space is returned instead of images.
-    """
+    """Draw one knee examination."""
     if variant not in get_args(Variant):
         raise unknown_name("knee variant", variant, list(get_args(Variant)))
     rng = np.random.default_rng([seed, volume, _KIND])

@@ -169,25 +169,10 @@ def make_volumes(
     receiver: Receiver | None = None,
     skip: Collection[str] = (),
 ) -> Iterator[tuple[str, Volume]]:
-    """Generate volumes in order, each from random numbers seeded by seed, number and kind.
+    """Generate named volumes in order, each from random numbers seeded by seed, number and kind.
 
-    A volume depends neither on the number of volumes nor on the workers. Splits use
-    different seeds. `MakeSettings` has validated the arguments.
-
-    Args:
-        kind: `knee`, `brain` or `heads`.
-        n_volumes: Number of volumes.
-        n_slices: Slices per volume.
-        size: Rows and columns, 64 to 512.
-        seed: Seed of the split.
-        workers: Processes; 1 generates in this process.
-        variant: `realistic`, or `structured` for knees that reward adaptivity by design.
-        heads: The real heads of this split, for `heads`.
-        receiver: Simulated coils, whose k-space is returned instead of images.
-        skip: Names of volumes to omit.
-
-    Returns:
-        Pairs of volume name and volume.
+    A volume depends neither on the number of volumes nor on the workers, of which one means this
+    process. Splits use different seeds. `MakeSettings` has validated the arguments.
     """
     tasks = [
         _Task(kind, seed, volume, n_slices, size, variant, receiver) for volume in range(n_volumes)

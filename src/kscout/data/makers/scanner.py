@@ -80,13 +80,9 @@ def plane_grid(
     axes: Float64[np.ndarray, "3 3"],
     origin: Float64[np.ndarray, " 3"],
 ) -> Grid:
-    """Return the body coordinates of a slice plane.
+    """Return the body coordinates of a square slice plane around `origin`.
 
-    Args:
-        n_points: Points per side.
-        field_of_view_mm: Side of the square.
-        axes: Columns are the body directions of the image's columns, rows and depth.
-        origin: Body coordinates of the middle of the slice.
+    The columns of `axes` are the body directions of the image's columns, rows and depth.
     """
     line = ((np.arange(n_points) + 0.5) / n_points - 0.5) * field_of_view_mm
     across, down = line[None, :], line[:, None]
@@ -105,9 +101,9 @@ class Scanner:
     noise: float
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, *, shading: float = 1.0) -> "Scanner":
+    def draw(cls, rng: np.random.Generator) -> "Scanner":
         """Draw the shading's five coefficients and a noise level of .008 to .03."""
-        scales = shading * np.array([0.16, 0.16, 0.10, 0.10, 0.10])
+        scales = np.array([0.16, 0.16, 0.10, 0.10, 0.10])
         level = math.exp(rng.uniform(math.log(0.008), math.log(0.03)))
         return cls(tuple((scales * rng.standard_normal(5)).tolist()), level)
 
@@ -132,13 +128,7 @@ class Scanner:
     ) -> Stack | Complex64[np.ndarray, "slice coil row col"]:
         """Draw a scanner, then every slice, and return the images of the examination.
 
-        Args:
-            rng: the volume's random numbers.
-            n_slices: how many slices.
-            size: rows and columns of the images.
-            draw_slice: draws the slice at a position in [0, 1] on a grid of given points per side.
-            receiver: simulated coils, whose k-space is returned instead of images.
-            axis: along which the coils' cylinder lies.
+        `draw_slice` draws the slice at a position in [0, 1] on a grid of given points per side.
         """
         check_request(n_slices, size)
         scanner, n_points = cls.draw(rng), fine_size(size)

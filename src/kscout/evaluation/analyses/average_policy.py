@@ -92,11 +92,7 @@ def average_policies_of_results(
 ) -> dict[str, AveragePolicy]:
     """Average the columns of an evaluation, of the first trajectory of each slice.
 
-    Args:
-        path: `results.csv`, or its folder.
-        policies: their names in it.
-        summary: of the same evaluation.
-        seed: which seed; by default the one with the best final SSIM, of each policy.
+    Without `seed`, the one with the best final SSIM of each policy is used.
     """
     seeds = best_seeds(path, policies) if seed is None else dict.fromkeys(policies, seed)
     orders = read_orders(path, summary, is_wanted=lambda name, seed: seeds.get(name) == seed)
@@ -207,24 +203,19 @@ class AveragePolicies(Analysis[PolicyRow]):
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[PolicyRow]:
         """Average the columns of an evaluation, or run policies once on a split."""
-        averages = self._of_slices(sources) if self.results is None else self._of_results(sources)
+        if self.results is not None:
+            seed, summary = self.seed[0] if self.seed else None, read_summary(self.results)
+            averages = average_policies_of_results(self.results, sources, summary, seed=seed)
+        else:
+            ready = open_policies(sources, self)
+            averages = {
+                name if len(entries) == 1 else f"{name}, seed {entry.seed}": average_policy(
+                    entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)
+                )
+                for name, entries in ready.by_name.items()
+                for entry in entries
+            }
         return [row for name, average in averages.items() for row in _rows(name, average)]
-
-    def _of_results(self, names: Sequence[str]) -> dict[str, AveragePolicy]:
-        assert self.results is not None
-        summary = read_summary(self.results)
-        seed = self.seed[0] if self.seed else None
-        return average_policies_of_results(self.results, names, summary, seed=seed)
-
-    def _of_slices(self, sources: Sequence[str]) -> dict[str, AveragePolicy]:
-        ready = open_policies(sources, self)
-        return {
-            name if len(entries) == 1 else f"{name}, seed {entry.seed}": average_policy(
-                entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)
-            )
-            for name, entries in ready.by_name.items()
-            for entry in entries
-        }
 
     def figures(self, rows: Sequence[PolicyRow], folder: Path) -> JsonObject:
         """Draw step by column, start columns white, policies side by side."""

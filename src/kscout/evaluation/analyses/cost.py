@@ -108,18 +108,17 @@ class Cost(Analysis[CostRow]):
 def paper_times() -> str:
     """Return all training times that the paper prints, in a sentence."""
     times = "; ".join(
-        f"{SETTINGS[setting].title} {' and '.join(map(_days, days.values()))}"
-        for setting, days in COST_DAYS.items()
+        f"{SETTINGS[setting].title} "
+        + " and ".join(
+            f"{days} days" + (f" on {n_cards} cards" if n_cards > 1 else "")
+            for days, n_cards in costs.values()
+        )
+        for setting, costs in COST_DAYS.items()
     )
     return (
         f"Approximate times of greedy and non-greedy training in {ARXIV} (appendix B.1), on GTX "
         f"1080 Ti cards and fastMRI data: {times}."
     )
-
-
-def _days(cost: tuple[float, int]) -> str:
-    days, n_cards = cost
-    return f"{days} days" if n_cards == 1 else f"{days} days on {n_cards} cards"
 
 
 def _row(name: str, records: Sequence[RunRecord]) -> CostRow:

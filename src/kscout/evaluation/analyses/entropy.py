@@ -118,14 +118,7 @@ def entropies(probabilities: Float[Tensor, "step slice trajectory col"]) -> Entr
 def policy_entropies(
     policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: Plan
 ) -> Entropies:
-    """Run a policy on a dataset and return the entropies of its choices.
-
-    Args:
-        policy: a stochastic policy, whose scores are logits, or a deterministic one.
-        slices: slices to acquire, on the device of the computation.
-        reconstructor: makes the images that the policy sees.
-        plan: start, steps and trajectories (paper: 8).
-    """
+    """Run a policy on a dataset and return the entropies of its choices."""
     accumulator = EntropyAccumulator()
     for _, done in trajectories(
         policy, slices, reconstructor, plan, keep_probabilities=policy.is_stochastic

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from kscout.config import to_table
+from kscout.config.layers import Table
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.analyses.reconstructions import named_reconstructions, shared_protocol
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.records.saved_settings import Table, check_same
+from kscout.evaluation.request import check_same
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, under_protocol

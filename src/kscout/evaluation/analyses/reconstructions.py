@@ -42,6 +42,7 @@ with lazily():
     from kscout.training.masks import MaskDistribution
 
 _PICTURES = "reconstructions-*.npz"
+_BATCH_SIZE = 16
 
 
 @final
@@ -90,7 +91,6 @@ def compare_reconstructions(
     center_fraction: float,
     protocol: Protocol | None = None,
     shows_all: bool = False,
-    batch_size: int = 16,
     on_step: OnStep | None = None,
 ) -> ReconstructionComparison:
     """Reconstruct slices under random masks, one per volume and the same for every method.
@@ -104,7 +104,6 @@ def compare_reconstructions(
         protocol: units of scored images; by default that of the training of the reconstructions.
         shows_all: keep pictures of all slices instead of the slice with the median SSIM of the last
             method, at each acceleration.
-        batch_size: slices per batch.
         on_step: called after each method.
     """
     _check_centers(slices.n_cols, accelerations, center_fraction)
@@ -121,7 +120,7 @@ def compare_reconstructions(
         slices.check_start(n_center)
         shown = list(range(len(slices)))
         for name, network in networks.items():
-            values = _values(network, slices, masks, protocol, batch_size)
+            values = _values(network, slices, masks, protocol)
             row = _row(name, acceleration, n_center, values, slices, protocol)
             trained_for = None if network.protocol == protocol else network.protocol
             rows.append(replace(row, trained_for=trained_for))
@@ -136,12 +135,7 @@ def compare_reconstructions(
 def shared_protocol(
     networks: Mapping[str, Reconstructor], chosen: Protocol | None = None
 ) -> Protocol:
-    """Return the protocol of a comparison, as `Reconstructor.protocol_for`.
-
-    Args:
-        networks: reconstructions by name.
-        chosen: None for the protocol of their training.
-    """
+    """Return the protocol of a comparison, as `Reconstructor.protocol_for`."""
     trained = {name: x.protocol_for(chosen) for name, x in networks.items() if x.protocol}
     if len(set(trained.values())) > 1:
         words = ", ".join(f"{name} for {protocol}" for name, protocol in trained.items())
@@ -175,15 +169,11 @@ def _opened(method: Reconstructor | Path | str) -> Reconstructor:
 
 
 def _values(
-    network: Reconstructor,
-    slices: SliceSet,
-    masks: Bool[Tensor, "slice col"],
-    protocol: Protocol,
-    batch_size: int,
+    network: Reconstructor, slices: SliceSet, masks: Bool[Tensor, "slice col"], protocol: Protocol
 ) -> Float64[np.ndarray, "slice 3"]:
     """Return SSIM, PSNR and NMSE of every slice."""
     values, n_done = [], 0
-    for batch in slices.batches(batch_size):
+    for batch in slices.batches(_BATCH_SIZE):
         _, scores = _scored(network, batch, masks[n_done : n_done + len(batch)], protocol)
         values.append(scores.double().cpu().numpy())
         n_done += len(batch)

@@ -61,24 +61,6 @@ FORMULAS = ("paper", "reference")
 
 
 @final
-@dataclass(frozen=True)
-class NoiseSetting:
-    """How gradient noise is measured; defaults are the paper's."""
-
-    n_trajectories: Annotated[int, AtLeast(1)] = 16
-    """Actions per state (greedy) or trajectories per slice."""
-    batch_size: Annotated[int, AtLeast(1)] = 16
-    n_passes: Annotated[int, AtLeast(1)] = 3
-    """Passes over the data, each with its own order and draws."""
-    seed: int = 0
-    protocol: Protocol | None = None
-    """That of the reconstruction if None."""
-
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@final
 class GradientMoments:
     """Mean and spread of gradients, one at a time: memory does not grow with their number."""
 
@@ -150,9 +132,9 @@ class EstimatorGradients:
         slices: SliceSet,
         reconstructor: Reconstructor,
         config: JsonObject,
-        setting: NoiseSetting,
+        setting: "Snr",
     ) -> None:
-        self.policy, self.slices, self.reconstructor = policy, slices, reconstructor
+        self.policy, self.slices, self.setting = policy, slices, setting
         # Before the settings are read: a run folder must not import modules that no user named.
         kind = ESTIMATORS.recall(config["training"].get("method"), "the run")
         METRICS.recall(config["training"].get("metric", GradientTraining.metric), "the run")
@@ -166,9 +148,8 @@ class EstimatorGradients:
                 "measured; choose runs of an estimator that takes one step per batch"
             )
         protocol = reconstructor.protocol_for(setting.protocol)
-        training = replace(training, n_trajectories=setting.n_trajectories, protocol=protocol)
-        self.setting, self.config = setting, replace(settings, training=training)
-        learner = Learner.of(policy, self.config)
+        training = replace(training, n_trajectories=setting.trajectories, protocol=protocol)
+        learner = Learner.of(policy, replace(settings, training=training))
         self.estimator: GradientEstimator = kind(learner, slices, reconstructor)
         # In 32 bit, and without cached features.
         self.estimator.view = Recomputed(policy)
@@ -223,17 +204,8 @@ def measure_passes(
 ) -> list[PassRecord]:
     """Measure the ratio of one checkpoint in several passes; resumes after the last in `record`.
 
-    Args:
-        epoch: the checkpoint's epoch.
-        gradients: yields the flat gradients of the batches of a pass. The index of the pass seeds
-            them, so a resumed analysis equals an uninterrupted one.
-        record: file of one JSON line per finished epoch and pass; lines are added to it.
-        setting: everything else that the numbers depend on.
-        n_passes: passes over the data.
-        on_step: called before and after each pass.
-
-    Returns:
-        One record per pass.
+    The index of a pass seeds its gradients, so a resumed analysis equals an uninterrupted one.
+    `setting` has everything else that the numbers depend on; only passes of the same are reused.
     """
     report = on_step or (lambda _: None)
     finished = {
@@ -260,7 +232,9 @@ def measure_passes(
             setting=setting,
         )
         finished[epoch, pass_index] = line
-        _append(record, line)
+        # Replaced atomically: the file is small, and a killed process leaves no incomplete line.
+        lines = [*read_passes(record), line]
+        write_text(record, "".join(json.dumps(asdict(x)) + "\n" for x in lines))
         report(Step(what, 1, 1))
     return [finished[epoch, pass_index] for pass_index in range(n_passes)]
 
@@ -286,12 +260,6 @@ def _finished_pass(table: JsonObject) -> PassRecord:
         if type(value := getattr(line, item.name)) not in kinds:
             raise TypeError(f"{item.name} is {value!r}")
     return line
-
-
-def _append(record: Path, line: PassRecord) -> None:
-    # Replaced atomically: the file is small, and a killed process leaves no incomplete line.
-    lines = [*read_passes(record), line]
-    write_text(record, "".join(json.dumps(asdict(x)) + "\n" for x in lines))
 
 
 @final
@@ -372,24 +340,16 @@ def measure_run(
     run: Path,
     slices: SliceSet,
     reconstructor: Reconstructor,
-    setting: NoiseSetting | None = None,
+    setting: "Snr",
     *,
     record: Path,
-    epochs: Sequence[int] | None = None,
     on_step: OnStep | None = None,
 ) -> list[PassRecord]:
-    """Measure the gradient's signal-to-noise ratio at checkpoints of a run; may be resumed.
+    """Measure the gradient's signal-to-noise ratio at checkpoints of a policy run.
 
-    Args:
-        run: folder of a policy run; its estimator, gamma and budget are used.
-        slices: training data (paper), on the device of the computation.
-        reconstructor: that of the policy's training.
-        setting: q, batch size, passes, seed, protocol.
-        record: file of one JSON line per finished pass; an interrupted measurement resumes.
-        epochs: checkpoints; by default all stored ones.
-        on_step: called before and after each pass.
+    Its estimator, gamma and budget are used. `record` is a file of one JSON line per finished pass;
+    an interrupted measurement resumes.
     """
-    setting = setting or NoiseSetting()
     protocol = reconstructor.protocol_for(setting.protocol)
     slices.check_protocol(protocol)
     stored = read_run(run)
@@ -398,13 +358,13 @@ def measure_run(
     base = {
         "slices": slices.fingerprint,
         "reconstructor": fingerprint(reconstructor),
-        "n_trajectories": setting.n_trajectories,
+        "n_trajectories": setting.trajectories,
         "batch_size": setting.batch_size,
         "seed": setting.seed,
         "protocol": protocol,
     }
     records = []
-    for epoch in kept_epochs(run) if epochs is None else epochs:
+    for epoch in setting.epoch or kept_epochs(run):
         policy = policies.load(epoch_path(run, epoch), device=slices.device)
         gradients = EstimatorGradients(policy, slices, reconstructor, stored.config, setting)
         records += measure_passes(
@@ -412,35 +372,22 @@ def measure_run(
             gradients.of_pass,
             record=record,
             setting=json.dumps({**base, "policy": fingerprint(policy)}, sort_keys=True),
-            n_passes=setting.n_passes,
+            n_passes=setting.passes,
             on_step=on_step,
         )
     return records
 
 
 def check_noise(
-    runs: Mapping[str, RunRecord],
-    slices: SliceSet,
-    reconstructor: Reconstructor,
-    *,
-    protocol: Protocol,
-    epochs: Sequence[int] | None = None,
+    runs: Mapping[str, RunRecord], slices: SliceSet, reconstructor: Reconstructor, setting: "Snr"
 ) -> None:
-    """Raise an error if gradients of a run cannot be measured; warn if it was trained otherwise.
-
-    Args:
-        runs: by name in messages.
-        slices: as for `measure_run`.
-        reconstructor: as for `measure_run`.
-        protocol: of scores.
-        epochs: as for `measure_run`.
-    """
+    """Raise an error if gradients of a named run cannot be measured; warn of another training."""
     loaded = {}
     for name, run in runs.items():
-        first = (epochs or kept_epochs(run.path))[0]
+        first = (setting.epoch or kept_epochs(run.path))[0]
         loaded[name] = policies.load(epoch_path(run.path, first))
         check_matrix(loaded[name], slices.shape, name=name, network=reconstructor)
-    use = Use(slices.shape, protocol=protocol)
+    use = Use(slices.shape, protocol=reconstructor.protocol_for(setting.protocol))
     notes = policy_notes(loaded.items(), reconstructor, use)
     warn([*network_notes(reconstructor, use), *notes])
 
@@ -492,6 +439,9 @@ class Snr(Analysis[SnrRow]):
     device: str = "auto"
     """auto, cpu or cuda."""
 
+    def __post_init__(self) -> None:
+        check(self)
+
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[SnrRow]:
@@ -503,11 +453,8 @@ class Snr(Analysis[SnrRow]):
         store = Store.open(str(self.data))
         slices = store.split(self.split).sample(self.limit).to(device)
         network = reconstruction.load(str(self.reconstructor), device=device)
-        draws = (self.trajectories, self.batch_size, self.passes, self.seed)
-        protocol = network.protocol_for(self.protocol)
-        setting = NoiseSetting(*draws, protocol)
         runs = {f"{name}, seed {run.config['training']['seed']}": run for name, _, run in chosen}
-        check_noise(runs, slices, network, protocol=protocol, epochs=self.epoch or None)
+        check_noise(runs, slices, network, self)
         rows = []
         for name, n_seeds, run in chosen:
             seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]
@@ -515,9 +462,8 @@ class Snr(Analysis[SnrRow]):
                 run.path,
                 slices,
                 network,
-                setting,
+                self,
                 record=out / f"snr-{re.sub('[/, ]+', '-', name)}-seed{seed}.jsonl",
-                epochs=self.epoch or None,
                 on_step=_named(name, on_step),
             )
             columns = {"n_initial": acquisition["n_initial"], "steps": acquisition["horizon"]}

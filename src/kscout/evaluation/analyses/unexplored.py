@@ -74,11 +74,8 @@ def tally_states(
 ) -> Tally:
     """Count the columns with the largest gain, and those of them that are unexplored.
 
-    Args:
-        gains: gain in SSIM of each column; -inf if it cannot be measured.
-        probabilities: the policy's; zero for these columns.
-        rare: a smaller chance counts as almost never.
-        chances: chances that a column is ever sampled; by default the probabilities.
+    Gains are -inf, and probabilities zero, for columns that cannot be measured. `chances` are those
+    that a column is ever sampled, by default the probabilities; below `rare` means almost never.
     """
     gain = gains.double().amax(dim=-1)
     # Mirrored columns may have equal gains: the first represents them, and any may be sampled.
@@ -104,13 +101,7 @@ def tally_states(
 def tally_choices(
     gains: Float[Tensor, "state col"], chosen: Int[Tensor, " state"], rare: float
 ) -> Tally:
-    """Count the same for a deterministic policy, from all of its states.
-
-    Args:
-        gains: gain in SSIM of each column; -inf if it cannot be measured.
-        chosen: the column that it takes.
-        rare: a column that is taken in a smaller share of its possible states is unexplored.
-    """
+    """Count the same for a deterministic policy, from the columns chosen in all of its states."""
     taken = torch.nn.functional.one_hot(chosen, gains.shape[-1]).double()
     shares = taken.sum(dim=0) / gains.isfinite().sum(dim=0).clamp(min=1)
     return tally_states(gains, taken, rare, shares.expand(taken.shape))

@@ -5,6 +5,5 @@
 | `results` | `results.csv`, the long table |
 | `orders` | columns of each acquisition, from that table |
 | `acquisitions` | slices with their images |
-| `saved_settings` | the settings of results |
 | `run_names` | names of runs in tables |
 """

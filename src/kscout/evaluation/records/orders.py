@@ -45,9 +45,9 @@ class Orders:
         """Mean number of columns acquired after the start."""
         return float((self.order > 0).sum(axis=-1).mean())
 
-    def columns(self, row: int, trajectory: int = 0) -> list[int]:
+    def columns(self, row: int) -> list[int]:
         """Return the acquired columns of a slice, in their order."""
-        order = self.order[row, trajectory]
+        order = self.order[row, 0]
         return sorted(np.flatnonzero(order > 0).tolist(), key=lambda column: order[column])
 
     def text(self) -> str:
@@ -79,13 +79,7 @@ class Orders:
 def read_orders(
     path: Path, summary: Summary, *, is_wanted: Callable[[str, int], bool] | None = None
 ) -> list[Orders]:
-    """Return the columns that the policies of an evaluation measured.
-
-    Args:
-        path: `results.csv`, or its folder.
-        summary: of the same evaluation; it contains the start.
-        is_wanted: whether to return a policy and seed; None for all.
-    """
+    """Return the columns that the policies of an evaluation measured, from `results.csv`."""
     acquisitions: dict[tuple[str, int], _Acquired] = {}
     try:
         for row in read_rows(path):

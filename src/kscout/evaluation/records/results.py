@@ -1,7 +1,7 @@
 """The long table of an evaluation, `results.csv`: a row per policy, slice, trajectory and step."""
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from jaxtyping import Float, Float64, Int
 
-from kscout.errors import DataError
+from kscout.errors import ConfigError, DataError
 from kscout.files import plain_file, written_whole
 from kscout.shapes import one_line
 
@@ -171,3 +171,14 @@ def read_rows(path: Path) -> Iterable[ResultRow]:
             yield from map(ResultRow._make, rows)
         except (UnicodeDecodeError, TypeError, csv.Error) as error:
             raise DataError(f"{file} is damaged ({error}); evaluate again") from error
+
+
+def data_frame(columns: Mapping[str, object]) -> Any:  # noqa: ANN401 - pandas is optional
+    """Return columns as a `pandas.DataFrame`."""
+    try:
+        import pandas as pd  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ConfigError(
+            "to_pandas needs pandas, which is not installed; pip install pandas"
+        ) from error
+    return pd.DataFrame(dict(columns))

@@ -308,12 +308,7 @@ def untrained_note(entries: Sequence[EvaluationEntry]) -> str | None:
 
 
 def store_note(entries: Sequence[EvaluationEntry], store: str) -> str | None:
-    """Return a note on policies that were trained on another dataset.
-
-    Args:
-        entries: the policies.
-        store: fingerprint of the dataset.
-    """
+    """Return a note on policies that were trained on another dataset than that of a fingerprint."""
     trained_on = [(entry.name, entry.policy.recorded.get("store")) for entry in entries]
     names = [name for name, other in trained_on if isinstance(other, str) and other != store]
     if not names:

@@ -32,16 +32,7 @@ def fitted_order(
     cache: Path | None = None,
     on_step: Callable[[JsonObject], None] | None = None,
 ) -> list[int]:
-    """Return the order fitted on `slices`, from `cache` if it was fitted before.
-
-    Args:
-        slices: training slices.
-        reconstructor: the reconstruction.
-        plan: start, horizon, protocol, seed and batch size.
-        n_slices_per_step: slices tried at each step; None for all.
-        cache: folder of fitted orders.
-        on_step: called after each column.
-    """
+    """Return the order fitted on `slices`, from the folder `cache` if it was fitted before."""
     depends_on = {
         "slices": slices.fingerprint,
         "reconstructor": fingerprint(reconstructor),

@@ -15,33 +15,21 @@ _TABLES: dict[str, Registry[Any]] = {"policy": POLICIES, "reconstructor": RECONS
 def check_kinds(policies: Sequence[object], reconstructor: object) -> None:
     """Raise an error for a policy as a reconstruction or the reverse, or a folder of several runs.
 
-    Args:
-        policies: names and paths; other objects are not checked.
-        reconstructor: a name or path; other objects are not checked.
+    Only names and paths are checked.
     """
     names = [policy for policy in policies if isinstance(policy, str | Path)]
     for source in (*map(_without_label, names), reconstructor):
         if isinstance(source, str | Path) and not any(source in x for x in _TABLES.values()):
             check_one_run(Path(source))
     others = [name for name in names if _kind_of(_without_label(name), "policy") == "reconstructor"]
-    is_policy = (
-        isinstance(reconstructor, str | Path)
-        and _kind_of(reconstructor, "reconstructor") == "policy"
-    )
-    if others and is_policy:
+    faults = [f"{others[0]} was given as a policy and is a reconstruction"] if others else []
+    if isinstance(reconstructor, str | Path):
+        if _kind_of(reconstructor, "reconstructor") == "policy":
+            faults.append(f"--reconstructor {reconstructor} is a policy")
+    if faults:
         raise ConfigError(
-            f"--reconstructor {reconstructor} is a policy, and {others[0]} was given as a policy "
-            "and is a reconstruction; exchange the two"
-        )
-    if is_policy:
-        raise ConfigError(
-            f"--reconstructor {reconstructor} is a policy; give it as one, and a reconstruction "
-            "such as zero-filled or a trained one here"
-        )
-    if others:
-        raise ConfigError(
-            f"{others[0]} was given as a policy and is a reconstruction; give it as "
-            "--reconstructor, and a policy such as random or a trained one here"
+            f"{', and '.join(faults)}; give a policy, such as random or a trained one, as a "
+            "policy, and a reconstruction, such as zero-filled or a trained one, as --reconstructor"
         )
 
 

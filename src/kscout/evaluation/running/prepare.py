@@ -117,13 +117,7 @@ class Prepared:
     def fit(
         self, entry: EvaluationEntry, *, cache: Path | None = None, on_step: OnStep | None = None
     ) -> EvaluationEntry:
-        """Return an entry with its order fitted, if it needs one.
-
-        Args:
-            entry: the policy.
-            cache: folder of orders from previous evaluations.
-            on_step: called after each column.
-        """
+        """Return an entry with its order fitted, if it needs one."""
         if entry.fits is None:
             return entry
         slices, n_slices = self.slices, None
@@ -169,10 +163,8 @@ def _column_by_column(name: str, on_step: OnStep | None) -> Callable[[JsonObject
 def open_policies(policies: Sequence[str], options: object) -> Prepared:
     """Open policies, slices and reconstruction of an analysis.
 
-    Args:
-        policies: names and paths.
-        options: the analysis. Its fields replace the defaults: one trajectory per slice, 32-bit
-            arithmetic, and the start and the budget of the policies' trainings.
+    The fields of `options`, the analysis, replace the defaults: one trajectory per slice, 32-bit
+    arithmetic, and the start and the budget of the policies' trainings.
     """
     if not policies:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
@@ -225,7 +217,10 @@ def prepare(
         _psnr_note(slices),
         _SAME_SPLIT if is_fitting and train is None and setting.split == "train" else None,
         target_note(loaded, slices.contents.kind.target_rule, slices.shape[0]),
-        _zero_filled_note(frozen, slices, plan),
+        zero_filled_note(
+            *(frozen, slices, plan.start, min(plan.horizons or (plan.horizon,))),
+            frozen.protocol_for(plan.protocol),
+        ),
         *_training_notes(entries, loaded, slices, plan),
         untrained_note(entries),
         store_note(entries, source.fingerprint) if isinstance(source, Store) else None,
@@ -263,12 +258,6 @@ def _psnr_note(slices: SliceSet) -> str | None:
         f"PSNR is meaningless here: pixels reach {peak:.4g}, and the convention paper clamps "
         f"reconstructions to [0, {PSNR_CEILING}]; read SSIM, or import the images with --divide"
     )
-
-
-def _zero_filled_note(network: Reconstructor, slices: SliceSet, plan: Plan) -> str | None:
-    horizon = min(plan.horizons or (plan.horizon,))
-    protocol = network.protocol_for(plan.protocol)
-    return zero_filled_note(network, slices, plan.start, horizon, protocol)
 
 
 def _training_notes(

@@ -56,15 +56,12 @@ def record_examples(
             moments=summary.moments,
             oracles=[policy.policy for policy in summary.policies if policy.is_oracle],
         )
-        n_frames = 1 if number else max(2, _MOST_PIXELS // _n_pixels(acquisition))
+        n_pixels = acquisition.target.size * len(by_policy)
+        n_frames = 1 if number else max(2, _MOST_PIXELS // n_pixels)
         where = f"{scores[0].volumes[row]}, slice {scores[0].slices[row]}"
         title = f"{where}: {words.format(leads[row])}, {_rank(share)}"
         shown = replace(acquisition.thinned(n_frames), title=title, shown=summary.shown_first)
         save_acquisition(shown, out / f"acquisition-{number + 1}.npz")
-
-
-def _n_pixels(acquisition: SliceRecord) -> int:
-    return acquisition.target.size * len(acquisition.policies)
 
 
 def lead_by_slice(
@@ -122,14 +119,8 @@ def replayed(
 ) -> SliceRecord:
     """Measure the columns of policies in one slice again, and return all images.
 
-    Args:
-        slices: slices of the evaluation.
-        row: index of the slice.
-        reconstructor: the reconstruction.
-        plan: start and protocol.
-        columns: columns of every step by policy; the first step is the start, which has none.
-        moments: columns acquired at the start and after each step, if not one at a time.
-        oracles: policies that use the ground truth.
+    The first step of `columns` is the start, which has none. `moments` are the columns acquired at
+    the start and after each step, if not one at a time.
     """
     (batch,) = slices.subset(torch.tensor([row])).batches(1)
     simulator = plan.simulator(batch, reconstructor)

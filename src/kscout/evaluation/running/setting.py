@@ -16,11 +16,7 @@ def completed(
 ) -> EvaluationSetting:
     """Return a setting with start, budget and protocol; by default those of the trainings.
 
-    Args:
-        setting: how policies run.
-        policies: names and paths of the policies.
-        source: name or path of the reconstruction.
-        network: the same, loaded.
+    `source` is the name or path of the reconstruction, and `network` the same, loaded.
     """
     setting = replace(setting, protocol=network.protocol_for(setting.protocol))
     has_start = setting.n_initial is not None or setting.initial is not None
@@ -40,10 +36,7 @@ def completed(
 def trained_budget(policies: Sequence[str], reconstructor: str | None = None) -> AcquisitionSetting:
     """Return the acquisition for which all policies were trained that have a start and a budget.
 
-    Args:
-        policies: names and paths.
-        reconstructor: used if no policy has a budget and it was trained together with a policy;
-            a warning names it.
+    If no policy has them, those of a joint training of the reconstruction are used, with a warning.
     """
     budgets = budgets_of(policies)
     if not budgets and reconstructor is not None:

@@ -137,15 +137,7 @@ def check_fits(
     name: str | None = None,
     network: Reconstructor | None = None,
 ) -> None:
-    """Raise an error for a policy that cannot run on slices, before it runs.
-
-    Args:
-        policy: the policy.
-        slices: slices to acquire.
-        plan: how slices are acquired.
-        name: name in messages; by default that of the class.
-        network: the reconstruction, if known.
-    """
+    """Raise an error for a policy that cannot run on slices, before it runs."""
     if not len(slices):
         raise DataError("no slice to acquire; the split, or the selection, is empty")
     plan.check(slices.selectable)

@@ -47,10 +47,10 @@ def _overview_cell(summary: Summary, name: str) -> Measured | None:
     return Measured(scores[0].mean, scores[0].std) if scores else None
 
 
-def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
-    """Return the scores of every policy by step."""
+def curves_of(summary: Summary) -> list[Curve]:
+    """Return the SSIM of every policy by step."""
     moments = np.array(summary.moments, float)
     return [
-        Curve(x.policy, moments, np.array(x.by_step[metric].mean), is_oracle=x.is_oracle)
+        Curve(x.policy, moments, np.array(x.by_step["ssim"].mean), is_oracle=x.is_oracle)
         for x in summary.ranked
     ]

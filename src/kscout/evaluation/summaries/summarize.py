@@ -50,14 +50,8 @@ def summarize(
 ) -> Summary:
     """Return means, intervals and paired comparisons of all policies.
 
-    Args:
-        scores: one entry per policy and seed, all of the same slices.
-        conditions: metadata of the evaluation.
-        oracles: names of policies that use the ground truth.
-        reference: the policy with which others are compared; by default the first of fixed, random,
-            center-out, variable-density and equispaced-two among them.
-        trainings: trainings of policies, by name.
-        choices: how policies with weights chose columns, by name.
+    `oracles`, `trainings` and `choices` are by name of the policy. Without `reference`, others are
+    compared with the first of fixed, random, center-out, variable-density and equispaced-two.
     """
     by_policy, pooled = _by_policy(scores), pooled_scores(scores)
     ssim = {name: values[:, :, METRICS.index("ssim")] for name, values in pooled.items()}

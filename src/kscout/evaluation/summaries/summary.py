@@ -23,7 +23,7 @@ from kscout.evaluation.summaries.paper_numbers import (
     same_setting,
 )
 from kscout.exports import lazily
-from kscout.figures.tables import Column, Measured, Row, Table, to_html, to_text
+from kscout.figures.tables import Column, Measured, Row, Table, measured, to_html, to_text
 from kscout.names import POLICIES, label_of
 
 with lazily():
@@ -259,6 +259,7 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     It has a column of the paper if image size, start, number of steps and protocol are the same.
     """
     setting, ranked = summary.paper_setting, summary.ranked
+    has_psnr = setting is not None and setting.name in ORACLE_PSNR
     columns = (
         Column("policy"),
         *([Column("columns acquired", digits=2, best="min")] if summary.is_uneven else []),
@@ -267,7 +268,8 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
         Column("NMSE", best="min"),
         Column(f"SSIM minus {summary.reference}", is_signed=True),
         Column("p (corrected)", digits=3, is_probability=True),
-        *(_paper_columns(setting) if setting else []),
+        *([Column(f"paper: {setting.title}", is_paper=True)] if setting else []),
+        *([Column("paper: PSNR (dB)", digits=2, is_paper=True)] if has_psnr else []),
     )
     rows = tuple(
         _policy_row(summary, policy, setting.name if setting else None) for policy in ranked
@@ -307,37 +309,21 @@ def _note(summary: Summary) -> str:
 
 def _policy_row(summary: Summary, policy: PolicySummary, setting: str | None) -> Row:
     ssim, compared = policy.final["ssim"], summary.comparison(policy.policy)
+    paper_psnr = ORACLE_PSNR.get(setting or "")
     return Row(
         (
             policy.policy,
-            *([_cost_cell(policy)] if summary.is_uneven else []),
+            *([measured(policy.n_acquired)] if summary.is_uneven else []),
             Measured(ssim.mean, ssim.std, ssim.interval),
             Measured(policy.final["psnr"].mean),
             Measured(policy.final["nmse"].mean),
             Measured(compared.difference, interval=compared.interval) if compared else None,
             Measured(compared.p_value_corrected) if compared else None,
             *([paper_cell(policy, setting)] if setting else []),
-            *([_paper_psnr(policy, setting)] if setting in ORACLE_PSNR else []),
+            *([measured(paper_psnr.get(policy.paper_method or ""))] if paper_psnr else []),
         ),
         is_oracle=policy.is_oracle,
     )
-
-
-def _paper_columns(setting: PaperSetting) -> list[Column]:
-    """Return the columns of the paper's SSIM and, if printed, PSNR."""
-    columns = [Column(f"paper: {setting.title}", is_paper=True)]
-    if setting.name in ORACLE_PSNR:
-        columns.append(Column("paper: PSNR (dB)", digits=2, is_paper=True))
-    return columns
-
-
-def _paper_psnr(policy: PolicySummary, setting: str | None) -> Measured | None:
-    psnr = ORACLE_PSNR[setting or ""].get(policy.paper_method or "")
-    return Measured(psnr) if psnr else None
-
-
-def _cost_cell(policy: PolicySummary) -> Measured | None:
-    return None if policy.n_acquired is None else Measured(policy.n_acquired)
 
 
 def paper_cell(policy: PolicySummary, setting: str) -> Measured | None:
