@@ -86,7 +86,6 @@ class JointTraining(VariedSlices):
 
     @property
     def n_epochs(self) -> int:
-        """Parts of the training."""
         return self.n_checkpoints
 
     def for_slices(self, n_slices: int) -> Self:

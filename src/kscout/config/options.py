@@ -32,21 +32,17 @@ class Option:
 
     @property
     def form(self) -> Form:
-        """How a command writes it."""
         return next((mark for mark in self.marks if isinstance(mark, Form)), Form())
 
     @property
     def help(self) -> str:
-        """What the option means."""
         return self.form.help or self.docstring
 
     @property
     def is_many(self) -> bool:
-        """Whether it may be given several times."""
         return get_origin(self.type) is tuple
 
     def several(self, value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - one value or several
-        """Return the values of an option that may be given several times."""
         values = value if isinstance(value, list | tuple) else [value]
         is_text = get_args(self.type)[0] is str
         return tuple(str(one) if is_text else one for one in values if one is not None)

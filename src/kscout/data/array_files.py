@@ -53,7 +53,6 @@ class Written(NamedTuple):
     columns: Columns = ()
 
     def grown(self, stored: np.ndarray, part: VolumePart, peaks: list[float]) -> "Written":
-        """Return the record extended by one more part."""
         if self.shape[1:] != stored.shape[1:]:
             raise DataError(
                 f"slices of one volume are of shape {self.shape[1:]} and {stored.shape[1:]}; "
@@ -74,16 +73,10 @@ class ArrayFiles:
     """One `.npy` file per split and matrix size, each with the slices of some volumes."""
 
     def __init__(self, folder: Path, kind: Kind) -> None:
-        """Start without any slices."""
         self._folder, self._kind = folder, kind
         self._shapes: dict[tuple[str, tuple[int, int]], tuple[int, ...]] = {}
 
-    def n_slices(self, split: str) -> int:
-        """Return the current number of slices in a split."""
-        return sum(shape[0] for (where, _), shape in self._shapes.items() if where == split)
-
     def file(self, split: str, size: tuple[int, int]) -> Path:
-        """Return the file for the slices of a split and matrix size."""
         name = f"{split}_{size[0]}x{size[1]}.npy"
         if Path(name).name != name:
             raise DataError(f"split {split!r} cannot be the name of a file; rename it")

@@ -72,7 +72,8 @@ def _make_split(
         if settings.phase_encoding == "rows":
             stored = stored.swapaxes(-2, -1)
         if settings.totals:
-            stored = stored[: settings.totals[number] - writer.n_slices(split)]
+            n_before = sum(len(one.slices) for one in writer.records if one.split == split)
+            stored = stored[: settings.totals[number] - n_before]
         name = f"{split}-{name}"
         writer.append(split, name, stored, source=volume.source, acquisition=volume.acquisition)
         if on_volume:

@@ -126,7 +126,6 @@ def _described(
 
 
 def _k_space_cropping(geometry: Geometry, size: tuple[int, int]) -> str:
-    """Describe how k-space was cropped."""
     text, kept = "", geometry.kept or geometry.size
     if kept != geometry.size:
         text += ", cut to {}x{}".format(*kept)

@@ -25,7 +25,6 @@ class Journal:
     """Lines of JSON in the folder of an unfinished store; only this process appends to them."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the journal of a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / JOURNAL
         # Unbuffered: closing does not retry a write that failed on a full disk.
@@ -62,7 +61,6 @@ class Journal:
             os.fsync(self._handle.fileno())
 
     def close(self) -> None:
-        """Release the file and the lock."""
         self._handle.close()
 
 

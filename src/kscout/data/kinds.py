@@ -49,7 +49,6 @@ class Kind:
 
     @property
     def target_rule(self) -> str:
-        """Name of the target rule."""
         return self.rule or "rss"
 
     def check_protocol(self, protocol: str) -> None:

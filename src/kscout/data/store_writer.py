@@ -92,27 +92,11 @@ class StoreWriter:
         return (split, volume) in self._records
 
     def volumes(self, split: str) -> list[str]:
-        """Return the volumes of a split that are in the store."""
         return [volume for where, volume in self._records if where == split]
-
-    def n_slices(self, split: str) -> int:
-        """Return the number of slices of a split that are in the store."""
-        return self._arrays.n_slices(split)
-
-    @property
-    def sizes(self) -> list[tuple[int, int]]:
-        """Distinct image sizes (rows, columns) in the store."""
-        return sorted({record.size for record in self._records.values()})
 
     @property
     def records(self) -> list[VolumeRecord]:
-        """Records of the volumes that are in the store."""
         return list(self._records.values())
-
-    @property
-    def peak(self) -> float:
-        """Largest `data_range` of the volumes that are in the store."""
-        return max((record.data_range for record in self._records.values()), default=0.0)
 
     def append(
         self,
@@ -140,7 +124,6 @@ class StoreWriter:
             n_blank: number of slices left out because they contain only zeros; `self.n_blank`
                 counts those of all volumes.
             geometry: pixel positions and spacing, if known.
-            geometry: where their pixels lay, where that is known.
             selectable: first and one past the last column of the measured matrix; all by default.
         """
         if self.holds(split, volume):
@@ -198,7 +181,6 @@ class StoreWriter:
         return Store.open(self.path)
 
     def discard(self) -> None:
-        """Remove everything that was written."""
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

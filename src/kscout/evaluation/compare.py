@@ -293,15 +293,11 @@ def scores_frame(scores: Sequence[Scores]) -> Any:  # noqa: ANN401 - pandas is o
         name: [] for name in ("policy", "seed", "volume", "slice", "step", *METRICS)
     }
     for entry in scores:
-        n_slices, n_moments, _ = entry.values.shape
-        rows, steps = (x.ravel() for x in np.indices((n_slices, n_moments)))
-        columns["policy"] += [entry.policy] * rows.size
-        columns["seed"] += [entry.seed] * rows.size
-        columns["volume"] += [entry.volumes[row] for row in rows]
-        columns["slice"] += [entry.slices[row] for row in rows]
-        columns["step"] += steps.tolist()
-        for number, metric in enumerate(METRICS):
-            columns[metric] += entry.values[:, :, number].ravel().tolist()
+        for volume, number, steps in zip(entry.volumes, entry.slices, entry.values, strict=True):
+            for step, values in enumerate(steps.tolist()):
+                cells = (entry.policy, entry.seed, volume, number, step, *values)
+                for column, cell in zip(columns.values(), cells, strict=True):
+                    column.append(cell)
     return data_frame(columns)
 
 

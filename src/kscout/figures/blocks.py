@@ -32,7 +32,6 @@ class Drawing:
 
     @cached_property
     def drawn(self) -> Any:  # noqa: ANN401 - a matplotlib figure
-        """The figure, drawn if necessary."""
         return self.figure() if callable(self.figure) else self.figure
 
 
@@ -58,7 +57,6 @@ class Section:
 
     @property
     def name(self) -> str:
-        """The link to this section."""
         return link_name(self.title)
 
 

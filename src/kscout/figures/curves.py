@@ -33,7 +33,6 @@ _ORACLE_MARKERS = ("*", "h", "8")
 
 
 def _draw(axes: Axes, curves: Sequence[Curve], styles: Mapping[str, LineStyle]) -> None:
-    """Draw curves over integers, with their bands."""
     for curve in curves:
         style, is_oracle = styles[curve.name], curve.is_oracle
         axes.plot(

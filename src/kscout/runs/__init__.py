@@ -154,16 +154,13 @@ class Run:
 
     @property
     def weights_path(self) -> Path:
-        """Weights of the last epoch."""
         return self.path / "weights.safetensors"
 
     @property
     def best_path(self) -> Path:
-        """Weights of the epoch with the best validation."""
         return self.path / "best.safetensors"
 
     def epoch_path(self, epoch: int) -> Path:
-        """Weights of a saved epoch."""
         return epoch_path(self.path, epoch)
 
     def note(self, **facts: Any) -> None:  # noqa: ANN401 - any JSON value
@@ -210,7 +207,6 @@ class Run:
                 self.path.rmdir()
 
     def close(self) -> None:
-        """Allow other processes to open the folder."""
         os.close(self._lock)
 
 

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import scipy.io
 
-from kscout.data.formats import check_expansion, check_memory, listed
+from kscout.data.formats import check_memory, listed
 from kscout.data.formats.hdf5 import (
     TARGET_KEYS,
     check_chunks,
@@ -19,7 +19,7 @@ from kscout.data.formats.hdf5 import (
     text_attribute,
 )
 from kscout.data.formats.mrd import find_measurement, read_mrd
-from kscout.data.formats.numpy_array import only_member, read_header
+from kscout.data.formats.numpy_array import opened, read_header
 from kscout.data.formats.raw import RawScan, Reopened, check_axes, check_declared, named_scan
 from kscout.errors import DataError
 from kscout.json_types import JsonObject
@@ -153,17 +153,13 @@ def _read_matlab(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarr
 
 
 def _read_numpy(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarray | Reopened:
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
-            shape, _, dtype = read_header(file, path, path.stat().st_size)
+    with opened(path, key) as (file, n_bytes):
+        shape, _, dtype = read_header(file, path, n_bytes)
         check_axes(path, shape, dtype, axes)
-        return Reopened(lambda index: np.array(np.load(path, mmap_mode="r")[index]), shape, dtype)
-    with zipfile.ZipFile(path) as archive:
-        member = archive.getinfo(only_member(path, key, archive.namelist()))
-        check_expansion(path, member.file_size, member.filename)
-        with archive.open(member) as file:
-            shape, _, dtype = read_header(file, path, member.file_size)
-            check_axes(path, shape, dtype, axes)
-            check_memory(path, int(np.prod(shape)))
-            file.seek(0)
-            return np.lib.format.read_array(file, allow_pickle=False)
+        if not zipfile.is_zipfile(path):
+            return Reopened(
+                lambda index: np.array(np.load(path, mmap_mode="r")[index]), shape, dtype
+            )
+        check_memory(path, int(np.prod(shape)))
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)

@@ -81,7 +81,6 @@ def read_dicom_series(folder: Path) -> ImageScan:
 
 
 def _series_name(series: list[Any]) -> str:
-    """Return the description and the files of a series."""
     name = printable(str(getattr(series[0], "SeriesDescription", ""))) or "unnamed"
     first = printable(Path(str(series[0].filename)).name)
     if len(series) == 1:

@@ -98,7 +98,6 @@ class MrdRecording(NamedTuple):
         return (first, last + 1) if 0 <= first <= last < n_cols else None
 
     def readouts(self) -> Readouts:
-        """Return the positions of the lines for images."""
         return readouts_of(self.heads, self.numbers, self.encoding, self.size[2])
 
     def lines(self, numbers: Int[np.ndarray, " some"], *, whole: bool = False) -> list[np.ndarray]:
@@ -229,7 +228,6 @@ def readouts_of(
 
 
 def _middle(encoding: Encoding, n_cols: int) -> int:
-    """Return the line at the center of k-space."""
     return n_cols // 2 if encoding.center is None else encoding.center
 
 

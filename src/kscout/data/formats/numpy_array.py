@@ -1,9 +1,9 @@
 """NumPy's `.npy` and `.npz` files."""
 
-import io
 import math
 import zipfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,39 +29,40 @@ def read_numpy(
     path: Path, key: str | None = None, axes: tuple[str, ...] | None = None
 ) -> ImageScan:
     """Return a stack of real images."""
-    n_axes = (2, 3) if axes is None else (len(axes),)
-    # By content, because an archive may have the suffix .npy.
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            member = archive.getinfo(only_member(path, key, archive.namelist()))
-            check_expansion(path, member.file_size, member.filename)
-            with archive.open(member) as file:
-                stack = read_array(file, path, member.file_size, n_axes=n_axes)
-    else:
-        with path.open("rb") as file:
-            stack = read_array(file, path, path.stat().st_size, n_axes=n_axes)
+    with opened(path, key) as (file, n_bytes):
+        n_axes = (2, 3) if axes is None else (len(axes),)
+        stack = read_array(file, path, n_bytes, n_axes=n_axes)
     images = stack.astype(np.float32, copy=False)
     return ImageScan(
         ordered(images, axes, path) if axes else images[None] if stack.ndim < 3 else images
     )
 
 
+@contextmanager
+def opened(path: Path, key: str | None) -> Iterator[tuple[IO[bytes], int]]:
+    """Open an array, or the selected one of an archive, and return its number of bytes."""
+    # By content, because an archive may have the suffix .npy.
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as plain:
+            yield plain, path.stat().st_size
+        return
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo(only_member(path, key, archive.namelist()))
+        check_expansion(path, member.file_size, member.filename)
+        with archive.open(member) as file:
+            yield file, member.file_size
+
+
 def is_real(path: Path, key: str | None) -> bool:
     """Return whether a file contains an array of real numbers, by its header."""
     # The reader reports files that cannot be read.
-    with suppress(Exception):
-        if not zipfile.is_zipfile(path):
-            with path.open("rb") as plain:
-                return read_header(plain, path, path.stat().st_size)[2].kind in "fiub"
-        with zipfile.ZipFile(path) as archive:
-            member = archive.getinfo(only_member(path, key, archive.namelist()))
-            with archive.open(member) as file:
-                return read_header(file, path, member.file_size)[2].kind in "fiub"
+    with suppress(Exception), opened(path, key) as (file, n_bytes):
+        return read_header(file, path, n_bytes)[2].kind in "fiub"
     return False
 
 
 def read_array(
-    file: IO[bytes] | io.BufferedIOBase, path: Path, n_bytes: int, *, n_axes: tuple[int, ...] = ()
+    file: IO[bytes], path: Path, n_bytes: int, *, n_axes: tuple[int, ...] = ()
 ) -> np.ndarray:
     """Read an array of real numbers after a check of its header."""
     shape, _, dtype = read_header(file, path, n_bytes)
@@ -83,7 +84,7 @@ def read_array(
 
 
 def read_header(
-    file: IO[bytes] | io.BufferedIOBase, path: Path, n_bytes: int
+    file: IO[bytes], path: Path, n_bytes: int
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, order and dtype of an array after a check of its size."""
     version = np.lib.format.read_magic(file)

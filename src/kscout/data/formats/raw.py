@@ -70,7 +70,6 @@ class Reopened:
     def __init__(
         self, look: Callable[[Any], np.ndarray], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
-        """Store a function that opens the file and returns a copy of the values at an index."""
         self.look, self.shape, self.dtype = look, shape, dtype
 
     def __getitem__(self, index: Any) -> np.ndarray:  # noqa: ANN401 - any index

@@ -24,8 +24,6 @@ _PLACES = ("before", "after", "center", "center_line")
 
 @final
 class _Layout(NamedTuple):
-    """Layout of a block in a file."""
-
     head: np.dtype[np.void]
     own_bytes: int
     """Size of the common head of all coils; 0 if the head of the first coil is used."""
@@ -117,7 +115,6 @@ def read_twix(path: Path) -> RawScan:
 
 
 def _content(path: Path) -> np.ndarray:
-    """Map the bytes of a file into memory."""
     return np.memmap(path, dtype=np.uint8, mode="r")
 
 

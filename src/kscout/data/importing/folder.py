@@ -107,7 +107,6 @@ def _no_acquisition(source: Path, wanted: str, found: Collection[str]) -> DataEr
 
 
 def _passed_over(source: Path) -> Iterator[str]:
-    """Describe folders of the source that are stores."""
     stores = find_stores(source)
     if len(stores) == 1:
         yield f"skipped {stores[0]} in the source, a store, which contains no new volumes"
@@ -123,7 +122,7 @@ def _warnings(writer: StoreWriter, settings: ImportSettings) -> Iterator[str]:
     yield from caveats(writer) if settings.raw else ()
     yield from single_slices(writer.records, is_raw=settings.raw)
     yield from noted(writer.records)
-    if len(sizes := writer.sizes) > 1:
+    if len(sizes := sorted({record.size for record in writer.records})) > 1:
         rows, cols = zip(*sizes, strict=True)
         named = ", ".join(map(size_text, sizes[:3])) + ", ..." * (len(sizes) > 3)
         pad = "resize" if settings.raw else "pad"
@@ -135,11 +134,12 @@ def _warnings(writer: StoreWriter, settings: ImportSettings) -> Iterator[str]:
     if n_blank := writer.n_blank:
         containing = "1 slice that contains" if n_blank == 1 else f"{n_blank} slices that contain"
         yield f"left out {containing} only zeros"
-    if writer.peak > PSNR_CEILING:
+    peak = max((record.data_range for record in writer.records), default=0.0)
+    if peak > PSNR_CEILING:
         yield (
-            f"the largest data_range is {writer.peak:.4g}, and PSNR by the convention paper clamps "
+            f"the largest data_range is {peak:.4g}, and PSNR by the convention paper clamps "
             f"reconstructions to [0, {PSNR_CEILING}], which makes it meaningless here: import with "
-            f"--divide {_rounded(writer.peak * (settings.divide or 1))}, the same for all data "
+            f"--divide {float(f'{peak * (settings.divide or 1):.1g}'):g}, the same for all data "
             "that you compare, or use SSIM"
         )
     empty = [split for split in SPLITS if not writer.volumes(split)]
@@ -173,10 +173,6 @@ def _import_one(
             raise DataError(f"{reason}, or leave it out with --skip-bad") from error
         writer.leave_out(origin, reason)
         return ""
-
-
-def _rounded(value: float) -> str:
-    return f"{float(f'{value:.1g}'):g}"
 
 
 def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> JsonObject:

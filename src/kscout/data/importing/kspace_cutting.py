@@ -72,7 +72,6 @@ class Cutting:
         return _middle(filled, -1, self.stored[1])
 
     def geometry(self, scan: RawScan) -> Geometry:
-        """Return the geometry for the manifest."""
         before, after = scan.spacing_mm, None
         if before is not None:
             rows, cols = (

@@ -49,11 +49,9 @@ class Assignment:
 
     @property
     def files(self) -> list[Path]:
-        """Source files of all volumes."""
         return [path for found in self.volumes.values() for one in found for path in one.files]
 
     def sampled(self, rate: float) -> "Assignment":
-        """Return a fraction of the volumes of every split."""
         kept = {split: sample_volumes(found, rate) for split, found in self.volumes.items()}
         if empty := [split for split, found in kept.items() if not found]:
             presets = [name for name, one in IMPORT_PRESETS.items() if one["sample_rate"] == rate]

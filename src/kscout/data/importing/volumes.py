@@ -55,7 +55,6 @@ class VolumeFile:
 
     @property
     def files(self) -> list[Path]:
-        """The files that the volume is read from."""
         if self.parts:
             return [file for part in self.parts for file in part.files]
         if self.format == "bart":

@@ -42,7 +42,6 @@ def _draw_textures(
 
 
 def _slice_grid(brain: Brain, height_mm: float, level: float, n_points: int) -> Grid:
-    """Return the body coordinates of an axial slice."""
     # Depth is upward; columns run to the side, rows to the back.
     axes = rotation(brain.pose) / np.array([brain.width, brain.length, 1.0])[:, None]
     offset = np.array([*brain.shift, height_mm])
@@ -126,7 +125,6 @@ def _paint_cerebrum(canvas: Canvas, brain: Brain, hulls: Hulls, level: float) ->
 
 
 def _ventricles(grid: Grid, brain: Brain) -> Field:
-    """Return the lateral ventricles."""
     side = mirrored(grid)
     cones = (part.grown(brain.ventricles) for part in PARTS["ventricles"])
     return meet(join_all(cones, side, 2.0), np.float32(0.7) - side.x, 0.5)

@@ -113,7 +113,6 @@ class CoilArray:
 
     @classmethod
     def draw(cls, rng: np.random.Generator, n_coils: int, axis: Axis) -> "CoilArray":
-        """Rotate and scale the array at random."""
         radius = _RADIUS * math.exp(0.05 * rng.standard_normal())
         turn = rng.uniform(0, 2 * math.pi)
         n_rings = math.ceil(n_coils / _PER_RING)
@@ -211,7 +210,6 @@ class MeasuredArray:
 
     @classmethod
     def draw(cls, rng: np.random.Generator, n_coils: int) -> "MeasuredArray":
-        """Draw a random position of the head in the coils."""
         down, across = rng.uniform(-_MOST_SHIFT, _MOST_SHIFT, 2).tolist()
         zoom = _MOST_ZOOM ** rng.uniform(-1, 1)
         return cls(n_coils, rng.uniform(0, 2 * math.pi), zoom, (down, across))

@@ -47,11 +47,9 @@ class Grid:
     pixel_mm: float
 
     def at(self, window: Window) -> "Grid":
-        """Return the part of the grid inside a window."""
         return Grid(self.x[window], self.y[window], self.z[window], self.pixel_mm)
 
     def moved(self, x: Field | float, y: Field | float, z: Field | float) -> "Grid":
-        """Return the grid with every point shifted."""
         return Grid(
             np.asarray(self.x + x, np.float32),
             np.asarray(self.y + y, np.float32),
@@ -182,7 +180,6 @@ class BodyShape:
         return replace(self, at=(side * x, *at), to=(side * end, *to))
 
     def distance(self, grid: Grid) -> Field:
-        """Return the signed distance over a grid."""
         if self.shear:
             grid = grid.moved(self.shear * grid.y, 0.0, 0.0)
         if self.to is None:

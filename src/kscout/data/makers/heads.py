@@ -69,7 +69,6 @@ class HeadSplit:
     """Caveat about the split for readers of results."""
 
     def pool(self, split: str) -> tuple[Head, ...]:
-        """Return the heads of `train`, `val` or `test`."""
         return {"train": self.train, "val": self.val, "test": self.test}[split]
 
 
@@ -112,7 +111,6 @@ def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, ...]]:
 def _crop_to_head(
     values: Float32[np.ndarray, "right front up"], path: Path
 ) -> Float32[np.ndarray, "right_in front_in up_in"]:
-    """Crop the air around the head."""
     inside = ndimage.binary_opening(values > _HEAD_THRESHOLD, iterations=2)
     if not inside.any():
         raise DataError(

@@ -75,7 +75,6 @@ def _draw_in_worker(task: _Task, folder: str) -> Volume:
 
 
 def _fetch(task: _Task, folder: str, volume: Volume) -> Volume:
-    """Read the images of a volume of a worker."""
     path = _parked(task, folder)
     stored = np.load(path)
     path.unlink()

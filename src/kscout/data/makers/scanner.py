@@ -108,7 +108,6 @@ class Scanner:
         return cls(tuple((scales * rng.standard_normal(5)).tolist()), level)
 
     def bias(self, n_points: int) -> Field:
-        """Return the factor of coil shading at each position."""
         line = ((np.arange(n_points) + 0.5) / n_points * 2.0 - 1.0).astype(np.float32)
         x, y = line[None, :], line[:, None]
         a, b, c, d, e = (np.float32(value) for value in self.shading)

@@ -202,7 +202,6 @@ class AveragePolicies(Analysis[PolicyRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[PolicyRow]:
-        """Average the columns of an evaluation, or run policies once on a split."""
         if self.results is not None:
             seed, summary = self.seed[0] if self.seed else None, read_summary(self.results)
             averages = average_policies_of_results(self.results, sources, summary, seed=seed)
@@ -218,7 +217,6 @@ class AveragePolicies(Analysis[PolicyRow]):
         return [row for name, average in averages.items() for row in _rows(name, average)]
 
     def figures(self, rows: Sequence[PolicyRow], folder: Path) -> JsonObject:
-        """Draw step by column, start columns white, policies side by side."""
         return {self.file: draw_average_policy(_pictures(rows))}
 
     @classmethod
@@ -227,7 +225,6 @@ class AveragePolicies(Analysis[PolicyRow]):
 
     @classmethod
     def blocks(cls, rows: Sequence[PolicyRow], page: Page, folder: Path) -> list[Block]:
-        """Draw the policies, a few side by side."""
         return _blocks(_pictures(rows))
 
     @classmethod

@@ -59,13 +59,11 @@ class Cost(Analysis[CostRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[CostRow]:
-        """Return one row per method, from the logs of its runs."""
         groups = grouped_runs([Path(x) for x in sources])
         return [_row(name, records) for name, records in groups.items()]
 
     @classmethod
     def blocks(cls, rows: Sequence[CostRow], page: Page, folder: Path) -> list[Block]:
-        """Tabulate time and memory, with the paper's days in the note."""
         devices = {row.device for row in rows}
         columns = (
             *(Column("run"), Column("kind"), Column("seeds"), Column("epochs")),
@@ -100,7 +98,6 @@ class Cost(Analysis[CostRow]):
 
     @classmethod
     def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:
-        """Tabulate all runs."""
         runs = [str(path) for path in inputs.runs]
         return cls.blocks(cls().compute(runs), page, Path()) if runs else []
 

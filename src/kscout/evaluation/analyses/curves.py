@@ -69,7 +69,6 @@ class Curves(Analysis[CurveRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[CurveRow]:
-        """Read runs, finished or not, grouped by method."""
         rows = [
             row
             for name, records in grouped_runs([Path(x) for x in sources]).items()
@@ -81,7 +80,6 @@ class Curves(Analysis[CurveRow]):
         return rows
 
     def figures(self, rows: Sequence[CurveRow], folder: Path) -> JsonObject:
-        """Draw training and validation SSIM, with bands over seeds."""
         return {self.file: draw_curves(*_panels(rows))}
 
     @classmethod
@@ -90,12 +88,10 @@ class Curves(Analysis[CurveRow]):
 
     @classmethod
     def blocks(cls, rows: Sequence[CurveRow], page: Page, folder: Path) -> list[Block]:
-        """Draw the curves; nothing where no run has two epochs."""
         return _blocks(rows, page)
 
     @classmethod
     def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:
-        """Draw all runs; each kind has its scale."""
         runs = grouped([str(path) for path in inputs.runs], lambda path: read_run(path).kind)
         return [
             block

@@ -86,7 +86,6 @@ class EntropyAccumulator:
         self.count = 0
 
     def add(self, probabilities: Float[Tensor, "step slice trajectory col"]) -> None:
-        """Add the distributions of more slices."""
         exact = probabilities.double()
         total = exact.sum(dim=(1, 2)).cpu()
         entropy = _entropy(exact).sum(dim=(1, 2)).cpu()
@@ -95,7 +94,6 @@ class EntropyAccumulator:
         self.count += exact.shape[1] * exact.shape[2]
 
     def result(self) -> Entropies:
-        """Return the entropies of all added distributions."""
         if self.probabilities is None or self.entropy is None:
             raise ConfigError("no distribution was added; entropies need at least one slice")
         return Entropies(
@@ -176,7 +174,6 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[EntropyRow]:
-        """Run the policies; seeds of one method share a row."""
         ready, rows = open_policies(sources, self), []
         for name, entries in ready.by_name.items():
             by_seed = [
@@ -189,7 +186,6 @@ class Entropy(PolicyAnalysis[EntropyRow]):
         return rows
 
     def figures(self, rows: Sequence[EntropyRow], folder: Path) -> JsonObject:
-        """Draw the three quantities side by side, with bands over seeds."""
         parts = _parts(rows).items()
         return {f"{self.file}{part}": draw_entropies(_panels(group)) for part, group in parts}
 

@@ -159,7 +159,6 @@ class Examples(PolicyAnalysis[ExampleRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ExampleRow]:
-        """Run each policy once over the slices, and keep the images in `examples.npz`."""
         ready = open_policies(sources, self)
         chosen = choose_slices(ready.slices, self.slice or ("0",))
         examples = reconstruction_examples(ready.entries, chosen, ready.reconstructor, ready.plan)
@@ -167,7 +166,6 @@ class Examples(PolicyAnalysis[ExampleRow]):
         return [ExampleRow.of(example) for example in examples]
 
     def figures(self, rows: Sequence[ExampleRow], folder: Path) -> JsonObject:
-        """Draw one row per slice and policy."""
         return {self.file: _draw(folder)}
 
     @classmethod

@@ -58,11 +58,9 @@ class Gammas(Analysis[GammaRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[GammaRow]:
-        """Return the trained policies of evaluations by discount, those without one first."""
         return gamma_rows([read_summary(Path(path)) for path in sources])
 
     def figures(self, rows: Sequence[GammaRow], folder: Path) -> JsonObject:
-        """Draw the final SSIM against gamma, one figure per horizon that has a gamma."""
         groups = _by_horizon(rows)
         return {
             self.file if len(groups) == 1 else f"{self.file}-{n_initial}+{steps}": _draw(group)
@@ -72,7 +70,6 @@ class Gammas(Analysis[GammaRow]):
 
     @classmethod
     def blocks(cls, rows: Sequence[GammaRow], page: Page, folder: Path) -> list[Block]:
-        """Draw and tabulate final SSIM against the discount, one horizon after the other."""
         groups = _by_horizon(rows)
         blocks: list[Block] = []
         for (n_initial, steps), group in groups.items():

@@ -68,7 +68,6 @@ class Masks(Analysis[MaskRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[MaskRow]:
-        """Write the masks of every policy; rows contain the names of files."""
         rows: list[MaskRow] = []
         labels = folder_labels([Path(x).resolve() for x in sources])
         for path, label in labels.items():
@@ -85,7 +84,6 @@ class Masks(Analysis[MaskRow]):
         return rows
 
     def figures(self, rows: Sequence[MaskRow], folder: Path) -> JsonObject:
-        """Draw the first trajectory of every slice, a panel per policy."""
         parts = [rows[at : at + _N_PANELS] for at in range(0, len(rows), _N_PANELS)]
         return {
             f"{self.file}-{number}" if number > 1 else self.file: _draw(part, folder)
@@ -94,7 +92,6 @@ class Masks(Analysis[MaskRow]):
 
     @classmethod
     def blocks(cls, rows: Sequence[MaskRow], page: Page, folder: Path) -> list[Block]:
-        """Draw the first policies."""
         return [Drawing(_draw(rows[:_N_PANELS], folder), "masks", _CAPTION, is_wide=True)]
 
 

@@ -51,7 +51,6 @@ class MetricRanking(Analysis[RankingRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
     ) -> list[RankingRow]:
-        """Rank the policies of each evaluation."""
         labels = folder_labels([Path(x).resolve() for x in sources])
         return [
             row
@@ -60,7 +59,6 @@ class MetricRanking(Analysis[RankingRow]):
         ]
 
     def figures(self, rows: Sequence[RankingRow], folder: Path) -> JsonObject:
-        """Draw SSIM against PSNR, one figure per evaluation."""
         groups = grouped(rows, lambda row: row.results)
         names = {label: f"{self.file}-{label.replace('/', '-')}" for label in groups}
         return {
@@ -99,7 +97,6 @@ class MetricRanking(Analysis[RankingRow]):
 
     @classmethod
     def parse(cls, document: Any) -> list[RankingRow]:  # noqa: ANN401 - any JSON value
-        """Return the rows of all evaluations."""
         return super().parse(
             [
                 {"results": label, **row}

@@ -68,7 +68,6 @@ class ReconstructionRow:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of SSIM."""
         low, high = self.ssim_low, self.ssim_high
         return None if low is None or high is None else (low, high)
 
@@ -171,7 +170,6 @@ def _opened(method: Reconstructor | Path | str) -> Reconstructor:
 def _values(
     network: Reconstructor, slices: SliceSet, masks: Bool[Tensor, "slice col"], protocol: Protocol
 ) -> Float64[np.ndarray, "slice 3"]:
-    """Return SSIM, PSNR and NMSE of every slice."""
     values, n_done = [], 0
     for batch in slices.batches(_BATCH_SIZE):
         _, scores = _scored(network, batch, masks[n_done : n_done + len(batch)], protocol)
@@ -268,7 +266,6 @@ class Reconstructions(Analysis[ReconstructionRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ReconstructionRow]:
-        """Run each reconstruction on the slices, and store pictures next to the table."""
         if self.data is None:
             raise ConfigError("reconstructions are compared on slices; give --data")
         slices = Store.open(str(self.data)).split(self.split).sample(self.limit)
@@ -302,14 +299,12 @@ class Reconstructions(Analysis[ReconstructionRow]):
         return (n_cols / (n_initial + steps),), n_initial / n_cols
 
     def figures(self, rows: Sequence[ReconstructionRow], folder: Path) -> JsonObject:
-        """Draw each stored slice: images and error maps next to each other."""
         return {
             f"{self.file}-{n:02d}": _draw(picture) for n, picture in enumerate(_pictures(folder), 1)
         }
 
     @classmethod
     def blocks(cls, rows: Sequence[ReconstructionRow], page: Page, folder: Path) -> list[Block]:
-        """Return the table and, below, pictures side by side with their errors."""
         drawings = [
             Drawing(
                 _draw(picture),

@@ -445,7 +445,6 @@ class Snr(Analysis[SnrRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[SnrRow]:
-        """Measure the runs; each has a record of finished passes in `out`."""
         chosen = self._chosen([Path(x) for x in sources])
         for _, _, run in chosen:
             check_is_policy(run)
@@ -478,12 +477,10 @@ class Snr(Analysis[SnrRow]):
         return [(name, len(runs), max(runs, key=_last_score)) for name, runs in groups]
 
     def figures(self, rows: Sequence[SnrRow], folder: Path) -> JsonObject:
-        """Draw the ratio against the epoch, with the deviation over passes."""
         return {self.file: draw_snr(_curves(rows, self.formula))}
 
     @classmethod
     def blocks(cls, rows: Sequence[SnrRow], page: Page, folder: Path) -> list[Block]:
-        """Draw and tabulate the ratio for each start and number of steps."""
         groups = grouped(rows, lambda row: (row.n_initial, row.steps))
         blocks: list[Block] = []
         for (n_initial, steps), group in groups.items():

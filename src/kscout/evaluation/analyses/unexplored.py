@@ -201,7 +201,6 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[UnexploredRow]:
-        """Count for each policy over all its seeds; the largest shares come first."""
         ready = open_policies(sources, self)
         tallies = {
             name: [
@@ -217,14 +216,12 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
 
     @classmethod
     def printed_rows(cls, rows: Sequence[UnexploredRow]) -> Sequence[UnexploredRow]:
-        """Return all columns together, then those with the largest shares."""
         totals = [row for row in rows if row.column == ANY]
         columns = [row for row in rows if row.column != ANY and row.unexplored > _TOLD]
         return totals + columns[:_N_TOLD]
 
     @classmethod
     def blocks(cls, rows: Sequence[UnexploredRow], page: Page, folder: Path) -> list[Block]:
-        """Tabulate all columns together for every policy, then those with the largest shares."""
         totals = [row for row in rows if row.column == ANY]
         columns = [row for row in rows if row.column != ANY and row.unexplored]
         columns.sort(key=lambda row: -row.unexplored)

@@ -32,7 +32,6 @@ class PolicySteps:
     """Ratings of every column at each stored step, from 0 to 255; not stored in files."""
 
     def at(self, frames: Sequence[int]) -> "PolicySteps":
-        """Return the same with some of the images."""
         rows = list(frames)
         ratings = None if self.ratings is None else self.ratings[rows]
         return replace(self, images=self.images[rows], ssim=self.ssim[rows], ratings=ratings)

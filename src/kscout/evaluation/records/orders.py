@@ -46,7 +46,6 @@ class Orders:
         return float((self.order > 0).sum(axis=-1).mean())
 
     def columns(self, row: int) -> list[int]:
-        """Return the acquired columns of a slice, in their order."""
         order = self.order[row, 0]
         return sorted(np.flatnonzero(order > 0).tolist(), key=lambda column: order[column])
 

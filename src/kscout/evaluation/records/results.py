@@ -58,7 +58,6 @@ class Scores:
     __repr__ = one_line
 
     def metric(self, name: str) -> Float64[np.ndarray, "slice moment"]:
-        """Return one metric by slice and step."""
         return self.values[:, :, METRICS.index(name)]
 
 

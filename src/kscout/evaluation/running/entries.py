@@ -45,7 +45,6 @@ class EvaluationEntry:
     """Name of the policy whose order is still to be fitted; None if there is nothing to fit."""
 
     def fitted(self, order: Sequence[int], n_cols: int) -> "EvaluationEntry":
-        """Return the entry with a fitted order."""
         if self.fits is None:
             return self
         policy = POLICIES.resolve(self.fits)(n_cols=n_cols, order=order)
@@ -134,7 +133,6 @@ def resolve(
 def _named(
     name: str, shape: Sequence[int], plan: Plan, seeds: Sequence[int]
 ) -> list[EvaluationEntry]:
-    """Return the entries for a name in the table of policies."""
     if is_fitted(name):
         unfitted = POLICIES.resolve(name)(n_cols=shape[-1], order=[])
         return [EvaluationEntry(name, seeds[0], unfitted, seeds[0], fits=name)]

@@ -63,7 +63,6 @@ class FinishedPolicies:
             np.savez(file, values=scores.values, n_trajectories=count, n_acquired=scores.n_acquired)
 
     def join(self, path: Path, entries: Sequence[EvaluationEntry]) -> None:
-        """Write the rows of all policies as one table."""
         with written_whole(path) as aside, aside.open("wb") as table:
             for number, entry in enumerate(entries):
                 with self._rows(entry).open("rb") as rows:

@@ -98,7 +98,6 @@ class Prepared:
 
     @property
     def by_name(self) -> dict[str, list[EvaluationEntry]]:
-        """Entries grouped as seeds of one method."""
         groups: dict[str, list[EvaluationEntry]] = {}
         for entry in self.entries:
             groups.setdefault(entry.name, []).append(entry)
@@ -117,7 +116,6 @@ class Prepared:
     def fit(
         self, entry: EvaluationEntry, *, cache: Path | None = None, on_step: OnStep | None = None
     ) -> EvaluationEntry:
-        """Return an entry with its order fitted, if it needs one."""
         if entry.fits is None:
             return entry
         slices, n_slices = self.slices, None
@@ -138,14 +136,12 @@ class Prepared:
         return entry.fitted(order, self.slices.n_cols)
 
     def plan_of(self, entry: EvaluationEntry) -> Plan:
-        """Return the plan with the random seed of one policy."""
         is_argmax = not entry.draws(is_argmax=self.plan.is_argmax)
         return replace(self.plan, seed=entry.draw_seed, is_argmax=is_argmax)
 
     def trajectories(
         self, entry: EvaluationEntry, *, keep_images: bool = False, keep_probabilities: bool = False
     ) -> Iterator[tuple[SliceBatch, Trajectory]]:
-        """Yield the acquisitions of one policy, batch by batch."""
         return trajectories(
             *(entry.policy, self.slices, self.reconstructor, self.plan_of(entry)),
             keep_images=keep_images,

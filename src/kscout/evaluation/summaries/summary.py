@@ -288,7 +288,6 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
 
 
 def _note(summary: Summary) -> str:
-    """Return the note under the table of policies."""
     n_seeds = max(policy.n_seeds for policy in summary.ranked)
     paper = (
         f"What is headed paper is printed in {ARXIV}, for the same image size, start and number of "
