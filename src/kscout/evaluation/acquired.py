@@ -23,6 +23,8 @@ from kscout.exports import lazily
 from kscout.figures.series import Curve
 
 with lazily():
+    from matplotlib.figure import Figure
+
     from kscout.figures.curves import draw_ssim_by_step
 
 
@@ -74,7 +76,7 @@ class Acquisitions:
             }
         )
 
-    def plot(self) -> Any:  # noqa: ANN401 - matplotlib has its own types
+    def plot(self) -> Figure:
         """Return a matplotlib figure of the mean SSIM by step."""
         mean = self.trajectory.ssim.mean(dim=(0, 1)).cpu().numpy()
         return draw_ssim_by_step([Curve(self.policy, np.arange(len(mean), dtype=float), mean)])

@@ -59,6 +59,8 @@ from kscout.json_types import JsonObject
 from kscout.weights import fingerprint
 
 with lazily():
+    from matplotlib.figure import Figure
+
     from kscout.figures.curves import draw_ssim_by_step
 
 
@@ -84,7 +86,7 @@ class Evaluation:
         """Return the paired difference of the final SSIM of two policies."""
         return compare_policies(self, policy, reference)
 
-    def plot(self) -> Any:  # noqa: ANN401 - matplotlib has its own types
+    def plot(self) -> Figure:
         """Return a matplotlib figure of the mean SSIM by step, with intervals."""
         return draw_ssim_by_step(curves_of(self.found))
 

@@ -1,12 +1,16 @@
 """The blocks of a page, independent of the output format."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
+from kscout.exports import lazily
 from kscout.figures.tables import Table
+
+with lazily():
+    from matplotlib.figure import Figure
 
 
 @final
@@ -22,16 +26,15 @@ class Prose:
 class Drawing:
     """A figure with its caption."""
 
-    figure: Any
-    """A `matplotlib.figure.Figure`, or a function that draws it on request, so that writing only
-    tables needs no matplotlib."""
+    figure: Figure | Callable[[], Figure]
+    """A function draws it on request, so that writing only tables needs no matplotlib."""
     name: str
     """Name in file names and links: lowercase letters, digits and hyphens."""
     caption: str
     is_wide: bool = False
 
     @cached_property
-    def drawn(self) -> Any:  # noqa: ANN401 - a matplotlib figure
+    def drawn(self) -> Figure:
         return self.figure() if callable(self.figure) else self.figure
 
 

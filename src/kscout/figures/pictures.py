@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -45,18 +46,9 @@ def draw_average_policy(policies: Mapping[str, Float[np.ndarray, "step col"]]) -
         width = max(6.4, 3.6 * n_panels)
         figure, grid = new_axes(1, n_panels, width=width, height=3.4, share_y=True)
         for axes, (title, fraction) in zip(grid, policies.items(), strict=True):
-            n_steps, n_cols = fraction.shape
-            extent = (-0.5, n_cols - 0.5, n_steps + 0.5, 0.5)
-            axes.imshow(fraction, cmap="gray", vmin=0, vmax=1, aspect="auto", extent=extent)
-            axes.grid(visible=False)
-            axes.set_title(title, loc="left")
-            axes.set_xlabel("k-space column")
-            for axis in (axes.xaxis, axes.yaxis):
-                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+            _show_columns(axes, title, fraction)
         grid[0].set_ylabel("acquisition step")
-        bar = figure.colorbar(grid[-1].images[0], ax=grid, pad=0.015, fraction=0.04)
-        bar.set_label("fraction of slices")
-        bar.outline.set_edgecolor(QUIET)
+        _add_scale(figure, grid, grid[-1].images[0], "fraction of slices")
     return figure
 
 
@@ -79,22 +71,31 @@ def draw_masks(orders: Mapping[str, Int[np.ndarray, "_ _"]]) -> Figure:
             )
             colors = colormaps["viridis_r"](scale(order[shown]))[..., :3]
             colors[order[shown] == 0], colors[order[shown] < 0] = _START, _NEVER
-            extent = (-0.5, order.shape[1] - 0.5, len(shown) + 0.5, 0.5)
-            axes.imshow(colors, aspect="auto", extent=extent)
-            axes.set_title(title, loc="left")
-            axes.set_xlabel("k-space column")
+            _show_columns(axes, title, colors)
             axes.set_ylabel("slice")
-            axes.grid(visible=False)
-            for axis in (axes.xaxis, axes.yaxis):
-                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
         for axes in grid[len(orders) :]:
             axes.set_axis_off()
-        mappable = ScalarMappable(scale, "viridis_r")
-        bar = figure.colorbar(mappable, ax=grid, pad=0.015, fraction=0.04)
-        bar.set_label("order of acquisition")
-        bar.outline.set_edgecolor(QUIET)
+        bar = _add_scale(figure, grid, ScalarMappable(scale, "viridis_r"), "order of acquisition")
         bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     return figure
+
+
+def _show_columns(axes: Axes, title: str, picture: Float[np.ndarray, "row col ..."]) -> None:
+    """Draw values of columns of k-space, whose rows count from 1."""
+    extent = (-0.5, picture.shape[1] - 0.5, len(picture) + 0.5, 0.5)
+    axes.imshow(picture, cmap="gray", vmin=0, vmax=1, aspect="auto", extent=extent)
+    axes.grid(visible=False)
+    axes.set_title(title, loc="left")
+    axes.set_xlabel("k-space column")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+
+
+def _add_scale(figure: Figure, grid: list[Axes], mappable: ScalarMappable, label: str) -> Colorbar:
+    bar = figure.colorbar(mappable, ax=grid, pad=0.015, fraction=0.04)
+    bar.set_label(label)
+    bar.outline.set_edgecolor(QUIET)
+    return bar
 
 
 def draw_examples(examples: Sequence[Shown]) -> Figure:

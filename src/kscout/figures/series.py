@@ -5,7 +5,7 @@ Colors are distinguishable with any color vision; marker and dash duplicate the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float
@@ -14,7 +14,9 @@ INK, QUIET, GRID, PAPER = "#1b1f24", "#67707a", "#d9dee3", "#fdfdfe"
 # After Okabe and Ito, with one blue only; a test measures distances under color blindness.
 SERIES = ("#0072b2", "#c94f00", "#00a078", "#d486b2", "#dfa300", "#7a1650", "#3f4f10", "#68707a")
 _MARKERS = "osD^vPXp"
-_ORACLE_DASHES: tuple[Any, ...] = ("--", "-.", (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
+Dash = str | tuple[int, tuple[float, ...]]
+"""A line style of matplotlib."""
+_ORACLE_DASHES: tuple[Dash, ...] = ("--", "-.", (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 
 
 @final
@@ -23,7 +25,7 @@ class LineStyle:
     """Line style of a method in all figures of a report."""
 
     color: str
-    dash: Any
+    dash: Dash
     marker: str | None
 
 

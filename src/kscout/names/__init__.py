@@ -177,14 +177,11 @@ ESTIMATORS = Registry(
             "algorithms.greedy:Greedy",
             "the paper's greedy estimator: the gain of the next column",
             settings="kscout.config.policy:GreedyTraining",
-            title="greedy",
-            label="greedy",
         ),
         "ngreedy": EstimatorEntry(
             "algorithms.non_greedy:NonGreedy",
             "the paper's non-greedy estimator: discounted gains until the end",
             settings="kscout.config.policy:NonGreedyTraining",
-            title="non-greedy",
             label="ngreedy-{gamma:g}",
             varies=("gamma",),
         ),
@@ -192,40 +189,30 @@ ESTIMATORS = Registry(
             "algorithms.dense:Dense",
             "regression on the gains of many columns at each state",
             settings="kscout.config.policy:DenseTraining",
-            title="dense",
-            label="dense",
             policy="column",
         ),
         "posterior": EstimatorEntry(
             "algorithms.posterior:Posterior",
             "posterior sampler: columns are tried on sampled images",
             settings="kscout.config.policy:PosteriorTraining",
-            title="posterior",
-            label="posterior",
             policy="posterior",
         ),
         "ensemble": EstimatorEntry(
             "algorithms.ensemble:Ensemble",
             "per-step weights of several trained policies, by non-negative least squares",
             settings="kscout.config.policy:EnsembleTraining",
-            title="ensemble",
-            label="ensemble",
             policy="ensemble",
         ),
         "alphazero": EstimatorEntry(
             "baselines.alphazero:AlphaZero",
             "tree search that the network learns to predict (arXiv 1901.04547)",
             settings="kscout.training.baselines.settings:AlphaZeroTraining",
-            title="AlphaZero",
-            label="alphazero",
             policy="alphazero",
         ),
         "ddqn": EstimatorEntry(
             "baselines.ddqn:Ddqn",
             "double deep Q-learning (arXiv 2007.10469)",
             settings="kscout.training.baselines.settings:DdqnTraining",
-            title="DDQN",
-            label="ddqn",
         ),
     },
 )
@@ -242,35 +229,30 @@ SAMPLERS = Registry(
             "joint.blind:Fixed",
             "one order, fitted greedily to the present network",
             settings="kscout.config.joint:FixedSampling",
-            title="fixed order, refitted",
             policy="fixed",
         ),
         "dense": EstimatorEntry(
             "joint.dense:DenseGains",
             "an adaptive policy trained by regression on column gains",
             settings="kscout.config.joint:DenseSampling",
-            title="dense",
             policy="column",
         ),
         "loupe": EstimatorEntry(
             "baselines.straight_through:Loupe",
             "one learned density with an exact budget (after arXiv 1901.01960)",
             settings="kscout.training.baselines.settings:LoupeSampling",
-            title="LOUPE",
             policy="density",
         ),
         "straight-through": EstimatorEntry(
             "baselines.straight_through:StraightThrough",
             "an adaptive policy with straight-through gradients (after arXiv 2105.06460)",
             settings="kscout.training.baselines.settings:StraightThroughSampling",
-            title="straight-through",
             policy="column",
         ),
         "random": EstimatorEntry(
             "joint.blind:AtRandom",
             "random columns",
             settings="kscout.config.joint:RandomSampling",
-            title="random",
             policy="random",
         ),
     },
@@ -295,7 +277,7 @@ def label_of(method: str, settings: Mapping[str, object]) -> str:
     method = current("estimator", method)
     entry = ESTIMATORS.entries.get(method)
     try:
-        return entry.label.format(**settings) if entry else method
+        return (entry.label or method).format(**settings) if entry else method
     except (KeyError, TypeError, ValueError):
         return method
 

@@ -44,10 +44,8 @@ class EstimatorEntry(Entry):
     settings: str = ""
     """`module:Class` of its settings, the section `[training]`; imports no torch. Empty for an
     estimator of another package, whose class defines them (`settings`)."""
-    title: str = ""
-    """Name in sentences."""
     label: str = ""
-    """Label of its runs in folders and tables, formatted with the settings in `varies`."""
+    """Label of its runs, formatted with the settings in `varies`; by default its name."""
     policy: str = "conv"
     """Default network."""
     varies: tuple[str, ...] = ()

@@ -10,11 +10,14 @@ from kscout.config import FrozenPrecision, read, to_table
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.summaries.summary import EvaluationFolder
+from kscout.exports import lazily
 from kscout.figures.blocks import Block
 from kscout.figures.series import LineStyle
 from kscout.figures.tables import plain_table
-from kscout.json_types import JsonObject
 from kscout.names import Protocol
+
+with lazily():
+    from matplotlib.figure import Figure
 
 Row = TypeVar("Row")
 """A frozen dataclass: one row of the table of an analysis."""
@@ -106,7 +109,7 @@ class Analysis(ABC, Generic[Row]):
             on_step: called with the progress.
         """
 
-    def figures(self, rows: Sequence[Row], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[Row], folder: Path) -> dict[str, Figure]:
         """Draw the table: matplotlib figures by file name.
 
         Args:

@@ -19,11 +19,11 @@ from kscout.evaluation.records.results import RESULTS, read_scores
 from kscout.evaluation.summaries.summary import EvaluationFolder, Summary, read_summary
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, labeled, under_protocol
-from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
 with lazily():
     import torch
+    from matplotlib.figure import Figure
 
     from kscout.acquisition.plan import Plan
     from kscout.core import Policy, Reconstructor
@@ -216,7 +216,7 @@ class AveragePolicies(Analysis[PolicyRow]):
             }
         return [row for name, average in averages.items() for row in _rows(name, average)]
 
-    def figures(self, rows: Sequence[PolicyRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[PolicyRow], folder: Path) -> dict[str, Figure]:
         return {self.file: draw_average_policy(_pictures(rows))}
 
     @classmethod

@@ -15,10 +15,11 @@ from kscout.evaluation.records.run_names import grouped_runs
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
-from kscout.json_types import JsonObject
 from kscout.runs import RunRecord, read_run
 
 with lazily():
+    from matplotlib.figure import Figure
+
     from kscout.figures.curves import draw_curves
 
 Series = Literal["train_ssim", "val_ssim"]
@@ -79,7 +80,7 @@ class Curves(Analysis[CurveRow]):
             raise RunError(f"{sources[0]} has logged no epoch yet; wait for its first one")
         return rows
 
-    def figures(self, rows: Sequence[CurveRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[CurveRow], folder: Path) -> dict[str, Figure]:
         return {self.file: draw_curves(*_panels(rows))}
 
     @classmethod

@@ -28,10 +28,10 @@ from kscout.evaluation.summaries.paper_numbers import gamma_of
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
-from kscout.json_types import JsonObject
 
 with lazily():
     import torch
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from kscout.acquisition.plan import Plan
@@ -185,7 +185,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
             rows += entropy_rows(name, by_seed)
         return rows
 
-    def figures(self, rows: Sequence[EntropyRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[EntropyRow], folder: Path) -> dict[str, Figure]:
         parts = _parts(rows).items()
         return {f"{self.file}{part}": draw_entropies(_panels(group)) for part, group in parts}
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -15,9 +15,10 @@ from kscout.evaluation.progress import OnStep
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.files import checked_array, read_arrays, written_whole
-from kscout.json_types import JsonObject
 
 with lazily():
+    from matplotlib.figure import Figure
+
     from kscout.acquisition.plan import Plan
     from kscout.core import Reconstructor
     from kscout.data.slices import SliceSet
@@ -165,7 +166,7 @@ class Examples(PolicyAnalysis[ExampleRow]):
         save_examples(out / EXAMPLES, examples)
         return [ExampleRow.of(example) for example in examples]
 
-    def figures(self, rows: Sequence[ExampleRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[ExampleRow], folder: Path) -> dict[str, Figure]:
         return {self.file: _draw(folder)}
 
     @classmethod
@@ -173,6 +174,6 @@ class Examples(PolicyAnalysis[ExampleRow]):
         return [Drawing(_draw(folder), "examples", _CAPTION, is_wide=True)]
 
 
-def _draw(folder: Path) -> Any:  # noqa: ANN401 - a matplotlib figure
+def _draw(folder: Path) -> Figure:
     examples = read_examples(folder / EXAMPLES)
     return draw_examples([Shown(x.title, x.mask, x.image, x.target, x.ssim) for x in examples])

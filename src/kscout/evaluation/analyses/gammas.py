@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from kscout.evaluation.summaries.summary import PolicySummary, Summary, Training
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
-from kscout.json_types import JsonObject
 from kscout.names import ESTIMATORS
 
 with lazily():
+    from matplotlib.figure import Figure
+
     from kscout.figures.curves import draw_gammas
 
 
@@ -60,7 +61,7 @@ class Gammas(Analysis[GammaRow]):
     ) -> list[GammaRow]:
         return gamma_rows([read_summary(Path(path)) for path in sources])
 
-    def figures(self, rows: Sequence[GammaRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[GammaRow], folder: Path) -> dict[str, Figure]:
         groups = _by_horizon(rows)
         return {
             self.file if len(groups) == 1 else f"{self.file}-{n_initial}+{steps}": _draw(group)
@@ -123,7 +124,7 @@ def _by_horizon(rows: Sequence[GammaRow]) -> dict[tuple[int, int], list[GammaRow
     return grouped(rows, lambda row: (row.n_initial, row.steps))
 
 
-def _draw(rows: Sequence[GammaRow]) -> Any:  # noqa: ANN401 - a matplotlib figure
+def _draw(rows: Sequence[GammaRow]) -> Figure:
     discounted = [row for row in rows if row.gamma is not None]
     greedy = [row.ssim_mean for row in rows if row.method == "greedy"]
     stds = [row.ssim_std for row in discounted]

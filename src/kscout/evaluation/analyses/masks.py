@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Int
@@ -18,9 +18,10 @@ from kscout.evaluation.summaries.summary import read_summary
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing
 from kscout.files import checked_array, read_arrays
-from kscout.json_types import JsonObject
 
 with lazily():
+    from matplotlib.figure import Figure
+
     from kscout.figures.pictures import draw_masks
 
 _CAPTION = (
@@ -83,7 +84,7 @@ class Masks(Analysis[MaskRow]):
                 rows.append(MaskRow(label, orders.policy, orders.seed, *counts, f"masks/{name}"))
         return rows
 
-    def figures(self, rows: Sequence[MaskRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[MaskRow], folder: Path) -> dict[str, Figure]:
         parts = [rows[at : at + _N_PANELS] for at in range(0, len(rows), _N_PANELS)]
         return {
             f"{self.file}-{number}" if number > 1 else self.file: _draw(part, folder)
@@ -110,7 +111,7 @@ def _first_orders(folder: Path, file: Path) -> Int[np.ndarray, "slice col"]:
     return checked_array(read_arrays(file)["order"], "iu", 3)[:, 0]
 
 
-def _draw(rows: Sequence[MaskRow], folder: Path) -> Any:  # noqa: ANN401 - a matplotlib figure
+def _draw(rows: Sequence[MaskRow], folder: Path) -> Figure:
     pictures = {}
     for row in rows:
         file = folder / f"{row.file}.npz"

@@ -16,6 +16,7 @@ from kscout.exports import lazily
 from kscout.json_types import JsonObject
 
 with lazily():
+    from matplotlib.figure import Figure
     from scipy.stats import kendalltau
 
     from kscout.figures.curves import draw_ranking
@@ -58,7 +59,7 @@ class MetricRanking(Analysis[RankingRow]):
             for row in rank_policies(label, read_summary(path))
         ]
 
-    def figures(self, rows: Sequence[RankingRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[RankingRow], folder: Path) -> dict[str, Figure]:
         groups = grouped(rows, lambda row: row.results)
         names = {label: f"{self.file}-{label.replace('/', '-')}" for label in groups}
         return {

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64
@@ -23,11 +23,11 @@ from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS, confidence_i
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, Prose
 from kscout.figures.tables import Cell, Column, Measured, Row, Table
-from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
 with lazily():
     import torch
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from kscout import reconstruction
@@ -298,7 +298,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
             )
         return (n_cols / (n_initial + steps),), n_initial / n_cols
 
-    def figures(self, rows: Sequence[ReconstructionRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[ReconstructionRow], folder: Path) -> dict[str, Figure]:
         return {
             f"{self.file}-{n:02d}": _draw(picture) for n, picture in enumerate(_pictures(folder), 1)
         }
@@ -338,7 +338,7 @@ def _pictures(folder: Path) -> list[SliceRecord]:
     return [load_acquisition(path) for path in sorted(folder.glob(_PICTURES))]
 
 
-def _draw(shown: SliceRecord) -> Any:  # noqa: ANN401 - a matplotlib figure
+def _draw(shown: SliceRecord) -> Figure:
     if shown.start_columns and max(shown.start_columns) >= shown.target.shape[1]:
         raise DataError(f"{shown.title} has columns outside its image; run the analysis again")
     mask = np.isin(np.arange(shown.target.shape[1]), shown.start_columns)

@@ -40,6 +40,7 @@ from kscout.runs import RunRecord, epoch_path, read_run
 
 with lazily():
     import torch
+    from matplotlib.figure import Figure
     from torch import Generator, Tensor
     from torch.nn import Parameter
 
@@ -476,7 +477,7 @@ class Snr(Analysis[SnrRow]):
         groups = grouped_runs(sources).items()
         return [(name, len(runs), max(runs, key=_last_score)) for name, runs in groups]
 
-    def figures(self, rows: Sequence[SnrRow], folder: Path) -> JsonObject:
+    def figures(self, rows: Sequence[SnrRow], folder: Path) -> dict[str, Figure]:
         return {self.file: draw_snr(_curves(rows, self.formula))}
 
     @classmethod

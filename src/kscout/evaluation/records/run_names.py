@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from kscout.compressed import plain_stem
 from kscout.errors import RunError
@@ -132,9 +131,9 @@ def _traits(record: RunRecord) -> Traits:
     }
 
 
-def _leaves(table: Mapping[str, object], where: str = "") -> list[tuple[str, Any]]:
+def _leaves(table: Mapping[str, object], where: str = "") -> list[tuple[str, object]]:
     """Return the values of nested tables by their dotted keys."""
-    leaves: list[tuple[str, Any]] = []
+    leaves: list[tuple[str, object]] = []
     for key, value in table.items():
         place = f"{where}.{key}".lstrip(".")
         leaves += _leaves(value, place) if isinstance(value, dict) else [(place, value)]

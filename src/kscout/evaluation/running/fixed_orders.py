@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -66,7 +65,7 @@ def fitted_order(
     return result.order
 
 
-def _is_valid(order: list[Any], slices: SliceSet, plan: Plan) -> bool:
+def _is_valid(order: list[object], slices: SliceSet, plan: Plan) -> bool:
     """Return whether a list from a file is an order of `horizon` columns outside the start."""
     start = start_mask(plan.start, (1, slices.n_cols), torch.device("cpu"))[0]
     if not isinstance(order, list):
