@@ -32,8 +32,8 @@ from pip._internal.models.index import PyPI
 from scipy import ndimage
 
 from kscout.data.formats.nifti import load_canonical
-from kscout.data.importing.resampling import resample
-from kscout.data.makers.head_download import SOURCES_FILE
+from kscout.data.importing.images import resample
+from kscout.data.makers.heads import SOURCES_FILE
 from kscout.files import write_json
 
 N_SLICES = 40

@@ -24,7 +24,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import describe_device, resolve_device
 from kscout.evaluation import EvaluationSetting, evaluate
-from kscout.evaluation.running.fixed_orders import fitted_order
+from kscout.evaluation.running.prepare import fitted_order
 from kscout.physics.sampling import center_mask
 from kscout.policies.fixed import FixedOrder
 from kscout.provenance import commit

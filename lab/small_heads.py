@@ -23,8 +23,7 @@ from jaxtyping import Float
 from scipy import ndimage
 
 from kscout.data import ImportSettings, import_folder
-from kscout.data.makers.head_download import HEAD_SOURCES, SOURCES_FILE
-from kscout.data.makers.heads import Head, load_heads
+from kscout.data.makers.heads import HEAD_SOURCES, SOURCES_FILE, Head, load_heads
 from kscout.files import write_json
 
 DEPTH = 0.8

@@ -10,7 +10,7 @@ import numpy as np
 
 from kscout.apps.player import PolicySteps, SliceRecord
 from kscout.evaluation.records.results import Scores
-from kscout.evaluation.summaries.conditions import Conditions
+from kscout.evaluation.request import Conditions
 from kscout.evaluation.summaries.summarize import summarize
 from kscout.evaluation.summaries.summary import Summary, write_summary
 

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from kscout.apps.cli.options import AsJson, from_fields
 from kscout.apps.cli.progress import TrainingLines
-from kscout.config.bounds import AtLeast, Between
-from kscout.config.forms import MATRIX, Form
+from kscout.config.bounds import MATRIX, AtLeast, Between, Form
 from kscout.runs import Progress
 
 

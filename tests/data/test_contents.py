@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from kscout.data.unfinished import VolumePart
 from torch import Tensor
 from unrolled import Unrolled
 
@@ -14,7 +15,6 @@ from golden_numbers import Golden
 from kscout.config import ReconstructorTraining
 from kscout.core import SliceBatch
 from kscout.data import contents as contents_module
-from kscout.data.array_files import VolumePart
 from kscout.data.info import describe
 from kscout.data.kinds import KSPACE, TARGETS
 from kscout.data.slices import SliceSet

@@ -14,9 +14,9 @@ import torch
 from command_line import kscout
 from dicom_files import write_dicom
 from fastmri_layout import IMAGES, SETTINGS, write_layout, write_volume
-from kscout.config.forms import parse_size
+from kscout.config.bounds import parse_size
 from kscout.data import ImportSettings, import_folder
-from kscout.data.importing.resampling import resample, resampled_size
+from kscout.data.importing.images import resample, resampled_size
 from kscout.data.importing.settings import parse_spacing
 from kscout.data.importing.volumes import find_volumes, read_volume
 from kscout.errors import ConfigError, DataError

@@ -223,7 +223,7 @@ def test_a_store_that_appears_while_another_process_waits_is_left_alone(
         writer.finish()
         return lock_descriptor(descriptor, blocking=blocking)
 
-    monkeypatch.setattr("kscout.data.journal.lock_descriptor", lock)
+    monkeypatch.setattr("kscout.data.unfinished.lock_descriptor", lock)
     with pytest.raises(DataError, match="another process"):
         StoreWriter(tmp_path / "store", RECIPE)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]

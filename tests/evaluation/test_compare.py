@@ -23,8 +23,8 @@ from kscout.evaluation.compare import evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.results import read_scores
 from kscout.evaluation.request import EvaluationSetting
+from kscout.evaluation.running.entries import completed, trained_budget
 from kscout.evaluation.running.prepare import prepare
-from kscout.evaluation.running.setting import completed, trained_budget
 from kscout.names import ANALYSES
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.total_variation import TotalVariation

@@ -20,7 +20,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.setting import completed
+from kscout.evaluation.running.entries import completed
 from kscout.names import ESTIMATORS
 from kscout.policies.views import Recomputed
 from kscout.reconstruction import RECONSTRUCTORS

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar, final, get_args, get_origin, get_type_hints
 
-from kscout.config.forms import Form
+from kscout.config.bounds import Form
 from kscout.config.records import read
 
 R = TypeVar("R")

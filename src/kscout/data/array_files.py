@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from kscout.data.integrity import sample_checksum
-from kscout.data.journal import room_for
 from kscout.data.kinds import Kind
 from kscout.data.manifest import ArrayRecord, VolumeRecord
 from kscout.data.slices import slice_peaks
+from kscout.data.unfinished import room_for
 from kscout.errors import DataError
 from kscout.files import checksum
 

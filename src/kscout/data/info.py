@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 
-from kscout.data.importing.resampling import Spacing, resampled_size
+from kscout.data.importing.images import Spacing, resampled_size
 from kscout.data.manifest import ArrayRecord, Geometry
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
 
-from kscout.config.forms import Form
+from kscout.config.bounds import Form
 from kscout.config.records import check
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import COIL_MAPS, SOURCES, TARGETS, PhaseEncoding, check_target

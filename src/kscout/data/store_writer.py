@@ -10,13 +10,12 @@ from typing import final
 import numpy as np
 
 from kscout.config import read
-from kscout.data.array_files import ArrayFiles, Columns, VolumePart
 from kscout.data.formats import printable, reading
-from kscout.data.journal import JOURNAL, Journal, room_for
 from kscout.data.kinds import IMAGES, Kind
 from kscout.data.manifest import MANIFEST, Geometry, Manifest, VolumeRecord, write_manifest
 from kscout.data.slices import check_peak
 from kscout.data.store import Store, unfinished_path
+from kscout.data.unfinished import JOURNAL, ArrayFiles, Columns, Journal, VolumePart, room_for
 from kscout.errors import ConfigError, DataError
 from kscout.files import parse_json
 from kscout.json_types import JsonObject

@@ -27,12 +27,16 @@ from kscout.evaluation.records.results import (
     data_frame,
     read_scores,
 )
-from kscout.evaluation.request import EvaluationRequest, EvaluationSetting, check_same, setting_of
-from kscout.evaluation.running.entries import EvaluationEntry, trainings_of
-from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
-from kscout.evaluation.running.fixed_orders import ORDERS
-from kscout.evaluation.running.kinds import check_kinds
+from kscout.evaluation.request import (
+    Conditions,
+    EvaluationRequest,
+    EvaluationSetting,
+    check_same,
+    setting_of,
+)
+from kscout.evaluation.running.entries import EvaluationEntry, check_kinds, completed, trainings_of
 from kscout.evaluation.running.prepare import (
+    ORDERS,
     LabeledPolicy,
     PolicySource,
     Prepared,
@@ -41,9 +45,7 @@ from kscout.evaluation.running.prepare import (
     paths_of,
     prepare,
 )
-from kscout.evaluation.running.recording import record_examples
-from kscout.evaluation.running.setting import completed
-from kscout.evaluation.summaries.conditions import Conditions
+from kscout.evaluation.running.recording import FINISHED, FinishedPolicies, record_examples
 from kscout.evaluation.summaries.overview import curves_of
 from kscout.evaluation.summaries.summarize import compare, pooled_scores, summarize
 from kscout.evaluation.summaries.summary import (

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from kscout.config import differences, listed
-from kscout.config.bounds import AtLeast, Between
-from kscout.config.forms import MATRIX, Form
+from kscout.config.bounds import MATRIX, AtLeast, Between, Form
 from kscout.config.layers import Table
 from kscout.config.records import check
 from kscout.errors import ConfigError, RunError, unknown_name

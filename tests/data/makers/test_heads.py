@@ -16,8 +16,14 @@ import pytest
 from campaign.small_campaign import wait_for
 from kscout.data.makers import head_download
 from kscout.data.makers.coils import Receiver
-from kscout.data.makers.head_download import HeadSource, download_heads
-from kscout.data.makers.heads import Head, draw_head_volume, load_heads, split_heads
+from kscout.data.makers.heads import (
+    Head,
+    HeadSource,
+    download_heads,
+    draw_head_volume,
+    load_heads,
+    split_heads,
+)
 from kscout.data.makers.parallel import make_volumes
 from kscout.data.transforms import root_sum_of_squares, to_images
 from kscout.errors import DataError, RunError

@@ -18,10 +18,8 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import Evaluation, evaluate
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.entries import budgets_of, resolve
-from kscout.evaluation.running.fixed_orders import fitted_order
-from kscout.evaluation.running.kinds import check_kinds
-from kscout.evaluation.running.setting import trained_budget
+from kscout.evaluation.running.entries import budgets_of, check_kinds, resolve, trained_budget
+from kscout.evaluation.running.prepare import fitted_order
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet

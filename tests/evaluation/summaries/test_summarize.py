@@ -8,7 +8,7 @@ import pytest
 
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.records.results import Scores
-from kscout.evaluation.summaries.conditions import Conditions
+from kscout.evaluation.request import Conditions
 from kscout.evaluation.summaries.paper_numbers import SETTINGS, gamma_of, method_of, same_setting
 from kscout.evaluation.summaries.summarize import choose_reference, gap_closed, summarize
 from kscout.evaluation.summaries.summary import Training, read_summary, write_summary

@@ -9,8 +9,7 @@ import typer
 
 from kscout.apps.cli.console import Commands
 from kscout.apps.cli.options import AsJson, from_fields
-from kscout.config.bounds import AtLeast
-from kscout.config.forms import Form
+from kscout.config.bounds import AtLeast, Form
 from kscout.errors import ConfigError
 
 app = typer.Typer(

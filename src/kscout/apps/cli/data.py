@@ -14,8 +14,7 @@ from kscout.apps.cli.console import Commands, counted, print_result
 from kscout.apps.cli.options import AsJson, from_fields, with_fields
 from kscout.apps.cli.progress import task_progress
 from kscout.apps.export.parameters import ExportSetting
-from kscout.config.bounds import AtLeast
-from kscout.config.forms import MATRIX, Form
+from kscout.config.bounds import MATRIX, AtLeast, Form
 from kscout.data.importing.settings import ImportSettings
 from kscout.data.making import MakeSettings, paper_settings
 from kscout.data.manifest import MANIFEST

@@ -17,7 +17,7 @@ from kscout.apps.cli.console import Commands, counted, print_result
 from kscout.apps.cli.options import AsJson, ResultOptions, from_fields, with_fields
 from kscout.apps.cli.progress import task_progress
 from kscout.config import to_table
-from kscout.config.forms import Form
+from kscout.config.bounds import Form
 from kscout.config.options import with_options
 from kscout.evaluation.request import EvaluationSetting
 from kscout.figures.tables import decimals

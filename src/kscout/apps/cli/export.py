@@ -9,8 +9,7 @@ import typer
 from kscout.apps.cli.console import Commands, counted, print_result
 from kscout.apps.cli.options import AsJson, from_fields, with_fields
 from kscout.apps.export.parameters import GradientEcho, OrderSetting
-from kscout.config.bounds import Between
-from kscout.config.forms import Form
+from kscout.config.bounds import Between, Form
 from kscout.errors import ConfigError
 from kscout.names import RECONSTRUCTION_WORDS
 

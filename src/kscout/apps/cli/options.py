@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, Union, final, get_args, get_origin
 import typer
 
 from kscout.config import settings_class
-from kscout.config.bounds import AtLeast, Between
-from kscout.config.forms import Form
+from kscout.config.bounds import AtLeast, Between, Form
 from kscout.config.options import Option, options_of
 from kscout.json_types import JsonObject
 

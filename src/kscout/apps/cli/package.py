@@ -13,8 +13,7 @@ from rich.table import Table
 from kscout.apps.cli.console import console, print_result
 from kscout.apps.cli.evaluate import summary_table
 from kscout.apps.cli.options import AsJson, Device, from_fields
-from kscout.config.bounds import Between
-from kscout.config.forms import Form
+from kscout.config.bounds import Between, Form
 
 _OPENING = (
     "Policies of the package are evaluated on knees that were not used in training; then a small "

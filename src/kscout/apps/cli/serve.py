@@ -9,8 +9,7 @@ import typer
 from kscout.apps.cli.console import print_result, stopping
 from kscout.apps.cli.options import AsJson, from_fields
 from kscout.apps.serve.service import ServeSettings
-from kscout.config.bounds import AtLeast
-from kscout.config.forms import Form
+from kscout.config.bounds import AtLeast, Form
 from kscout.errors import ConfigError
 
 

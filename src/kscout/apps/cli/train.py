@@ -26,8 +26,7 @@ from kscout.config import (
     section,
     settle,
 )
-from kscout.config.bounds import Between
-from kscout.config.forms import Form
+from kscout.config.bounds import Between, Form
 from kscout.errors import ConfigError, unknown_name
 from kscout.json_types import JsonObject
 from kscout.names import (

@@ -20,7 +20,7 @@ from kscout.compatibility import Use, acquisition_note, warn
 from kscout.core import Policy
 from kscout.errors import ConfigError, DataError, KScoutError
 from kscout.evaluation.records.orders import read_orders
-from kscout.evaluation.running.setting import trained_budget
+from kscout.evaluation.running.entries import trained_budget
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_text
 from kscout.json_types import JsonObject

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, final
 
 from kscout.columns import MOST_COLUMNS
-from kscout.config.bounds import AtLeast, Between, MultipleOf
-from kscout.config.forms import Form
+from kscout.config.bounds import AtLeast, Between, Form, MultipleOf
 from kscout.config.records import check
 from kscout.errors import ConfigError
 from kscout.names import ImageFormat

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, final
 
-from kscout.config.bounds import AtLeast, Between
-from kscout.config.forms import Form
+from kscout.config.bounds import AtLeast, Between, Form
 from kscout.names import POLICIES, RECONSTRUCTION_WORDS
 
 _POLICY = POLICIES.words("a run folder", "a weights file", "a zoo name", "LABEL=PATH")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from jaxtyping import Bool, Complex64
 
-from kscout.config.forms import LARGEST_SIDE
+from kscout.config.bounds import LARGEST_SIDE
 from kscout.data.formats import check_expansion, check_memory
 from kscout.data.transforms import to_kspace
 from kscout.errors import DataError

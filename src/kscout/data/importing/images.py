@@ -11,10 +11,10 @@ from typing import final
 import numpy as np
 from jaxtyping import Float32, Shaped
 
-from kscout.config.forms import LARGEST_SIDE, Size, sides
+from kscout.config.bounds import LARGEST_SIDE, Size, sides
 from kscout.data.formats import ImageScan, Stack, check_memory, reading
 from kscout.data.formats.hdf5 import TARGET_KEYS
-from kscout.data.importing.resampling import Resampled, Spacing, resample, resampled_size
+from kscout.data.importing.images import Resampled, Spacing, resample, resampled_size
 from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.volumes import VolumeFile, read_volume
 from kscout.data.manifest import Geometry, VolumeRecord

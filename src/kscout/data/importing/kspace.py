@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Complex64
 
 from kscout.columns import center_columns
-from kscout.data.array_files import VolumePart
 from kscout.data.contents import CHUNK_BYTES
 from kscout.data.formats import hdf5, numpy_array, reading
 from kscout.data.formats.arrays import holds_kspace
@@ -22,6 +21,7 @@ from kscout.data.importing.volumes import VolumeFile, find_volumes, read_raw
 from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store_writer import StoreWriter
 from kscout.data.transforms import to_kspace
+from kscout.data.unfinished import VolumePart
 from kscout.errors import DataError
 from kscout.names import Origin
 from kscout.physics.coils import check_compression, compress

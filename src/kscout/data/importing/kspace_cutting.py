@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool, Complex64
 
-from kscout.config.forms import Size, sides
+from kscout.config.bounds import Size, sides
 from kscout.data.formats.raw import RawScan, Slices
 from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.manifest import Geometry

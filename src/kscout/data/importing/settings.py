@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, final
 
-from kscout.config.forms import LARGEST_SIDE, Form, Size, parse_size, sides
+from kscout.config.bounds import LARGEST_SIDE, Form, Size, parse_size, sides
 from kscout.config.records import check
 from kscout.errors import ConfigError
 from kscout.names import TARGETS, Origin, PhaseEncoding, Plane, check_target

@@ -17,8 +17,8 @@ from kscout.data.formats import ImageScan, check_memory, printable, reading
 from kscout.data.formats.dicom import dicom_files, is_dicom
 from kscout.data.formats.raw import RawScan
 from kscout.data.importing.settings import ImportSettings
-from kscout.data.journal import JOURNAL
 from kscout.data.manifest import MANIFEST
+from kscout.data.unfinished import JOURNAL
 from kscout.errors import DataError
 from kscout.names import FORMATS, RAW_FORMATS, import_target
 from kscout.names.entries import FormatEntry

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from kscout.data.makers.brain_anatomy import (
+from kscout.data.makers.brain import (
     PARTS,
     Brain,
     Hulls,

@@ -19,7 +19,7 @@ from kscout.data.formats.numpy_array import read_array
 from kscout.data.makers import load_table
 from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Volume
-from kscout.data.makers.head_download import SOURCES_FILE, download_heads
+from kscout.data.makers.heads import SOURCES_FILE, download_heads
 from kscout.data.makers.noise_fields import Field
 from kscout.data.makers.scanner import Scanner, Warp, plane_grid, rotation
 from kscout.data.makers.subject import choice, draw_subject, drawn, factor, normals

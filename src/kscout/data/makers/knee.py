@@ -13,14 +13,7 @@ import numpy as np
 
 from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Canvas, Volume, cone, ellipsoid, meet
-from kscout.data.makers.knee_anatomy import (
-    PARTS,
-    Bones,
-    Knee,
-    find_bones,
-    skin_distance,
-    slice_grid,
-)
+from kscout.data.makers.knee import PARTS, Bones, Knee, find_bones, skin_distance, slice_grid
 from kscout.data.makers.noise_fields import Band, Field, band_texture
 from kscout.data.makers.scanner import Scanner
 from kscout.data.makers.subject import draw_subject

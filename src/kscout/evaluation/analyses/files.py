@@ -32,7 +32,7 @@ from kscout.runs import read_run
 
 with lazily():
     from kscout import reconstruction
-    from kscout.evaluation.running.kinds import check_kinds
+    from kscout.evaluation.running.entries import check_kinds
     from kscout.figures.style import save_figure
 
 Row = TypeVar("Row")

@@ -11,7 +11,7 @@ import numpy as np
 from kscout.errors import DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page, grouped
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.summaries.conditions import check_comparable
+from kscout.evaluation.request import check_comparable
 from kscout.evaluation.summaries.paper_numbers import ARXIV, GAMMAS, NOT_SHOWN, SSIM
 from kscout.evaluation.summaries.summary import PolicySummary, Summary, Training, read_summary
 from kscout.exports import lazily

@@ -1,6 +1,7 @@
-"""Policies of an evaluation: loaded, built or still to be fitted, from names and paths."""
+"""Policies of an evaluation from names and paths: checked, loaded, built, and their budgets."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -10,17 +11,18 @@ from kscout.acquisition.choose import draws_columns, has_weights, is_outside
 from kscout.acquisition.plan import Plan
 from kscout.assemble import make_policy
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, of_today
-from kscout.core import Policy
+from kscout.core import Policy, Reconstructor
 from kscout.errors import ConfigError
 from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
+from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.summaries.summary import Choice, Training
 from kscout.json_types import JsonObject
-from kscout.names import POLICIES, check_label, unknown_policy
+from kscout.names import POLICIES, RECONSTRUCTORS, Registry, check_label, unknown_policy
 from kscout.names.renamed import check_current
 from kscout.runs import CONFIG, read_run
 from kscout.runs.required import check_settings
-from kscout.weights import described, network_file, policy_file
-from kscout.zoo import zoo_names, zoo_path
+from kscout.weights import Kind, check_one_run, described, network_file, policy_file
+from kscout.zoo import ZOO, zoo_names, zoo_path
 
 
 @final
@@ -43,12 +45,6 @@ class EvaluationEntry:
     """An object from Python, which no name or file determines."""
     fits: str | None = None
     """Name of the policy whose order is still to be fitted; None if there is nothing to fit."""
-
-    def fitted(self, order: Sequence[int], n_cols: int) -> "EvaluationEntry":
-        if self.fits is None:
-            return self
-        policy = POLICIES.resolve(self.fits)(n_cols=n_cols, order=order)
-        return replace(self, policy=policy, fits=None)
 
     @property
     def is_oracle(self) -> bool:
@@ -235,11 +231,10 @@ def budgets_of(sources: Sequence[str]) -> dict[AcquisitionSetting, list[str]]:
             config = _config_of(path) or {}
             section = config.get("acquisition") or _metadata(policy_file(path))
             # The file of an order does not contain a start that is not central.
-            is_known = "acquisition" in config or (
-                _has_columns(section) and "initial" not in section
-            )
-            if is_known and not config.get("training", {}).get("sizes"):
-                budgets.setdefault(_budget(section), []).append(source)
+            is_known = "acquisition" in config or "initial" not in section
+            budget = _acquisition_in(section) if is_known else None
+            if budget is not None and not config.get("training", {}).get("sizes"):
+                budgets.setdefault(budget, []).append(source)
     return budgets
 
 
@@ -252,19 +247,16 @@ def budget_of_network(source: Path | str) -> AcquisitionSetting | None:
     run = read_run(file.parent).config if (file.parent / CONFIG).is_file() else {}
     if run.get("kind") == "joint":
         section = {**run["acquisition"], **section}
-    return _budget(section) if _has_columns(section) else None
+    return _acquisition_in(section)
 
 
-def _budget(section: Mapping[str, Any]) -> AcquisitionSetting:
-    given = {name: section.get(name) for name in ("initial", "columns_per_step")}
-    if given["columns_per_step"] == 1:
-        given["columns_per_step"] = None
-    return AcquisitionSetting(section["n_initial"], section["horizon"], **given)
-
-
-def _has_columns(section: Mapping[str, object]) -> bool:
-    counts = (section.get(key) for key in ("n_initial", "horizon"))
-    return all(type(count) is int and count > 0 for count in counts)
+def _acquisition_in(section: JsonObject) -> AcquisitionSetting | None:
+    """Return the acquisition in settings or metadata; None without numbers of columns."""
+    counts = [section.get(key) for key in ("n_initial", "horizon")]
+    if not all(type(count) is int and count > 0 for count in counts):
+        return None
+    group = section.get("columns_per_step")
+    return AcquisitionSetting(*counts, None, section.get("initial"), None if group == 1 else group)
 
 
 def check_distinct(entries: Sequence[EvaluationEntry]) -> None:
@@ -279,15 +271,12 @@ def check_distinct(entries: Sequence[EvaluationEntry]) -> None:
             )
         seen.add((entry.name, entry.seed))
         other = first.setdefault(entry.name, entry)
-        if _settings(other) != _settings(entry):
+        one, two = (x.config and without_seed(x.config) for x in (other, entry))
+        if one != two:
             raise ConfigError(
                 f"the runs called {entry.name!r} with seeds {other.seed} and {entry.seed} "
                 "have other settings too; name them LABEL=PATH"
             )
-
-
-def _settings(entry: EvaluationEntry) -> JsonObject | None:
-    return None if entry.config is None else without_seed(entry.config)
 
 
 def untrained_note(entries: Sequence[EvaluationEntry]) -> str | None:
@@ -313,3 +302,91 @@ def store_note(entries: Sequence[EvaluationEntry], store: str) -> str | None:
         return None
     words = "trained on another dataset than this one, so scores show how well they generalize"
     return f"{words}: {', '.join(dict.fromkeys(names))}"
+
+
+def completed(
+    setting: EvaluationSetting, policies: Sequence[str], source: str | None, network: Reconstructor
+) -> EvaluationSetting:
+    """Return a setting with start, budget and protocol; by default those of the trainings.
+
+    `source` is the name or path of the reconstruction, and `network` the same, loaded.
+    """
+    setting = replace(setting, protocol=network.protocol_for(setting.protocol))
+    has_start = setting.n_initial is not None or setting.initial is not None
+    has_end = setting.steps is not None or setting.budget is not None
+    if has_start and has_end:
+        return setting
+    trained = trained_budget(policies, source)
+    if not has_start and not has_end and setting.columns_per_step == 1:
+        setting = replace(setting, columns_per_step=trained.group)
+    if not has_start and trained.initial is not None:
+        setting = replace(setting, initial=trained.initial)
+    elif not has_start:
+        setting = replace(setting, n_initial=trained.n_initial)
+    return setting if has_end else replace(setting, steps=trained.horizon)
+
+
+def trained_budget(policies: Sequence[str], reconstructor: str | None = None) -> AcquisitionSetting:
+    """Return the acquisition for which all policies were trained that have a start and a budget.
+
+    If no policy has them, those of a joint training of the reconstruction are used, with a warning.
+    """
+    budgets = budgets_of(policies)
+    if not budgets and reconstructor is not None:
+        budget = budget_of_network(reconstructor)
+        if budget is not None:
+            logging.getLogger(__name__).warning(
+                "no policy has a start and a budget; those of the joint training of "
+                f"{reconstructor} are used, {budget}"
+            )
+            return budget
+    if len(budgets) != 1:
+        named = "; ".join(f"{', '.join(names)}: {one}" for one, names in budgets.items())
+        fault = f"the policies have different ones ({named})" if budgets else "no policy has them"
+        raise ConfigError(
+            f"start and budget are not given, and {fault}; add --n-initial and --steps"
+        )
+    return next(iter(budgets))
+
+
+_TABLES: dict[str, Registry[Any]] = {"policy": POLICIES, "reconstructor": RECONSTRUCTORS}
+
+
+def check_kinds(policies: Sequence[object], reconstructor: object) -> None:
+    """Raise an error for a policy as a reconstruction or the reverse, or a folder of several runs.
+
+    Only names and paths are checked.
+    """
+    names = [policy for policy in policies if isinstance(policy, str | Path)]
+    for source in (*map(_without_label, names), reconstructor):
+        if isinstance(source, str | Path) and not any(source in x for x in _TABLES.values()):
+            check_one_run(Path(source))
+    others = [name for name in names if _kind_of(_without_label(name), "policy") == "reconstructor"]
+    faults = [f"{others[0]} was given as a policy and is a reconstruction"] if others else []
+    if isinstance(reconstructor, str | Path):
+        if _kind_of(reconstructor, "reconstructor") == "policy":
+            faults.append(f"--reconstructor {reconstructor} is a policy")
+    if faults:
+        raise ConfigError(
+            f"{', and '.join(faults)}; give a policy, such as random or a trained one, as a "
+            "policy, and a reconstruction, such as zero-filled or a trained one, as --reconstructor"
+        )
+
+
+def _without_label(source: str | Path) -> str | Path:
+    """Return the name or path without its label, as in LABEL=PATH."""
+    has_label = isinstance(source, str) and "=" in source and not Path(source).exists()
+    return str(source).partition("=")[2] if has_label else source
+
+
+def _kind_of(source: str | Path, expected: Kind) -> str | None:
+    """Return the kind of a name, run folder or weights file; None if it must be loaded for that."""
+    if isinstance(source, str) and source in _TABLES[expected]:
+        return expected
+    path = Path(source)
+    if path.exists():
+        file = policy_file(path) if expected == "policy" else network_file(path)
+        description = described(file)
+        return None if description is None else description.kind
+    names = {name: kind for kind, table in _TABLES.items() for name in table} | ZOO
+    return names.get(source) if isinstance(source, str) else None

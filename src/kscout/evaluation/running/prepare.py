@@ -1,10 +1,14 @@
 """Policies, slices and the reconstruction of an evaluation or an analysis, ready to run."""
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
+
+import torch
 
 from kscout import reconstruction
 from kscout.acquisition.plan import Plan
@@ -21,12 +25,11 @@ from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import (
     EvaluationEntry,
     check_distinct,
+    completed,
     resolve,
     store_note,
     untrained_note,
 )
-from kscout.evaluation.running.fixed_orders import fitted_order
-from kscout.evaluation.running.setting import completed
 from kscout.evaluation.running.trajectories import (
     check_fits,
     check_start,
@@ -35,10 +38,15 @@ from kscout.evaluation.running.trajectories import (
     trajectories,
 )
 from kscout.evaluation.summaries.summarize import choose_reference
+from kscout.files import read_record, write_json
 from kscout.json_types import JsonObject
 from kscout.metrics import PSNR_CEILING
+from kscout.names import POLICIES
+from kscout.physics.sampling import start_mask
 from kscout.policies.fixed import FixedOrder
+from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.validation import zero_filled_note
+from kscout.weights import SCHEMA_VERSION, fingerprint
 
 LabeledPolicy = str | Path | tuple[str, Policy]
 """A name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
@@ -133,7 +141,8 @@ class Prepared:
             cache=cache,
             on_step=_column_by_column(entry.name, on_step),
         )
-        return entry.fitted(order, self.slices.n_cols)
+        policy = POLICIES.resolve(entry.fits)(n_cols=self.slices.n_cols, order=order)
+        return replace(entry, policy=policy, fits=None)
 
     def plan_of(self, entry: EvaluationEntry) -> Plan:
         is_argmax = not entry.draws(is_argmax=self.plan.is_argmax)
@@ -329,3 +338,59 @@ def _check_train(source: SliceSet | Store, setting: EvaluationSetting) -> None:
             "dataset with training slices"
         )
     source.array("train", size=setting.size)
+
+
+ORDERS = "orders"
+"""Folder next to the results with fitted orders."""
+
+
+def fitted_order(
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    plan: Plan,
+    *,
+    n_slices_per_step: int | None = None,
+    cache: Path | None = None,
+    on_step: Callable[[JsonObject], None] | None = None,
+) -> list[int]:
+    """Return the order fitted on `slices`, from the folder `cache` if it was fitted before."""
+    depends_on = {
+        "slices": slices.fingerprint,
+        "reconstructor": fingerprint(reconstructor),
+        "n_initial": plan.n_initial,
+        "horizon": plan.horizon,
+        "protocol": plan.protocol,
+        "n_slices_per_step": n_slices_per_step,
+        # The seed has an effect only if slices are sampled.
+        "seed": None if n_slices_per_step is None else plan.seed,
+        # Omitted if it is central, as in the names of existing files.
+        **({"initial": plan.starts} if plan.starts else {}),
+    }
+    key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
+    file = None if cache is None else cache / f"order-{key}.json"
+    # A damaged file counts as missing.
+    record = {} if file is None else read_record(file, arguments=dict).get("arguments", {})
+    order = record.get("order", [])
+    if _is_valid(order, slices, plan):
+        return order
+    result = fit_fixed_order(
+        *(slices, reconstructor, replace(plan, batch_size=n_at_once(plan, slices))),
+        n_slices_per_step=n_slices_per_step,
+        device=slices.device,
+        on_step=on_step,
+    )
+    if file is not None:
+        header = {"schema_version": SCHEMA_VERSION, "kind": "policy", "component": "fixed"}
+        arguments = {"n_cols": slices.n_cols, "order": result.order}
+        extra = {**depends_on, "mean_scores": result.mean_scores}
+        write_json(file, {**header, "arguments": arguments, "extra": extra})
+    return result.order
+
+
+def _is_valid(order: list[object], slices: SliceSet, plan: Plan) -> bool:
+    """Return whether a list from a file is an order of `horizon` columns outside the start."""
+    start = start_mask(plan.start, (1, slices.n_cols), torch.device("cpu"))[0]
+    if not isinstance(order, list):
+        return False
+    is_new = all(type(x) is int and 0 <= x < slices.n_cols and not start[x] for x in order)
+    return is_new and len(set(order)) == len(order) == plan.horizon

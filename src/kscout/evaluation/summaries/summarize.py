@@ -8,6 +8,7 @@ from jaxtyping import Float64
 
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.records.results import METRICS, Scores
+from kscout.evaluation.request import Conditions
 from kscout.evaluation.statistics import (
     CONFIDENCE,
     confidence_interval,
@@ -16,7 +17,6 @@ from kscout.evaluation.statistics import (
     paired_permutation_test,
     std_over_seeds,
 )
-from kscout.evaluation.summaries.conditions import Conditions
 from kscout.evaluation.summaries.summary import (
     Choice,
     Comparison,

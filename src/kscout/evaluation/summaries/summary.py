@@ -11,8 +11,8 @@ from typing import Literal, final
 from kscout.config import load, save
 from kscout.errors import DataError
 from kscout.evaluation.records.results import METRICS
+from kscout.evaluation.request import Conditions
 from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS
-from kscout.evaluation.summaries.conditions import Conditions
 from kscout.evaluation.summaries.paper_numbers import (
     ARXIV,
     NOT_SHOWN,

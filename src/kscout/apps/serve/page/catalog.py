@@ -18,7 +18,7 @@ from PIL import Image
 
 from kscout import reconstruction
 from kscout.acquisition.plan import Plan
-from kscout.config.forms import LARGEST_SIDE
+from kscout.config.bounds import LARGEST_SIDE
 from kscout.core import Policy, Reconstructor
 from kscout.data.formats import ImageScan, printable, reading
 from kscout.data.importing.images import prepare_images
