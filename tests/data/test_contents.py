@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kscout.data.unfinished import VolumePart
 from torch import Tensor
 from unrolled import Unrolled
 
@@ -20,6 +19,7 @@ from kscout.data.kinds import KSPACE, TARGETS
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
+from kscout.data.unfinished import VolumePart
 from kscout.errors import ConfigError, DataError
 from kscout.physics.fourier import fft2c
 from kscout.physics.sampling import center_mask

@@ -138,15 +138,15 @@ def test_a_store_of_0_2_counts_as_imported_until_a_source_is_newer(tmp_path: Pat
 
 KILLED = """
 import os, signal, sys
-from kscout.data import importing, journal, manifest, store_writer
+from kscout.data import ImportSettings, import_folder, manifest, store_writer, unfinished
 kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 source, out = sys.argv[1:]
 def killed(moment):
     if moment == "before journaling":
-        line = journal.Journal.write
+        line = unfinished.Journal.write
         def write_line(self, value):
             kill() if "file2" in str(value.get("volume")) else line(self, value)
-        journal.Journal.write = write_line
+        unfinished.Journal.write = write_line
     if moment == "inside the manifest":
         def write_json(path, value):
             path.write_text("{")
@@ -158,8 +158,8 @@ def killed(moment):
     def on_volume(done, total, name):
         if moment == "after a volume" and done == 4:
             kill()
-    settings = importing.ImportSettings(size=7, skip_bad=True)
-    importing.import_folder(source, f"{out}/{moment}/store", settings, on_volume)
+    settings = ImportSettings(size=7, skip_bad=True)
+    import_folder(source, f"{out}/{moment}/store", settings, on_volume)
 for moment in sys.stdin.read().splitlines():
     if (child := os.fork()) == 0:
         killed(moment)
