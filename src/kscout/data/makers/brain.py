@@ -215,14 +215,6 @@ def _draw_textures(
     }
 
 
-def _slice_grid(brain: Brain, height_mm: float, level: float, n_points: int) -> Grid:
-    # Depth is upward; columns run to the side, rows to the back.
-    axes = rotation(brain.pose) / np.array([brain.width, brain.length, 1.0])[:, None]
-    offset = np.array([*brain.shift, height_mm])
-    grid = plane_grid(n_points, brain.field_of_view, axes, axes @ offset)
-    return brain.warp.apply(grid, level)
-
-
 def _paint_head(canvas: Canvas, brain: Brain, hulls: Hulls) -> None:
     """Skin, fat, muscle, then the skull: two dark tables with marrow between."""
     grid, outside = canvas.grid, -hulls.cavity
@@ -376,7 +368,11 @@ def _draw_slice(
     """Draw the slice at a place in [0, 1] between skull base and vertex."""
     height_mm = _LOWEST_MM + place * (_HIGHEST_MM - _LOWEST_MM)
     textures = _draw_textures(rng, brain, n_points, place)
-    canvas = Canvas(_slice_grid(brain, height_mm, place, n_points), signals, textures)
+    # Depth is upward; columns run to the side, rows to the back.
+    axes = rotation(brain.pose) / np.array([brain.width, brain.length, 1.0])[:, None]
+    origin = axes @ np.array([*brain.shift, height_mm])
+    grid = plane_grid(n_points, brain.field_of_view, axes, origin)
+    canvas = Canvas(brain.warp.apply(grid, place), signals, textures)
     hulls = find_hulls(canvas.grid, brain)
     _paint_head(canvas, brain, hulls)
     _paint_midline(canvas, hulls)

@@ -206,8 +206,6 @@ def draw_head_volume(
     receiver: Receiver | None = None,
 ) -> Volume:
     """Draw one examination of one of the heads, with slices spread evenly below the crown."""
-    if not heads:
-        raise DataError("no heads to draw from; give volumes, or download them")
     rng = np.random.default_rng([seed, volume, _KIND])
     head = heads[int(rng.integers(len(heads)))]
     cut = draw_subject(_Cut, rng)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, final
 
 import numpy as np
 
@@ -41,7 +41,6 @@ from kscout.data.makers.subject import (
     uniform,
 )
 from kscout.data.makers.tissue import draw_signals
-from kscout.errors import unknown_name
 
 _REACH_MM = {"coronal": (3.0, 34.0), "sagittal": (0.0, 38.0)}
 """Middle and half thickness of the slab of slices."""
@@ -348,8 +347,6 @@ def draw_knee_volume(
     receiver: Receiver | None = None,
 ) -> Volume:
     """Draw one knee examination."""
-    if variant not in get_args(Variant):
-        raise unknown_name("knee variant", variant, list(get_args(Variant)))
     rng = np.random.default_rng([seed, volume, _KIND])
     knee = draw_subject(Knee, rng, has_stripes=variant == "structured")
     signals = draw_signals(rng, knee.contrast)
