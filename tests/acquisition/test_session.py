@@ -131,7 +131,7 @@ def test_columns_that_nobody_advised_count(batch: SliceBatch) -> None:
 
 
 @final
-class Told(Policy):
+class Words(Policy):
     """Gives the scores that it was told."""
 
     is_stochastic = False
@@ -145,7 +145,7 @@ def test_the_best_columns_are_those_of_a_simulator_whatever_the_scores(
     batch: SliceBatch, generator: torch.Generator
 ) -> None:
     """Ties, zeros of both signs and infinite scores; NaN counts where a column is left alone."""
-    policy = Told()
+    policy = Words()
     scan = replace(SCAN, columns_per_step=4, selectable=tuple(range(1, N_COLS)))
     values = torch.tensor([-torch.inf, -1.0, -0.0, 0.0, 0.5, torch.inf])
     blocked = ~scan.allowed()[None]
@@ -161,7 +161,7 @@ def test_the_best_columns_are_those_of_a_simulator_whatever_the_scores(
         policy.scores = torch.full((N_COLS,), torch.nan)
         session = Session(advisor, scan)
         session.measure(SCAN.start, data_of(batch, SCAN.start))
-        with pytest.raises(ConfigError, match="Told left no column to choose"):
+        with pytest.raises(ConfigError, match="Words left no column to choose"):
             session.advise()
 
 

@@ -1,6 +1,6 @@
 """What a field says beyond its type: bounds, names of a table, words, and how options write it."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -16,7 +16,7 @@ class AtLeast:
 
     least: int | float
 
-    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a number
+    def check(self, value: float, where: str) -> None:
         if not value >= self.least:
             raise ConfigError(f"{where} is {value}; it must be {self.least} or more")
 
@@ -28,7 +28,7 @@ class Above:
 
     bound: int | float
 
-    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a number
+    def check(self, value: float, where: str) -> None:
         if not value > self.bound:
             raise ConfigError(f"{where} is {value}; it must be above {self.bound}")
 
@@ -41,7 +41,7 @@ class Between:
     low: int | float
     high: int | float
 
-    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a number
+    def check(self, value: float, where: str) -> None:
         if not self.low <= value <= self.high:
             raise ConfigError(f"{where} is {value}; it must be between {self.low} and {self.high}")
 
@@ -53,7 +53,7 @@ class MultipleOf:
 
     raster: float
 
-    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a number
+    def check(self, value: float, where: str) -> None:
         n_steps = value / self.raster
         if abs(n_steps - round(n_steps)) > 1e-6:
             near = round(n_steps) * self.raster or self.raster
@@ -71,7 +71,7 @@ class OneOf:
     """What a message calls it."""
     table: Collection[str]
 
-    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a string
+    def check(self, value: str, where: str) -> None:
         if value not in self.table:
             check_current(getattr(self.table, "kind", self.kind), value)
             raise ConfigError(f"{where}: {unknown_name(self.kind, value, list(self.table))}")
@@ -84,7 +84,7 @@ class Some:
 
     most: int | None = None
 
-    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a list
+    def check(self, value: Sequence[object], where: str) -> None:
         if not value or (self.most and len(value) > self.most):
             raise ConfigError(
                 f"{where} has {len(value)} values; give 1 to {self.most}"
@@ -98,14 +98,14 @@ class Some:
 class Different:
     """A list that holds something, and nothing twice."""
 
-    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a list
+    def check(self, value: Sequence[object], where: str) -> None:
         if not value or len(set(value)) < len(value):
             raise ConfigError(f"{where} is {list(value)!r}; give at least one value, none twice")
 
 
 @final
 @dataclass(frozen=True)
-class Told:
+class Words:
     """What a message calls the values of a field."""
 
     words: str

@@ -14,7 +14,7 @@ fields of a record are its schema; nothing is declared twice.
 | `Annotated[X, AtLeast(1)]` | an `X` within bounds; `kscout.config.bounds` has several |
 | `Annotated[Mapping[str, X], REST]` | all keys of the section without a field |
 | `Annotated[R, Chosen(function)]` | a record; the function selects its class |
-| `Annotated[X, Told("...")]` | an `X`; messages describe it in these words |
+| `Annotated[X, Words("...")]` | an `X`; messages describe it in these words |
 
 A field `import_` has the key `import`. A class variable `kind` is written with the fields, and must
 agree when it is read. `__post_init__` checks rules that involve several fields and raises a
@@ -35,7 +35,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tomli_w
 
-from kscout.config.bounds import REST, Bound, Chosen, Told
+from kscout.config.bounds import REST, Bound, Chosen, Words
 from kscout.config.layers import Table, given, merge, read_file
 from kscout.config.retired import is_dropped
 from kscout.errors import ConfigError, KScoutError
@@ -208,7 +208,7 @@ _GENERIC = (*_LISTS, *_SECTIONS, Union, UnionType, Annotated)
 
 
 def _annotated(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401
-    words = next((mark.words for mark in marks if isinstance(mark, Told)), None)
+    words = next((mark.words for mark in marks if isinstance(mark, Words)), None)
     try:
         converted = _convert(_chosen(kind, marks, value, where), value, where)
         for mark in marks:
@@ -272,7 +272,7 @@ def _words(kind: Any, where: str) -> str:  # noqa: ANN401 - a type
     """Return the description of the values of a type in messages."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        words = next((mark.words for mark in arguments[1:] if isinstance(mark, Told)), None)
+        words = next((mark.words for mark in arguments[1:] if isinstance(mark, Words)), None)
         return words or _words(arguments[0], where)
     if origin is Literal:
         return f"one of: {', '.join(map(str, arguments))}"

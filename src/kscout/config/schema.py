@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, final
 
 from kscout.columns import parse_columns
-from kscout.config.bounds import REST, AtLeast, Chosen, Told
+from kscout.config.bounds import REST, AtLeast, Chosen, Words
 from kscout.config.joint import FixedSampling, JointTraining
 from kscout.config.methods import picked_settings, settings_class
 from kscout.config.policy import GreedyTraining, PolicyTraining, training_of
@@ -29,7 +29,7 @@ class Component:
     name: str
     """Name in the registry."""
     arguments: Annotated[
-        Mapping[str, Annotated[Argument, Told("a number, a string, true or false, or a list")]],
+        Mapping[str, Annotated[Argument, Words("a number, a string, true or false, or a list")]],
         REST,
     ] = field(default_factory=dict)
     """Keyword arguments; in TOML they stand next to the name."""

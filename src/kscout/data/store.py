@@ -98,17 +98,13 @@ class Store:
         from kscout.figures.notebook import pictures_html
 
         counts = ", ".join(f"{count} {split}" for split, count in self.manifest.splits.items())
-        slices = self._shown()
+        first = self.manifest.arrays[0]
+        slices = self.measured(first.split, size=first.size, lazy=True).sample(_N_SHOWN)
         _, n_rows, n_cols = slices.shape
         coils = f", {slices.shape[0]} coils" if self.kind.name == KSPACE.name else ""
         caption = f"{self.name}: {counts} slices of {n_rows}×{n_cols}{coils}"
         shown = slices.magnitudes() / slices.data_range[:, None, None]
         return pictures_html(caption, shown.clamp(0, 1).numpy())
-
-    def _shown(self) -> SliceSet:
-        """Return a few slices of the first split, spread over its volumes."""
-        first = self.manifest.arrays[0]
-        return self.measured(first.split, size=first.size, lazy=True).sample(_N_SHOWN)
 
     def split(
         self, name: str, *, size: int | tuple[int, int] | None = None, lazy: bool | None = None

@@ -147,13 +147,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     The k-th smallest of m p-values becomes max over j <= k of min(1, (m - j + 1) p_j).
     """
     order = np.argsort(p_values, kind="stable")
-    n_tests = len(order)
-    scaled = [(n_tests - rank) * p_values[test] for rank, test in enumerate(order)]
-    corrected = np.minimum(np.maximum.accumulate(scaled), 1.0) if scaled else np.empty(0)
-    result = [0.0] * n_tests
-    for rank, test in enumerate(order):
-        result[test] = float(corrected[rank])
-    return result
+    scaled = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
+    corrected = np.empty(len(order))
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return corrected.tolist()
 
 
 def std_over_seeds(values: Sequence[float]) -> float | None:

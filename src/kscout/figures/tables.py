@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import chain
 from typing import Literal, final
 
 from kscout.errors import unknown_name
@@ -207,16 +208,12 @@ def to_html(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Format the table for machines: full numbers, one column each for spread and interval."""
-    has_oracles = any(row.is_oracle for row in table.rows)
-    lines: list[list[str]] = [[] for _ in range(len(table.rows) + 1)]
     rows = table.ordered()
-    for index, column in enumerate(table.columns):
-        for line, cells in zip(lines, _csv_column(column.name, rows, index), strict=True):
-            line += cells
-    if has_oracles:
-        for line, mark in zip(lines, ["is_oracle", *(row.is_oracle for row in rows)], strict=True):
-            line.append(str(mark).lower())
+    columns = [_csv_column(column.name, rows, i) for i, column in enumerate(table.columns)]
+    if any(row.is_oracle for row in rows):
+        columns.append([["is_oracle"], *([str(row.is_oracle).lower()] for row in rows)])
     buffer = io.StringIO()
+    lines = (chain(*cells) for cells in zip(*columns, strict=True))
     csv.writer(buffer, lineterminator="\n").writerows(lines)
     return buffer.getvalue()
 

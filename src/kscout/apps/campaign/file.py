@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal, final
 
 from kscout.config import RECONSTRUCTOR_TRAININGS
-from kscout.config.bounds import REST, AtLeast, Chosen, Different, OneOf, Some, Told
+from kscout.config.bounds import REST, AtLeast, Chosen, Different, OneOf, Some, Words
 from kscout.config.options import options_of
 from kscout.config.records import check_arguments, to_table, unknown_key
 from kscout.data.importing.settings import ImportSettings
@@ -30,9 +30,9 @@ from kscout.names import (
 )
 from kscout.zoo import zoo_names, zoo_path
 
-Names = Annotated[tuple[str, ...], Different(), Told("a list of different names")]
+Names = Annotated[tuple[str, ...], Different(), Words("a list of different names")]
 Wholes = Annotated[
-    tuple[int, ...], Some(most=10_000), Told("a list of whole numbers, at most 10000")
+    tuple[int, ...], Some(most=10_000), Words("a list of whole numbers, at most 10000")
 ]
 Count = Annotated[int, AtLeast(1)]
 
@@ -61,7 +61,7 @@ class MadeStore:
     variant: Annotated[str, OneOf("variant", _VARIANTS)] | None = None
     paper: bool | None = None
     source: str | list[str] | None = None
-    volumes: Annotated[str | tuple[int, int, int] | None, Told(_COUNTS)] = None
+    volumes: Annotated[str | tuple[int, int, int] | None, Words(_COUNTS)] = None
     settings: Annotated[JsonObject, REST] = field(default_factory=dict)
     """Other settings, as they are written."""
 
@@ -191,7 +191,7 @@ class Crossed:
     methods: tuple[Annotated[str, OneOf("method", ESTIMATORS)], ...] = ()
     seeds: Wholes = (0,)
     varied: Annotated[
-        dict[str, Annotated[tuple[int | float, ...], Some(), Told("a list of numbers")]], REST
+        dict[str, Annotated[tuple[int | float, ...], Some(), Words("a list of numbers")]], REST
     ] = field(default_factory=dict)
     """Values of settings that vary between runs of an estimator: `gammas` for `gamma`."""
 

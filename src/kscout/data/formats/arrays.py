@@ -3,7 +3,6 @@
 import zipfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -20,9 +19,8 @@ from kscout.data.formats.hdf5 import (
 )
 from kscout.data.formats.mrd import find_measurement, read_mrd
 from kscout.data.formats.numpy_array import opened, read_header
-from kscout.data.formats.raw import RawScan, Reopened, check_axes, check_declared, named_scan
+from kscout.data.formats.raw import Index, RawScan, Reopened, check_axes, check_declared, named_scan
 from kscout.errors import DataError
-from kscout.json_types import JsonObject
 
 _KSPACE = "kspace"
 _AXES = {4: ("slice", "coil", "row", "col"), 3: ("slice", "row", "col")}
@@ -62,13 +60,18 @@ def read_hdf5_kspace(
                 f"{path} has no k-space of fastMRI ({key or _KSPACE} is {state}; the file contains "
                 f"{listed(datasets(file))}); name it with --key and --axes"
             )
-        known: JsonObject = {"acquisition": text_attribute(file, "acquisition")}
-        known["measured"] = _mask(file, path, data.shape[-1])
+        acquisition, measured = (
+            text_attribute(file, "acquisition"),
+            _mask(file, path, data.shape[-1]),
+        )
         encoding = encoding_of(file, path)
-        if encoding and encoding.encoded and encoding.encoded.matrix[0] == data.shape[-2]:
-            known |= {"n_readout": encoding.n_readout, "spacing_mm": encoding.encoded.spacing_mm}
         n_axes = len(data.shape)
-    return _hdf5_scan(path, key or _KSPACE, _AXES[n_axes], **known)
+    scan = _hdf5_scan(path, key or _KSPACE, _AXES[n_axes])
+    scan = scan._replace(acquisition=acquisition, measured=measured)
+    if encoding and encoding.encoded and encoding.encoded.matrix[0] == scan.shape[2]:
+        space = encoding.encoded
+        scan = scan._replace(n_readout=encoding.n_readout, spacing_mm=space.spacing_mm)
+    return scan
 
 
 def holds_kspace(path: Path) -> bool:
@@ -91,7 +94,7 @@ def _mask(file: h5py.File, path: Path, n_cols: int) -> np.ndarray | None:
     return np.asarray(dataset[()]) != 0
 
 
-def _hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> RawScan:  # noqa: ANN401
+def _hdf5_scan(path: Path, name: str, axes: tuple[str, ...]) -> RawScan:
     """Return the k-space of a dataset; its file is opened again for each read."""
     names = name.split(",")
     with h5py.File(path, "r") as file:
@@ -106,12 +109,12 @@ def _hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> Ra
                 )
             dtype = np.dtype(np.complex64)
 
-    def look(index: Any) -> np.ndarray:  # noqa: ANN401 - any index
+    def look(index: Index) -> np.ndarray:
         with h5py.File(path, "r") as file:
             first, *second = (file[one][index] for one in names)
             return first + 1j * second[0] if second else first
 
-    return named_scan(path, Reopened(look, shape, dtype), axes, **known)
+    return named_scan(path, Reopened(look, shape, dtype), axes)
 
 
 def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from kscout.data.formats.raw import RawScan, Reopened, named_scan
+from kscout.data.formats.raw import Index, RawScan, Reopened, named_scan
 from kscout.errors import DataError
 from kscout.files import read_bytes
 
@@ -33,7 +32,7 @@ def read_bart(path: Path, axes: tuple[str, ...] | None = None) -> RawScan:
         axes = _usual_axes(path, shape)
     axes = (*axes, *("-" for _ in shape[len(axes) :]))
 
-    def look(index: Any) -> np.ndarray:  # noqa: ANN401 - any index
+    def look(index: Index) -> np.ndarray:
         return np.array(np.memmap(path, dtype="<c8", mode="r", shape=shape, order="F")[index])
 
     return named_scan(path, Reopened(look, shape, np.dtype("<c8")), axes)

@@ -124,11 +124,8 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
         whitening = whiten(path, found.lines(found.noise), found.size[0])
         notes += (f"coils made white by {len(found.noise)} lines of noise",)
     assert found.encoding.encoded is not None
-    return found.readouts().scan(
-        path,
-        found.lines,
-        size=found.size,
-        whitening=whitening,
+    scan = found.readouts().scan(path, found.lines, size=found.size, whitening=whitening)
+    return scan._replace(
         acquisition=found.header.protocol,
         spacing_mm=found.encoding.encoded.spacing_mm,
         n_readout=found.encoding.n_readout,

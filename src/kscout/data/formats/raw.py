@@ -16,6 +16,8 @@ from kscout.names import Origin
 
 Slices = Complex64[np.ndarray, "slice coil row col"]
 
+Index = tuple[int | slice, ...]
+
 LARGEST_SCAN = 2**20
 """Largest number of slices, and of coils, that a file may declare."""
 
@@ -68,19 +70,19 @@ class Reopened:
     """An array whose file is opened again for each access; values are not cached."""
 
     def __init__(
-        self, look: Callable[[Any], np.ndarray], shape: tuple[int, ...], dtype: np.dtype[Any]
+        self, look: Callable[[Index], np.ndarray], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> None:
         self.look, self.shape, self.dtype = look, shape, dtype
 
-    def __getitem__(self, index: Any) -> np.ndarray:  # noqa: ANN401 - any index
+    def __getitem__(self, index: Index) -> np.ndarray:
         return self.look(index)
 
 
-def named_scan(path: Path, array: Any, axes: Sequence[str], **known: Any) -> RawScan:  # noqa: ANN401
+def named_scan(path: Path, array: "np.ndarray | Reopened", axes: Sequence[str]) -> RawScan:
     """Return the slices of an array of complex numbers, or of pairs `real` and `imag`.
 
     Axes are `slice` (several are counted together, the last fastest), `coil`, `row`, `col`,
-    `average` (the mean is taken) and `-` for length 1. `known` has other fields of the scan.
+    `average` (the mean is taken) and `-` for axes of length 1.
     """
     check_axes(path, array.shape, array.dtype, axes)
     lengths = {
@@ -97,7 +99,7 @@ def named_scan(path: Path, array: Any, axes: Sequence[str], **known: Any) -> Raw
             kspace[number - first] = _slice(array, axes, np.unravel_index(number, outer or [1]))
         return kspace
 
-    return RawScan(shape, read, **known)
+    return RawScan(shape, read)
 
 
 def _ramp(n: int) -> Complex64[np.ndarray, " n"]:
@@ -148,7 +150,7 @@ def check_declared(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> No
     check_expansion(path, n_bytes, f"{what} of shape {tuple(shape)}")
 
 
-def _slice(array: Any, axes: Sequence[str], at: Sequence[Any]) -> np.ndarray:  # noqa: ANN401
+def _slice(array: np.ndarray | Reopened, axes: Sequence[str], at: Sequence[int]) -> np.ndarray:
     """Read one slice, coil x row x col, of an array with any order of axes."""
     place = iter(at)
     index = tuple(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Complex64, Int, Shaped
@@ -41,7 +41,6 @@ class Readouts:
         *,
         size: tuple[int, int, int],
         whitening: Complex64[np.ndarray, "coil coil"] | None = None,
-        **known: Any,  # noqa: ANN401 - more fields of the scan
     ) -> RawScan:
         """Return the slices of the lines; `size` has coils, rows and columns."""
         n_coils, n_rows, n_cols = size
@@ -61,7 +60,7 @@ class Readouts:
                 data = np.einsum("ij,sjrc->sirc", whitening, data).astype(np.complex64)
             return data
 
-        return RawScan(shape, read, **known)
+        return RawScan(shape, read)
 
     def _check(self, path: Path, n_rows: int, n_cols: int) -> None:
         bad = np.flatnonzero((self.column < 0) | (self.column >= n_cols))

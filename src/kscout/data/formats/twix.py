@@ -102,11 +102,13 @@ def read_twix(path: Path) -> RawScan:
         notes.append(f"coils made white by {len(noise)} lines of noise")
     base = last.value("sKSpace.lBaseResolution")
     name = re.search(r'^tProtocolName\s*=\s*"*([^"\n]*)', last.protocol, re.M)
-    return readouts.scan(
+    scan = readouts.scan(
         path,
         lambda chosen: _lines(_content(path), last, chosen),
         size=(n_coils, *size),
         whitening=whiten(path, noise, n_coils) if noise else None,
+    )
+    return scan._replace(
         acquisition=name[1] if name else "",
         spacing_mm=_spacing(last, size, base),
         n_readout=int(base) if base and 0 < base < size[0] else None,
