@@ -6,7 +6,7 @@ The columns of `results.csv` are measured again, so no policy runs a second time
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -18,8 +18,6 @@ from jaxtyping import Float64
 from torch.nn.utils.rnn import pad_sequence
 
 from kscout.acquisition.loop import NOT_ACQUIRED, Acquisition
-from kscout.acquisition.plan import Plan
-from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.evaluation.records.acquisitions import (
     ACQUISITIONS,
@@ -59,11 +57,7 @@ def record_examples(
         shares.setdefault(slice_at_quantile(leads, share), share)
     columns = columns_of(out, summary.ranked, scores, list(shares)) if shares else []
     for number, ((row, share), by_policy) in enumerate(zip(shares.items(), columns, strict=True)):
-        acquisition = replayed(
-            *(ready.slices, row, ready.reconstructor, ready.plan, by_policy),
-            moments=summary.moments,
-            oracles=[policy.policy for policy in summary.policies if policy.is_oracle],
-        )
+        acquisition = _replayed(ready, summary, row, by_policy)
         n_pixels = acquisition.target.size * len(by_policy)
         n_frames = 1 if number else max(2, _MOST_PIXELS // n_pixels)
         where = f"{scores[0].volumes[row]}, slice {scores[0].slices[row]}"
@@ -115,23 +109,14 @@ def columns_of(
 
 
 @torch.no_grad()
-def replayed(
-    slices: SliceSet,
-    row: int,
-    reconstructor: Reconstructor,
-    plan: Plan,
-    columns: Columns,
-    *,
-    moments: tuple[int, ...] = (),
-    oracles: Collection[str] = (),
-) -> SliceRecord:
+def _replayed(ready: Prepared, summary: Summary, row: int, columns: Columns) -> SliceRecord:
     """Measure the columns of policies in one slice again, and return all images.
 
-    The first step of `columns` is the start, which has none. `moments` are the columns acquired at
-    the start and after each step, if not one at a time.
+    The first step of `columns` is the start, which has none.
     """
+    slices, plan = ready.slices, ready.plan
     (batch,) = slices.subset(torch.tensor([row])).batches(1)
-    simulator = plan.simulator(batch, reconstructor)
+    simulator = plan.simulator(batch, ready.reconstructor)
     # Policies may end at different steps.
     plan = replace(plan.rows([row]), horizons=(plan.horizon,))
     acquisition = Acquisition(simulator, plan, n_trajectories=len(columns))
@@ -143,6 +128,7 @@ def replayed(
         images.append(simulator.images(acquisition.state).float().cpu().numpy())
         ssim.append(acquisition.state.score.float().cpu().numpy())
     pictures, scores = np.stack(images, axis=1), np.stack(ssim, axis=1)
+    oracles = [policy.policy for policy in summary.policies if policy.is_oracle]
     return SliceRecord(
         batch.target[0].float().cpu().numpy(),
         tuple(start_columns),
@@ -150,7 +136,7 @@ def replayed(
             PolicySteps(name, pictures[i], scores[i], tuple(chain(*steps)), name in oracles)
             for i, (name, steps) in enumerate(columns.items())
         ),
-        steps=moments,
+        steps=summary.moments,
     )
 
 
