@@ -12,7 +12,7 @@ from kscout.data.formats import amount
 from kscout.data.integrity import source_checksum
 from kscout.data.kinds import IMAGES, TARGETS
 from kscout.data.makers.heads import Head, HeadSplit, download_heads, load_heads, split_heads
-from kscout.data.makers.parallel import make_volumes
+from kscout.data.makers.parallel import VolumeTask, make_volumes
 from kscout.data.making import MakeSettings
 from kscout.data.manifest import SPLITS
 from kscout.data.store import Store, unfinished_path
@@ -55,18 +55,20 @@ def _make_split(
     size = settings.size or SOURCES[settings.kind].size
     n_pixels = settings.volumes[number] * settings.slices * size**2
     most = min(os.cpu_count() or 1, max(1, n_pixels // _PIXELS_PER_WORKER))
-    drawn = make_volumes(
-        settings.kind,
-        n_volumes=settings.volumes[number],
-        n_slices=settings.slices,
-        size=size,
-        seed=len(SPLITS) * settings.seed + number,
-        workers=settings.workers or most,
-        variant=settings.variant,
-        heads=heads,
-        receiver=settings.receiver,
-        skip={name.removeprefix(f"{split}-") for name in writer.volumes(split)},
-    )
+    tasks = [
+        VolumeTask(
+            kind=settings.kind,
+            seed=len(SPLITS) * settings.seed + number,
+            volume=volume,
+            n_slices=settings.slices,
+            size=size,
+            variant=settings.variant,
+            receiver=settings.receiver,
+        )
+        for volume in range(settings.volumes[number])
+    ]
+    tasks = [task for task in tasks if not writer.holds(split, f"{split}-{task.name}")]
+    drawn = make_volumes(tasks, heads or (), workers=settings.workers or most)
     for name, volume in drawn:
         stored = volume.stored
         if settings.phase_encoding == "rows":

@@ -1,6 +1,7 @@
 """Coils on a cylinder hear what the law of Biot and Savart says, with the noise asked for."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from kscout.data.makers.coils import CoilArray, MeasuredArray, Receiver
-from kscout.data.makers.parallel import make_volumes
+from kscout.data.makers.parallel import VolumeTask, make_volumes
 from kscout.data.making import MakeSettings
 from kscout.data.transforms import root_sum_of_squares, to_images, to_kspace
 from kscout.errors import ConfigError
@@ -89,9 +90,9 @@ def test_a_single_coil_is_hermitian_without_a_phase_and_not_with_one() -> None:
 
 @pytest.mark.parametrize("kind", ["knee", "brain"])
 def test_kspace_shows_the_subject_of_the_images(kind: str) -> None:
-    given = {"n_volumes": 1, "n_slices": 1, "size": 64, "seed": 3}
-    ((name, images),) = make_volumes(kind, **given)
-    ((same, heard),) = make_volumes(kind, **given, receiver=Receiver(8, has_phase=True))
+    task = VolumeTask(kind=kind, seed=3, volume=0, n_slices=1, size=64)
+    ((name, images),) = make_volumes([task])
+    ((same, heard),) = make_volumes([replace(task, receiver=Receiver(8, has_phase=True))])
     assert name == same and heard.acquisition == images.acquisition
     combined = root_sum_of_squares(to_images(heard.stored))
     assert np.percentile(combined, 99.8) == pytest.approx(1, abs=1e-4)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,13 @@ from kscout.data.makers.heads import (
     load_heads,
     split_heads,
 )
-from kscout.data.makers.parallel import make_volumes
+from kscout.data.makers.parallel import VolumeTask, make_volumes
 from kscout.data.transforms import root_sum_of_squares, to_images
 from kscout.errors import DataError, RunError
+
+
+def tasks(kind: str, n_volumes: int, **given: Any) -> list[VolumeTask]:
+    return [VolumeTask(kind=kind, volume=volume, **given) for volume in range(n_volumes)]
 
 
 def ball(shape: tuple[int, int, int], level: float = 90.0) -> np.ndarray:
@@ -106,7 +111,7 @@ def test_test_and_validation_subjects_are_never_seen_in_training(
         name: {
             volume.source
             for _, volume in make_volumes(
-                "heads", n_volumes=12, n_slices=1, size=64, seed=seed, heads=split.pool(name)
+                tasks("heads", 12, n_slices=1, size=64, seed=seed), split.pool(name)
             )
         }
         for seed, name in enumerate(("train", "val", "test"))
@@ -209,9 +214,9 @@ def test_any_number_of_workers_makes_the_same_bits_in_order(
     monkeypatch.setattr(
         "torch.get_num_threads", lambda: asked.append(os.environ.get("OMP_NUM_THREADS"))
     )
-    options = {"n_volumes": 4, "n_slices": 1, "size": 64, "seed": 9, "heads": heads}
-    alone = list(make_volumes("heads", workers=1, **options))
-    shared = list(make_volumes("heads", workers=2, **options))
+    four = tasks("heads", 4, n_slices=1, size=64, seed=9)
+    alone = list(make_volumes(four, heads, workers=1))
+    shared = list(make_volumes(four, heads, workers=2))
     assert [name for name, _ in alone] == [f"heads-{v:05d}" for v in range(4)]
     assert [name for name, _ in shared] == [name for name, _ in alone]
     for (_, first), (_, second) in zip(alone, shared, strict=True):
@@ -220,17 +225,17 @@ def test_any_number_of_workers_makes_the_same_bits_in_order(
     assert asked == [None]
 
 
-def test_more_volumes_leave_the_first_ones_alone_and_skipped_ones_are_not_drawn() -> None:
+def test_volumes_do_not_depend_on_other_ones() -> None:
     options = {"n_slices": 1, "size": 64, "seed": 3}
-    few = dict(make_volumes("knee", n_volumes=2, **options))
-    many = dict(make_volumes("knee", n_volumes=4, skip={"knee-00000", "knee-00002"}, **options))
+    few = dict(make_volumes(tasks("knee", 2, **options)))
+    many = dict(make_volumes(tasks("knee", 4, **options)[1::2]))
     assert list(many) == ["knee-00001", "knee-00003"]
     np.testing.assert_array_equal(few["knee-00001"].stored, many["knee-00001"].stored)
 
 
 @pytest.mark.slow
 def test_a_dead_worker_is_reported_and_nothing_is_left_running() -> None:
-    drawn = make_volumes("knee", n_volumes=60, n_slices=2, size=64, seed=0, workers=2)
+    drawn = make_volumes(tasks("knee", 60, n_slices=2, size=64, seed=0), workers=2)
     next(drawn)
     for child in multiprocessing.active_children():
         os.kill(child.pid or 0, signal.SIGKILL)
@@ -243,10 +248,10 @@ def test_a_dead_worker_is_reported_and_nothing_is_left_running() -> None:
 def test_stopping_early_ends_the_workers_and_restores_the_environment() -> None:
     before = dict(os.environ)
     options = {"n_slices": 1, "size": 64, "seed": 0}
-    drawn = make_volumes("knee", n_volumes=60, workers=2, **options)
+    drawn = make_volumes(tasks("knee", 60, **options), workers=2)
     _, first = next(drawn)
     drawn.close()  # type: ignore[attr-defined]
-    ((_, alone),) = make_volumes("knee", n_volumes=1, **options)
+    ((_, alone),) = make_volumes(tasks("knee", 1, **options))
     np.testing.assert_array_equal(first.stored, alone.stored)
     assert not multiprocessing.active_children()
     assert dict(os.environ) == before

@@ -4,7 +4,7 @@ import signal
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -30,22 +30,26 @@ _worker_heads: list[Head] = []
 
 
 @final
-@dataclass(frozen=True)
-class _Task:
+@dataclass(frozen=True, kw_only=True)
+class VolumeTask:
+    """One volume to generate."""
+
     kind: str
     seed: int
+    """Seed of the split."""
     volume: int
     n_slices: int
     size: int
-    variant: str
-    receiver: Receiver | None
+    variant: str = "realistic"
+    receiver: Receiver | None = None
+    """Simulated coils, whose k-space is returned instead of images."""
 
     @property
     def name(self) -> str:
         return f"{self.kind}-{self.volume:05d}"
 
 
-def _draw(task: _Task, heads: Sequence[Head]) -> Volume:
+def _draw(task: VolumeTask, heads: Sequence[Head]) -> Volume:
     entry = SOURCES[task.kind]
     given: JsonObject = {"seed": task.seed, "volume": task.volume}
     given |= {"n_slices": task.n_slices, "size": task.size, "receiver": task.receiver}
@@ -63,7 +67,7 @@ def _start_worker(heads: list[tuple[Head, str]]) -> None:
     _worker_heads[:] = [replace(head, values=np.load(path, mmap_mode="r")) for head, path in heads]
 
 
-def _draw_in_worker(task: _Task, folder: str) -> Volume:
+def _draw_in_worker(task: VolumeTask, folder: str) -> Volume:
     """Generate a volume and save its images on disk; an empty array is sent instead.
 
     A message of some kilobytes is written atomically; a worker that dies while writing a longer
@@ -74,14 +78,14 @@ def _draw_in_worker(task: _Task, folder: str) -> Volume:
     return replace(volume, stored=np.empty((0, 0, 0), dtype=np.float32))
 
 
-def _fetch(task: _Task, folder: str, volume: Volume) -> Volume:
+def _fetch(task: VolumeTask, folder: str, volume: Volume) -> Volume:
     path = _parked(task, folder)
     stored = np.load(path)
     path.unlink()
     return replace(volume, stored=stored)
 
 
-def _parked(task: _Task, folder: str) -> Path:
+def _parked(task: VolumeTask, folder: str) -> Path:
     return Path(folder) / f"{task.name}.npy"
 
 
@@ -120,7 +124,7 @@ def _spread_heads(heads: Sequence[Head], folder: Path) -> list[tuple[Head, str]]
 
 
 def _draw_in_parallel(
-    tasks: Sequence[_Task], heads: Sequence[Head], workers: int
+    tasks: Sequence[VolumeTask], heads: Sequence[Head], workers: int
 ) -> Iterator[tuple[str, Volume]]:
     """Run two tasks per worker at a time, and yield their volumes in order."""
     with ExitStack() as stack:
@@ -134,7 +138,7 @@ def _draw_in_parallel(
         )
         # Also on Ctrl-C, or if the caller stops: cancel pending tasks, then exit.
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-        waiting: deque[tuple[_Task, Future[Volume]]] = deque()
+        waiting: deque[tuple[VolumeTask, Future[Volume]]] = deque()
         left = iter(tasks)
         try:
             while True:
@@ -156,28 +160,13 @@ def _draw_in_parallel(
 
 
 def make_volumes(
-    kind: str,
-    *,
-    n_volumes: int,
-    n_slices: int,
-    size: int,
-    seed: int,
-    workers: int = 1,
-    variant: str = "realistic",
-    heads: Sequence[Head] | None = None,
-    receiver: Receiver | None = None,
-    skip: Collection[str] = (),
+    tasks: Sequence[VolumeTask], heads: Sequence[Head] = (), *, workers: int = 1
 ) -> Iterator[tuple[str, Volume]]:
     """Generate named volumes in order, each from random numbers seeded by seed, number and kind.
 
-    A volume depends neither on the number of volumes nor on the workers, of which one means this
-    process. Splits use different seeds. `MakeSettings` has validated the arguments.
+    A volume does not depend on the workers, of which one means this process.
     """
-    tasks = [
-        _Task(kind, seed, volume, n_slices, size, variant, receiver) for volume in range(n_volumes)
-    ]
-    tasks = [task for task in tasks if task.name not in skip]
     workers = min(workers, len(tasks))
     if workers > 1:
-        return _draw_in_parallel(tasks, heads or (), workers)
-    return ((task.name, _draw(task, heads or ())) for task in tasks)
+        return _draw_in_parallel(tasks, heads, workers)
+    return ((task.name, _draw(task, heads)) for task in tasks)
