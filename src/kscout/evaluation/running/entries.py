@@ -252,11 +252,12 @@ def budget_of_network(source: Path | str) -> AcquisitionSetting | None:
 
 def _acquisition_in(section: JsonObject) -> AcquisitionSetting | None:
     """Return the acquisition in settings or metadata; None without numbers of columns."""
-    counts = [section.get(key) for key in ("n_initial", "horizon")]
-    if not all(type(count) is int and count > 0 for count in counts):
+    counts: JsonObject = {key: section.get(key) for key in ("n_initial", "horizon")}
+    if not all(type(count) is int and count > 0 for count in counts.values()):
         return None
     group = section.get("columns_per_step")
-    return AcquisitionSetting(*counts, None, section.get("initial"), None if group == 1 else group)
+    initial, group = section.get("initial"), None if group == 1 else group
+    return AcquisitionSetting(**counts, initial=initial, columns_per_step=group)
 
 
 def check_distinct(entries: Sequence[EvaluationEntry]) -> None:
