@@ -29,15 +29,9 @@ def save_montage(
 ) -> list[str]:
     """Write a PNG of slices spread evenly over a split, each scaled to its `data_range`.
 
-    Args:
-        store: dataset of the slices.
-        path: file of the picture.
-        split: train, val or test; the first split if empty.
-        n_images: how many slices, at most.
-        size: matrix size, if there are several.
-        coils: lines of pictures per slice: the image, the logarithm of its k-space, and the image
-            of each coil, scaled to its maximum; with several coils also their combination by
-            sensitivities, its phase, and the sensitivities by ESPIRiT.
+    With `coils` there is a line of pictures per slice: the image, the logarithm of its k-space, and
+    the image of each coil, scaled to its maximum; with several coils also their combination by
+    sensitivities, its phase, and the sensitivities by ESPIRiT. The first split is the default.
 
     Returns:
         The volume and slice number of each picture, in reading order.

@@ -112,18 +112,10 @@ class StoreWriter:
     ) -> None:
         """Append the slices of one volume; they are on disk when this returns.
 
-        Args:
-            split: train, val or test.
-            volume: its name in the split.
-            stored: the slices in the layout of the store's kind, or an iterable of parts, of which
-                one is in memory at a time; parts carry slice numbers, blanks and measured columns.
-            slices: slice numbers in the source; by default counted from 0.
-            source: source file or generator.
-            acquisition: contrast of the volume.
-            n_blank: number of slices left out because they contain only zeros; `self.n_blank`
-                counts those of all volumes.
-            geometry: pixel positions and spacing, if known.
-            selectable: first and one past the last column of the measured matrix; all by default.
+        `stored` has the layout of the store's kind, or is an iterable of parts, of which one is in
+        memory at a time; parts carry slice numbers, blanks and measured columns. By default slices
+        are counted from 0, and all columns are `selectable`: the first and one past the last of the
+        measured matrix. `n_blank` slices were left out because they contain only zeros.
         """
         if self.holds(split, volume):
             raise DataError(

@@ -308,10 +308,7 @@ def scores_frame(scores: Sequence[Scores]) -> Any:  # noqa: ANN401 - pandas is o
 def compare_policies(results: "Evaluation | Path | str", policy: str, reference: str) -> Comparison:
     """Return the difference of the final SSIM of two policies, paired by slice.
 
-    Args:
-        results: an evaluation, or its folder or `results.csv`.
-        policy: name of the first policy.
-        reference: name of the policy that is subtracted.
+    `results` is an evaluation, or its folder or `results.csv`; the reference is subtracted.
     """
     scores = results.scores if isinstance(results, Evaluation) else read_scores(results)
     ssim = {name: x[:, :, METRICS.index("ssim")] for name, x in pooled_scores(scores).items()}

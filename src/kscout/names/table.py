@@ -26,14 +26,9 @@ E = TypeVar("E", bound=Entry)
 class Registry(Mapping[str, E], Generic[E]):
     """Components of one kind by name, from kscout, other packages and the user.
 
-    Args:
-        kind: name of one component, for messages.
-        group: entry point group for other packages.
-        base: `module:Class` that every class here derives from; empty for functions.
-        make: builds the entry of a component of another package from its target.
-        room: package of kscout that targets of `entries` are relative to.
-        entries: entries of kscout.
-        like: a function with the required signature.
+    Other packages declare theirs in the entry point `group`. Each class derives from `base`, a
+    `module:Class`, or functions have the signature of `like`. Targets of `entries` are relative to
+    the package `room`.
     """
 
     def __init__(
@@ -161,8 +156,7 @@ _used: set[str] = set()
 def use(module: str) -> None:
     """Trust a module of your own, so that files written by its classes can be loaded.
 
-    Args:
-        module: as in `import module`; it is imported when a file names one of its classes.
+    It is named as in `import module`, and imported when a file names one of its classes.
     """
     if not _OUTSIDE.fullmatch(f"{module}:x"):
         raise ConfigError(f"{module!r} is no module; write it as in `import {module}`")

@@ -93,14 +93,9 @@ class Run:
     ) -> "Run":
         """Open a folder for this run: a new one, or the existing one of the same run.
 
-        Args:
-            path: the run folder.
-            config: resolved settings; a folder with other settings raises an error, except for a
-                smaller number of epochs.
-            inputs: fingerprints of the run's inputs by name (dataset, reconstructor); a folder
-                with other inputs raises an error.
-            device: description of the device, e.g. `cpu` or the name of a GPU.
-            command: the command line; by default that of this process.
+        A folder with other settings, except for a smaller number of epochs, or with other inputs
+        (by their fingerprints) raises an error. The command line is by default that of this
+        process.
         """
         path = Path(path)
         if str(path).encode(errors="ignore").decode() != str(path):

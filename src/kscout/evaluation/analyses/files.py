@@ -50,12 +50,7 @@ def run_analysis(
 ) -> list[Row]:
     """Compute an analysis, and write its table and figures to a folder.
 
-    Args:
-        analysis: with its options.
-        sources: policies, run folders or evaluation folders; see `Analysis.reads`.
-        out: the folder.
-        overwrite: replace a table of other settings.
-        on_step: called with the progress.
+    `overwrite` replaces a table of other settings. `Analysis.reads` describes the sources.
     """
     check_free_of(out, "dataset")
     if analysis.reads == "policies":

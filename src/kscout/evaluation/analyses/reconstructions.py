@@ -94,16 +94,10 @@ def compare_reconstructions(
 ) -> ReconstructionComparison:
     """Reconstruct slices under random masks, one per volume and the same for every method.
 
-    Args:
-        methods: reconstructions, or sources for `kscout.reconstruction.load`, by name.
-        slices: held-out slices, on the device of the computation.
-        accelerations: columns over measured columns.
-        center_fraction: share of the columns that are always measured, around the center; each
-            acceleration must leave at least these columns.
-        protocol: units of scored images; by default that of the training of the reconstructions.
-        shows_all: keep pictures of all slices instead of the slice with the median SSIM of the last
-            method, at each acceleration.
-        on_step: called after each method.
+    `center_fraction` is the share of the columns that are always measured, around the center; each
+    acceleration must leave at least these. The protocol is by default that of the training. There
+    are pictures of the slice with the median SSIM of the last method, at each acceleration, or with
+    `shows_all` of all slices.
     """
     _check_centers(slices.n_cols, accelerations, center_fraction)
     networks = {name: _opened(method).to(slices.device).eval() for name, method in methods.items()}

@@ -97,13 +97,8 @@ def resolve(
     """Return the entries for one name, path, `LABEL=NAME`, `LABEL=PATH` or (label, policy).
 
     A stochastic policy has one entry per seed; a loaded or deterministic one has one entry, with
-    the first seed. `fixed` and `na-oracle` have an empty order until they are fitted.
-
-    Args:
-        source: the policy; a `Path` is a path, also if a policy has that name.
-        shape: rows and columns of the images, for policies that are built by name.
-        plan: start and number of columns, for the same.
-        seeds: random seeds for sampling.
+    the first seed. `fixed` and `na-oracle` have an empty order until they are fitted. A `Path` is a
+    path, also if a policy has that name.
     """
     if isinstance(source, tuple):
         label, policy = source
