@@ -106,7 +106,7 @@ class Run:
         is_begun = (path / CONFIG).exists()
         try:
             if is_begun:
-                _check_same_config(path, config)
+                n_before = _check_same_config(path, config)
             elif any(not x.name.startswith(".") and x.name != PROVENANCE for x in path.iterdir()):
                 raise RunError(
                     f"{path} is not empty and not a run folder (no {CONFIG}); name another --out"
@@ -118,7 +118,7 @@ class Run:
                 provenance = _read_provenance(path)
                 _check_same_inputs(path, provenance, inputs)
                 warn_of_other_bits(path, provenance, device)
-                provenance = _extended(path, provenance, config)
+                provenance = _extended(path, provenance, config, n_before)
             else:
                 provenance = describe(config, inputs, device, command or sys.argv)
                 save(path / PROVENANCE, provenance)
@@ -305,7 +305,8 @@ def _read_provenance(path: Path) -> Provenance:
         raise RunError(f"{path} is damaged ({error}); start a new run") from error
 
 
-def _check_same_config(path: Path, config: Config) -> None:
+def _check_same_config(path: Path, config: Config) -> int | None:
+    """Raise an error for other settings; return the saved number of epochs if it is smaller."""
     saved = read_file(path / CONFIG, error=RunError)
     here = tomllib.loads(to_toml(config))
     if saved.get("kind") != here["kind"]:
@@ -320,29 +321,25 @@ def _check_same_config(path: Path, config: Config) -> None:
     except ConfigError as error:
         raise ConfigError(f"{path / CONFIG}: {error}") from error
     saved = _completed(saved, config)
-    if _fewer_epochs(saved, here) is not None:
-        saved["training"]["n_epochs"] = here["training"]["n_epochs"]
+    before, n_epochs = (table.get("training", {}).get("n_epochs") for table in (saved, here))
+    is_longer = isinstance(before, int) and isinstance(n_epochs, int) and before < n_epochs
+    if is_longer:
+        saved["training"]["n_epochs"] = n_epochs
     if changes := differences(saved, here):
         raise RunError(
             f"{path} belongs to a run with other settings: {listed(changes)}; "
             "name another --out, or use its settings"
         )
+    return before if is_longer else None
 
 
-def _fewer_epochs(saved: Record, here: Record) -> int | None:
-    """Return the number of epochs of saved settings if it is smaller than here."""
-    before, n_epochs = (x.get("training", {}).get("n_epochs") for x in (saved, here))
-    is_fewer = isinstance(before, int) and isinstance(n_epochs, int) and before < n_epochs
-    return before if is_fewer else None
-
-
-def _extended(path: Path, provenance: Provenance, config: Config) -> Provenance:
+def _extended(
+    path: Path, provenance: Provenance, config: Config, n_before: int | None
+) -> Provenance:
     """Let a run train for more epochs than it was started with, and record the earlier number."""
-    saved = _completed(read_file(path / CONFIG, error=RunError), config)
-    before = _fewer_epochs(saved, tomllib.loads(to_toml(config)))
-    if before is None:
+    if n_before is None:
         return provenance
-    earlier = [*provenance.notes.get("earlier_n_epochs", []), before]
+    earlier = [*provenance.notes.get("earlier_n_epochs", []), n_before]
     provenance = replace(provenance, notes={**provenance.notes, "earlier_n_epochs": earlier})
     (path / DONE).unlink(missing_ok=True)
     save(path / PROVENANCE, provenance)
