@@ -1,16 +1,5 @@
 """Run policies on data, compare them, analyze what they do.
 
-| where | what |
-|---|---|
-| `compare` | `evaluate`: policies compared on a split |
-| `acquire` | the acquisitions of one policy, for notebooks |
-| `request` | the settings of an evaluation |
-| `statistics` | intervals and paired tests, by volume |
-| `running/` | policies on a split: opened, prepared, run, stored |
-| `records/` | files: `results.csv`, acquisitions, names of runs |
-| `summaries/` | `summary.json`, its tables, the paper's numbers |
-| `analyses/` | one file per analysis: options, computation, table, figures, section of the report |
-
 Public names load on first use, so planning and reports do not import torch.
 """
 

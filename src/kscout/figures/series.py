@@ -3,6 +3,7 @@
 Colors are distinguishable with any color vision; marker and dash duplicate the color.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -59,18 +60,12 @@ class Curve:
 
 def assign_styles(names: list[str], oracles: set[str]) -> dict[str, LineStyle]:
     """Assign a line style to every method: oracles dashed in black, the others solid in color."""
-    styles: dict[str, LineStyle] = {}
-    n_methods = n_oracles = 0
-    for name in names:
-        if name in oracles:
-            styles[name] = LineStyle(INK, _ORACLE_DASHES[n_oracles % len(_ORACLE_DASHES)], None)
-            n_oracles += 1
-        else:
-            # If there are more methods than colors, shifted markers distinguish them.
-            turn = n_methods // len(SERIES)
-            marker = _MARKERS[(n_methods + turn) % len(_MARKERS)]
-            styles[name] = LineStyle(SERIES[n_methods % len(SERIES)], "-", marker)
-            n_methods += 1
+    dashes, n_colors = itertools.cycle(_ORACLE_DASHES), len(SERIES)
+    styles = {name: LineStyle(INK, next(dashes), None) for name in names if name in oracles}
+    for place, name in enumerate(name for name in names if name not in oracles):
+        # If there are more methods than colors, shifted markers distinguish them.
+        marker = _MARKERS[(place + place // n_colors) % len(_MARKERS)]
+        styles[name] = LineStyle(SERIES[place % n_colors], "-", marker)
     return styles
 
 
