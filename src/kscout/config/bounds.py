@@ -1,4 +1,4 @@
-"""What a field says beyond its type: bounds, names of a table, words, and how options write it."""
+"""Annotations of fields: bounds, names of a table, words for messages, forms of options."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class OneOf:
     """A name of a table, such as `kscout.names.POLICIES`."""
 
     kind: str
-    """What a message calls it."""
+    """Its name in messages."""
     table: Collection[str]
 
     def check(self, value: str, where: str) -> None:
@@ -106,7 +106,7 @@ class Different:
 @final
 @dataclass(frozen=True)
 class Words:
-    """What a message calls the values of a field."""
+    """The description of a field's values in messages."""
 
     words: str
 
@@ -114,7 +114,7 @@ class Words:
 @final
 @dataclass(frozen=True)
 class Chosen:
-    """Picks the class of a record by its table, e.g. by the name of an estimator in it."""
+    """Selects the class of a record by its table, e.g. by the name of an estimator."""
 
     pick: Callable[[JsonObject], type[Any]]
 
@@ -151,7 +151,7 @@ Bound = AtLeast | Above | Between | MultipleOf | OneOf | Some | Different
 @final
 @dataclass(frozen=True)
 class Form:
-    """What a command says of a field beyond its name, type, bounds and docstring."""
+    """The form of an option, in addition to its name, type, bounds and docstring."""
 
     metavar: str | None = None
     """Form of the value, as help shows it."""

@@ -156,7 +156,7 @@ class LearnedSampling(JointTraining):
         return self.n_updates // self.sampler_every - self.n_random // self.sampler_every
 
     def is_due(self, number: int) -> bool:
-        """Say whether the sampler takes a step after an update of the reconstruction."""
+        """Return whether the sampler takes a step after an update of the reconstruction."""
         return number >= self.n_random and (number + 1) % self.sampler_every == 0
 
 

@@ -1,4 +1,4 @@
-"""Settings as plain tables: read from files, laid over each other, and compared."""
+"""Settings as plain tables: read from files, merged, and compared."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def read_file(
 
 
 def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, object]) -> Table:
-    """Return what a user named, and nothing else: in a file, by `--set`, by options by dotted name.
+    """Return only the settings that a user gave: in a file, by `--set`, by options (dotted names).
 
     Assignments replace values of the file, and options that are not None replace both.
     """
@@ -41,7 +41,7 @@ def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, o
 
 
 def section(table: Mapping[str, object], name: str) -> Table:
-    """Return a section of a table; an empty one where there is none, or no section."""
+    """Return a section of a table; an empty one if the value is missing or no section."""
     found = table.get(name)
     return found if isinstance(found, dict) else {}
 
@@ -104,14 +104,14 @@ def differences(there: Any, here: Any, where: str = "") -> list[str]:  # noqa: A
 
 
 def _is_same(there: Any, here: Any) -> bool:  # noqa: ANN401 - plain values
-    """Return whether two values are equal; true is not 1, although Python says so."""
+    """Return whether two values are equal; unlike in Python, true is not 1."""
     if isinstance(there, list) and isinstance(here, list):
         return len(there) == len(here) and all(map(_is_same, there, here))
     return there == here and isinstance(there, bool) is isinstance(here, bool)
 
 
 def listed(found: Sequence[str], most: int = 5) -> str:
-    """Return the first few of many differences in one sentence; a wall of them is not read."""
+    """Return the first differences and the number of the others, in one sentence."""
     n_more = len(found) - most
     return "; ".join([*found[:most], f"{n_more} more"] if n_more > 0 else found)
 

@@ -1,4 +1,4 @@
-"""Which class of settings the name of a method picks: `training.method` of policies and pairs."""
+"""Classes of settings by method: `training.method` of policies and joint trainings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ def settings_class(method: str, methods: Methods = ESTIMATORS) -> type[Any]:
 
 
 def check_method(kind: type, method: str, methods: Methods) -> None:
-    """Refuse settings whose method has others."""
+    """Raise an error for settings of another method."""
     expected = methods[method].settings
     if expected not in ("", f"{kind.__module__}:{kind.__qualname__}"):
         raise ConfigError(
@@ -31,7 +31,7 @@ def check_method(kind: type, method: str, methods: Methods) -> None:
 
 
 def picked_settings(methods: Methods, default: str) -> Callable[[Table], type[Any]]:
-    """Return what picks the class of settings of a table `[training]`, by its method."""
+    """Return a function that selects the class of settings of a table `[training]`."""
 
     def picked(table: Table) -> type[Any]:
         method = table.get("method", default)

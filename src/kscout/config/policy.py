@@ -93,7 +93,7 @@ class PolicyTraining:
 
     @property
     def label(self) -> str:
-        """What folders and tables call such runs."""
+        """Name of such runs in folders and tables."""
         return ESTIMATORS[self.method].label.format(**self.varied) or self.method.rpartition(":")[2]
 
 
@@ -196,7 +196,7 @@ class DenseTraining(PolicyTraining, VariedSlices):
     and `horizons` included, which refer to the images as stored; none: as stored."""
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
-        """Count the labels that are remembered, and what it takes to see them again, too."""
+        """Add the replay buffer, and the states of steps on it."""
         n_bytes = super().n_bytes(n_slices, horizon, n_pixels)
         if not self.n_repeats:
             return n_bytes
@@ -208,7 +208,7 @@ class DenseTraining(PolicyTraining, VariedSlices):
         return n_bytes + draws + 16 * n_again * n_pixels
 
     def n_seen_again(self, n_slices: int, horizon: int) -> int:
-        """Return the states in each step on remembered labels; `n_bytes` names the arguments."""
+        """Return the states in each step on the replay buffer."""
         n_states = min(self.batch_size, n_slices) * horizon
         return min(256, n_states) if self.n_repeated is None else self.n_repeated
 
@@ -263,7 +263,7 @@ class PosteriorTraining(PolicyTraining, VariedSlices):
             )
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
-        """Add one number for each column."""
+        """Add one number per column."""
         draws = 4 * n_slices * math.isqrt(n_pixels)
         return super().n_bytes(n_slices, horizon, n_pixels) + draws
 

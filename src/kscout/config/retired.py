@@ -19,12 +19,12 @@ class Retired:
     """A setting that was removed."""
 
     default: Any
-    """Its value in version 0.2 where none was given."""
+    """Its default in version 0.2."""
     methods: tuple[str, ...] = ()
     """Methods of `train policy` that had it, under their names of 0.2: its default is part of the
     names of their runs in campaigns."""
     is_any_neutral: bool = False
-    """Whether no value had an effect of its own, as of a detail of another retired setting."""
+    """Whether no value had an effect, e.g. for a detail of another retired setting."""
     reason: str = "because it did not improve results"
 
 
@@ -54,7 +54,7 @@ RETIRED: dict[str, Retired] = {
 
 
 def is_dropped(name: str, value: object) -> bool:
-    """Say whether a setting is a retired one without effect; reject one that had an effect."""
+    """Return whether a setting is retired and without effect; reject one that had an effect."""
     retired = _found(name)
     if retired is None:
         return False
