@@ -19,6 +19,7 @@ from kscout.evaluation.records.acquisitions import (
     load_acquisition,
     save_acquisition,
 )
+from kscout.evaluation.records.run_names import split_label
 from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS, confidence_interval
 from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, Prose
@@ -317,12 +318,11 @@ def named_reconstructions(sources: Sequence[str]) -> dict[str, str]:
     """Return names and paths by label: `LABEL=NAME`, a name, or the last part of a path."""
     labels: dict[str, str] = {}
     for text in sources:
-        label, equals, name = text.partition("=")
-        if not equals or Path(text).exists():
-            label, name = Path(text).name, text
+        label, name = split_label(text)
+        label = Path(text).name if label is None else label
         if label in labels:
             raise ConfigError(f"two reconstructions are called {label!r}; give LABEL=PATH")
-        labels[label] = name
+        labels[label] = str(name)
     if not labels:
         raise ConfigError("no reconstruction to compare; name e.g. zero-filled and a run folder")
     return labels

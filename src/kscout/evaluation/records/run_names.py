@@ -19,6 +19,13 @@ _N_CHARACTERS = 8
 """Characters of a fingerprint in names."""
 
 
+def split_label(source: str | Path) -> tuple[str | None, str | Path]:
+    """Return the label of `LABEL=NAME` and the name; a path may contain an equals sign."""
+    label, equals, name = str(source).partition("=")
+    has_label = isinstance(source, str) and equals and not Path(source).exists()
+    return (label, name) if has_label else (None, source)
+
+
 def run_label(path: Path) -> str:
     """Return the name of a run in tables: that of its folder without the seed.
 

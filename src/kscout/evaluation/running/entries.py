@@ -13,7 +13,7 @@ from kscout.assemble import make_policy
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, of_today
 from kscout.core import Policy, Reconstructor
 from kscout.errors import ConfigError
-from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
+from kscout.evaluation.records.run_names import run_label, seed_in, split_label, without_seed
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.summaries.summary import Choice, Training
 from kscout.json_types import JsonObject
@@ -111,12 +111,15 @@ def resolve(
         return [_loaded(source, seeds[0])]
     if source in POLICIES:
         return _named(source, shape, plan, seeds)
-    label, equals, name = source.partition("=")
-    if not equals or Path(source).exists():
+    label, name = split_label(source)
+    if label is None:
         return [_loaded(source, seeds[0])]
     if not label.strip():
         raise ConfigError(f"{source!r} has no label; write LABEL={name}, or {name} alone")
-    entries = _named(name, shape, plan, seeds) if name in POLICIES else [_loaded(source, seeds[0])]
+    if name in POLICIES:
+        entries = _named(str(name), shape, plan, seeds)
+    else:
+        entries = [_loaded(source, seeds[0])]
     _check_label(label, entries[0].policy)
     return [replace(entry, name=label) for entry in entries]
 
@@ -169,16 +172,13 @@ def _loaded(source: str | Path, draw_seed: int) -> EvaluationEntry:
 
 def _located(source: str | Path) -> tuple[str, Path]:
     """Return the name in tables and the path of a run, weights file or zoo entry."""
-    label, equals, after = str(source).partition("=")
-    # A path may contain an equals sign.
-    has_label = bool(equals) and not Path(source).exists()
-    place = after if has_label else source
+    label, place = split_label(source)
     path = zoo_path(place) or Path(place)
     if not path.exists():
         check_current("policy", str(place))
         known = [*POLICIES, *zoo_names("policy"), "module:Class"]
         raise unknown_policy(str(place), [*known, "a run folder, a weights file, or LABEL=PATH"])
-    return label if has_label else run_label(path), path
+    return run_label(path) if label is None else label, path
 
 
 def _config_of(path: Path) -> JsonObject | None:
@@ -354,10 +354,10 @@ def check_kinds(policies: Sequence[object], reconstructor: object) -> None:
     Only names and paths are checked.
     """
     names = [policy for policy in policies if isinstance(policy, str | Path)]
-    for source in (*map(_without_label, names), reconstructor):
+    for source in (*(split_label(name)[1] for name in names), reconstructor):
         if isinstance(source, str | Path) and not any(source in x for x in _TABLES.values()):
             check_one_run(Path(source))
-    others = [name for name in names if _kind_of(_without_label(name), "policy") == "reconstructor"]
+    others = [name for name in names if _kind_of(split_label(name)[1], "policy") == "reconstructor"]
     faults = [f"{others[0]} was given as a policy and is a reconstruction"] if others else []
     if isinstance(reconstructor, str | Path):
         if _kind_of(reconstructor, "reconstructor") == "policy":
@@ -367,12 +367,6 @@ def check_kinds(policies: Sequence[object], reconstructor: object) -> None:
             f"{', and '.join(faults)}; give a policy, such as random or a trained one, as a "
             "policy, and a reconstruction, such as zero-filled or a trained one, as --reconstructor"
         )
-
-
-def _without_label(source: str | Path) -> str | Path:
-    """Return the name or path without its label, as in LABEL=PATH."""
-    has_label = isinstance(source, str) and "=" in source and not Path(source).exists()
-    return str(source).partition("=")[2] if has_label else source
 
 
 def _kind_of(source: str | Path, expected: Kind) -> str | None:
