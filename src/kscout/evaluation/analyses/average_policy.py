@@ -209,7 +209,7 @@ class AveragePolicies(Analysis[PolicyRow]):
             ready = open_policies(sources, self)
             averages = {
                 name if len(entries) == 1 else f"{name}, seed {entry.seed}": average_policy(
-                    entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)
+                    *ready.inputs(entry)
                 )
                 for name, entries in ready.by_name.items()
                 for entry in entries

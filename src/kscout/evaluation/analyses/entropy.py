@@ -177,9 +177,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
         ready, rows = open_policies(sources, self), []
         for name, entries in ready.by_name.items():
             by_seed = [
-                policy_entropies(
-                    entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)
-                )
+                policy_entropies(*ready.inputs(entry))
                 for entry in ready.each_seed(entries, on_step)
             ]
             rows += entropy_rows(name, by_seed)

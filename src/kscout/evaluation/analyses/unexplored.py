@@ -204,10 +204,7 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
         ready = open_policies(sources, self)
         tallies = {
             name: [
-                tally_policy(
-                    *(entry.policy, ready.slices, ready.reconstructor, ready.plan_of(entry)),
-                    rare=self.rare,
-                )
+                tally_policy(*ready.inputs(entry), rare=self.rare)
                 for entry in ready.each_seed(entries, on_step)
             ]
             for name, entries in ready.by_name.items()

@@ -144,17 +144,17 @@ class Prepared:
         policy = POLICIES.resolve(entry.fits)(n_cols=self.slices.n_cols, order=order)
         return replace(entry, policy=policy, fits=None)
 
-    def plan_of(self, entry: EvaluationEntry) -> Plan:
+    def inputs(self, entry: EvaluationEntry) -> tuple[Policy, SliceSet, Reconstructor, Plan]:
+        """Return what a function needs to run one policy, whose random seed is in the plan."""
         is_argmax = not entry.draws(is_argmax=self.plan.is_argmax)
-        return replace(self.plan, seed=entry.draw_seed, is_argmax=is_argmax)
+        plan = replace(self.plan, seed=entry.draw_seed, is_argmax=is_argmax)
+        return entry.policy, self.slices, self.reconstructor, plan
 
     def trajectories(
         self, entry: EvaluationEntry, *, keep_images: bool = False, keep_probabilities: bool = False
     ) -> Iterator[tuple[SliceBatch, Trajectory]]:
         return trajectories(
-            *(entry.policy, self.slices, self.reconstructor, self.plan_of(entry)),
-            keep_images=keep_images,
-            keep_probabilities=keep_probabilities,
+            *self.inputs(entry), keep_images=keep_images, keep_probabilities=keep_probabilities
         )
 
 
