@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -181,19 +181,15 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> J
         name: path and path.as_posix()
         for name, path in (("splits", settings.splits), ("header", settings.header))
     }
-    # Existing stores lack it and must resume.
-    for name in ("resample", "divide", "absolute", "group"):
-        if not values[name]:
-            del values[name]
-    if settings.phase_encoding == "columns":
-        del values["phase_encoding"]
-    if settings.compress is None:
-        del values["compress"], values["compress_center"]
-    if settings.axes is None and not settings.raw:
-        del values["axes"]
+    # Existing stores lack them and must resume.
+    added = {"resample", "divide", "absolute", "group", "phase_encoding", "compress"}
     if not settings.raw:
-        for name in ("raw", "crop", "resize", "header", "origin", "target", "prospective"):
-            del values[name]
+        added |= {"axes", "raw", "crop", "resize", "header", "origin", "target", "prospective"}
+    if settings.compress is None:
+        del values["compress_center"]
+    for item in fields(ImportSettings):
+        if item.name in added and values[item.name] == item.default:
+            del values[item.name]
     return {
         "command": "kscout data import",
         "source": printable(source.as_posix()),

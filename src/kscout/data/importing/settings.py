@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, final
 
@@ -138,10 +138,10 @@ class ImportSettings:
     @property
     def names_kspace(self) -> list[str]:
         """Names of the given settings that only apply to k-space."""
-        names = ("raw", "crop", "resize", "header", "compress", "prospective")
-        given = [name for name in names if getattr(self, name) not in (None, False)]
-        given += ["target"] if self.target != "rss" else []
-        return given + (["origin"] if self.origin != "center" else [])
+        names = "raw crop resize origin header target compress prospective".split()
+        return [
+            x.name for x in fields(self) if x.name in names and getattr(self, x.name) != x.default
+        ]
 
     def _check_kind(self) -> None:
         try:
