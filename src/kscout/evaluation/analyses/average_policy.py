@@ -181,11 +181,8 @@ class AveragePolicies(Analysis[PolicyRow]):
     """Random seed of sampling; with --results, the seed to show. (default: 0)"""
 
     def __post_init__(self) -> None:
-        if self.results is not None:
-            self._check_effect()
-
-    def _check_effect(self) -> None:
-        """Raise an error for options that have no effect with results."""
+        if self.results is None:
+            return
         names = [item.name for item in fields(self) if item.name not in ("results", "seed")]
         flags = [f"--{n.replace('_', '-')}" for n in names if getattr(self, n) is not None]
         if flags:

@@ -1,7 +1,7 @@
 """Policies of an evaluation from names and paths: checked, loaded, built, and their budgets."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -45,6 +45,11 @@ class EvaluationEntry:
     """An object from Python, which no name or file determines."""
     fits: str | None = None
     """Name of the policy whose order is still to be fitted; None if there is nothing to fit."""
+
+    @property
+    def needs_training_slices(self) -> bool:
+        """Whether an order is still to be fitted on training slices."""
+        return self.fits is not None and not self.is_oracle
 
     @property
     def is_oracle(self) -> bool:
@@ -275,29 +280,28 @@ def check_distinct(entries: Sequence[EvaluationEntry]) -> None:
             )
 
 
-def untrained_note(entries: Sequence[EvaluationEntry]) -> str | None:
-    """Return a note on networks that were given by name, so that their weights are random."""
-    names = [
+def training_notes(entries: Sequence[EvaluationEntry], store: str | None) -> Iterator[str]:
+    """Describe policies with random weights, and those trained on another dataset.
+
+    `store` is the fingerprint of the dataset, if there is one.
+    """
+    untrained = [
         entry.name
         for entry in entries
         if not entry.is_learned and any(True for _ in entry.policy.parameters())
     ]
-    if not names:
-        return None
-    return (
-        f"policies with random weights: {', '.join(dict.fromkeys(names))}; a trained one is given "
-        "by its run folder, weights file or zoo name"
-    )
-
-
-def store_note(entries: Sequence[EvaluationEntry], store: str) -> str | None:
-    """Return a note on policies that were trained on another dataset than that of a fingerprint."""
+    if untrained:
+        yield (
+            f"policies with random weights: {', '.join(dict.fromkeys(untrained))}; a trained one "
+            "is given by its run folder, weights file or zoo name"
+        )
     trained_on = [(entry.name, entry.policy.recorded.get("store")) for entry in entries]
     names = [name for name, other in trained_on if isinstance(other, str) and other != store]
-    if not names:
-        return None
-    words = "trained on another dataset than this one, so scores show how well they generalize"
-    return f"{words}: {', '.join(dict.fromkeys(names))}"
+    if names and store is not None:
+        yield (
+            "trained on another dataset than this one, so scores show how well they generalize: "
+            + ", ".join(dict.fromkeys(names))
+        )
 
 
 def completed(

@@ -27,8 +27,7 @@ from kscout.evaluation.running.entries import (
     check_distinct,
     completed,
     resolve,
-    store_note,
-    untrained_note,
+    training_notes,
 )
 from kscout.evaluation.running.trajectories import (
     check_fits,
@@ -213,27 +212,14 @@ def prepare(
     entries, reference = _entries(policies, slices, plan, setting, loaded)
     _, n_rows, n_cols = slices.shape
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
-    is_fitting = any(entry.fits is not None and not entry.is_oracle for entry in entries)
-    if is_fitting and train is None:
+    if train is None and any(entry.needs_training_slices for entry in entries):
         _check_train(source, setting)
     _check_memory(entries, slices, plan)
     check_start(slices, frozen, plan.start)
-    notes = [
-        _psnr_note(slices),
-        _SAME_SPLIT if is_fitting and train is None and setting.split == "train" else None,
-        target_note(loaded, slices.contents.kind.target_rule, slices.shape[0]),
-        zero_filled_note(
-            *(frozen, slices, plan.start, min(plan.horizons or (plan.horizon,))),
-            frozen.protocol_for(plan.protocol),
-        ),
-        *_training_notes(entries, loaded, slices, plan),
-        untrained_note(entries),
-        store_note(entries, source.fingerprint) if isinstance(source, Store) else None,
-    ]
-    stated = list(dict.fromkeys(note for note in notes if note is not None))
-    return Prepared(
-        *(entries, slices, frozen, loaded, source, plan, reference, setting, train, stated)
+    ready = Prepared(
+        *(entries, slices, frozen, loaded, source, plan, reference, setting, train), notes=[]
     )
+    return replace(ready, notes=list(dict.fromkeys(_notes(ready))))
 
 
 def loaded_network(reconstructor: Reconstructor | Path | str) -> Reconstructor:
@@ -249,31 +235,36 @@ def loaded_network(reconstructor: Reconstructor | Path | str) -> Reconstructor:
     return reconstruction.load(reconstructor)
 
 
-_SAME_SPLIT = (
-    "policy 'fixed' is fitted on the split train, which is evaluated here, so its scores are "
-    "higher than on new slices; name a fitted order, fixed=NAME, or evaluate another split"
-)
-
-
-def _psnr_note(slices: SliceSet) -> str | None:
+def _notes(ready: Prepared) -> Iterator[str]:
+    """Describe limits of the scores, and differences from the trainings."""
+    slices, plan, network = ready.slices, ready.plan, ready.loaded
     peak = float(slices.data_range.max())
-    if peak <= PSNR_CEILING:
-        return None
-    return (
-        f"PSNR is meaningless here: pixels reach {peak:.4g}, and the convention paper clamps "
-        f"reconstructions to [0, {PSNR_CEILING}]; read SSIM, or import the images with --divide"
-    )
-
-
-def _training_notes(
-    entries: Sequence[EvaluationEntry], network: Reconstructor, slices: SliceSet, plan: Plan
-) -> list[str]:
+    if peak > PSNR_CEILING:
+        yield (
+            f"PSNR is meaningless here: pixels reach {peak:.4g}, and the convention paper clamps "
+            f"reconstructions to [0, {PSNR_CEILING}]; read SSIM, or import the images with --divide"
+        )
+    is_fitted = ready.train is None and any(x.needs_training_slices for x in ready.entries)
+    if is_fitted and ready.setting.split == "train":
+        yield (
+            "policy 'fixed' is fitted on the split train, which is evaluated here, so its scores "
+            "are higher than on new slices; name a fitted order, fixed=NAME, or evaluate another "
+            "split"
+        )
+    horizon, protocol = min(plan.horizons or (plan.horizon,)), network.protocol_for(plan.protocol)
+    for note in (
+        target_note(network, slices.contents.kind.target_rule, slices.shape[0]),
+        zero_filled_note(ready.reconstructor, slices, plan.start, horizon, protocol),
+    ):
+        yield from () if note is None else (note,)
     starts = [columns_text(start) for start in plan.starts]
     start = "own columns" if len(starts) > 1 else next(iter(starts), None)
     columns = (plan.n_initial, plan.horizon, plan.protocol, start, plan.columns_per_step)
     use = Use(slices.shape, *columns)
-    named = [(entry.name, entry.policy) for entry in entries]
-    return [*network_notes(network, use), *policy_notes(named, network, use)]
+    yield from network_notes(network, use)
+    yield from policy_notes([(x.name, x.policy) for x in ready.entries], network, use)
+    is_store = isinstance(ready.source, Store)
+    yield from training_notes(ready.entries, ready.source.fingerprint if is_store else None)
 
 
 def _entries(
@@ -292,7 +283,7 @@ def _entries(
     }
     entries = [entry for source in policies for entry in by_source[str(source)]]
     for entry in entries:
-        if len(plan.starts) > 1 and entry.fits is not None and not entry.is_oracle:
+        if len(plan.starts) > 1 and entry.needs_training_slices:
             raise ConfigError(
                 f"policy {entry.name!r} is fitted on training slices, and the starts are those of "
                 "other slices; give one start for all, or leave it out"
