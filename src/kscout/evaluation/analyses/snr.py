@@ -296,24 +296,12 @@ def snr_rows(
     """Return mean and std (ddof 1) of both formulas over the passes of each epoch."""
     rows = []
     for epoch, group in sorted(grouped(passes, lambda line: line.epoch).items()):
-        (paper, paper_std), (reference, reference_std) = (
-            _mean_and_std([getattr(line, formula) for line in group]) for formula in FORMULAS
-        )
-        row = SnrRow(
-            policy=policy,
-            seed=seed,
-            epoch=epoch,
-            n_passes=len(group),
-            n_batches=group[0].n_batches,
-            snr_paper=paper,
-            std_paper=None if math.isnan(paper_std) else paper_std,
-            snr_reference=reference,
-            std_reference=None if math.isnan(reference_std) else reference_std,
-            n_initial=n_initial,
-            steps=steps,
-            n_seeds=n_seeds,
-        )
-        rows.append(row)
+        ratios: list[float | None] = []
+        for formula in FORMULAS:
+            mean, std = _mean_and_std([getattr(line, formula) for line in group])
+            ratios += [mean, None if math.isnan(std) else std]
+        counts = (len(group), group[0].n_batches)
+        rows.append(SnrRow(policy, seed, epoch, *counts, *ratios, n_initial, steps, n_seeds))
     return rows
 
 
