@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ def complex_advice(n_axes: int) -> str:
     )
 
 
-def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
+def require(name: str, path: Path) -> ModuleType:
     """Import the package that reads a format; the error has installation advice."""
     entry = FORMATS.get(name) or RAW_FORMATS[name]
     try:

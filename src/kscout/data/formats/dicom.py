@@ -2,7 +2,7 @@
 
 import zlib
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -17,7 +17,11 @@ from kscout.data.formats import (
     require,
 )
 from kscout.errors import DataError
+from kscout.exports import lazily
 from kscout.names import FORMATS
+
+with lazily():
+    from pydicom import Dataset
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 """Transfer syntax whose entire file is unpacked by pydicom before any check."""
@@ -53,7 +57,7 @@ def read_dicom_series(folder: Path) -> ImageScan:
     files = dicom_files(folder)
     check_memory(folder, sum(path.stat().st_size for path in files))
     slices = [_read_file(path) for path in files]
-    series: dict[str, list[Any]] = {}
+    series: dict[str, list[Dataset]] = {}
     for data in slices:
         series.setdefault(str(getattr(data, "SeriesInstanceUID", "")), []).append(data)
     if len(series) > 1:
@@ -80,7 +84,7 @@ def read_dicom_series(folder: Path) -> ImageScan:
     )
 
 
-def _series_name(series: list[Any]) -> str:
+def _series_name(series: list[Dataset]) -> str:
     name = printable(str(getattr(series[0], "SeriesDescription", ""))) or "unnamed"
     first = printable(Path(str(series[0].filename)).name)
     if len(series) == 1:
@@ -88,7 +92,7 @@ def _series_name(series: list[Any]) -> str:
     return f"{name!r}: {len(series)} files from {first}"
 
 
-def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynamic
+def _read_file(path: Path) -> Dataset:
     pydicom = require("dicom", path)
     with reading(path, "DICOM"):
         try:
@@ -104,7 +108,7 @@ def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynam
             ) from error
 
 
-def _end_of_meta(pydicom: Any, path: Path) -> int:  # noqa: ANN401 - a module
+def _end_of_meta(pydicom: ModuleType, path: Path) -> int:
     """Return the number of bytes before the dataset, which is deflated."""
     with path.open("rb") as file:
         file.seek(132)
@@ -112,13 +116,13 @@ def _end_of_meta(pydicom: Any, path: Path) -> int:  # noqa: ANN401 - a module
         return file.tell()
 
 
-def _spacing(data: Any) -> tuple[float, float] | None:  # noqa: ANN401 - pydicom data sets are dynamic
+def _spacing(data: Dataset) -> tuple[float, float] | None:
     """Return the spacing of rows and of columns; frames of one file may share it."""
     spacing = _measures(data).get("PixelSpacing")
     return None if spacing is None or len(spacing) != 2 else (float(spacing[0]), float(spacing[1]))
 
 
-def _slice_spacing(slices: list[Any]) -> float | None:
+def _slice_spacing(slices: list[Dataset]) -> float | None:
     """Return the distance of sorted slices by their positions, or as the file states it."""
     steps = np.diff([_position(data)[0] for data in slices])
     if len(steps) and steps.min() > 0:
@@ -128,12 +132,12 @@ def _slice_spacing(slices: list[Any]) -> float | None:
     return float(stated.pop() or 0) or None if len(stated) == 1 else None
 
 
-def _measures(data: Any) -> Any:  # noqa: ANN401 - pydicom data sets are dynamic
+def _measures(data: Dataset) -> Dataset:
     groups = data.get("SharedFunctionalGroupsSequence") or [data]
     return (groups[0].get("PixelMeasuresSequence") or [data])[0]
 
 
-def _position(data: Any) -> tuple[float, int]:  # noqa: ANN401 - pydicom data sets are dynamic
+def _position(data: Dataset) -> tuple[float, int]:
     """Return the position along the slice normal; the instance number if there is no position."""
     number = int(getattr(data, "InstanceNumber", None) or 0)
     if "ImagePositionPatient" not in data or "ImageOrientationPatient" not in data:
@@ -143,7 +147,7 @@ def _position(data: Any) -> tuple[float, int]:  # noqa: ANN401 - pydicom data se
     return float(normal @ np.asarray(data.ImagePositionPatient, dtype=np.float64)), number
 
 
-def _pixels(data: Any) -> Stack:  # noqa: ANN401 - pydicom data sets are dynamic
+def _pixels(data: Dataset) -> Stack:
     path = Path(str(data.filename))
     with reading(path, "DICOM images", advice="convert it to an uncompressed transfer syntax"):
         frames = int(getattr(data, "NumberOfFrames", None) or 1)
