@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 from kscout.config.bounds import Form
 from kscout.config.records import check
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import COIL_MAPS, SOURCES, TARGETS, PhaseEncoding, check_target
+from kscout.names import SOURCES, CoilMaps, PhaseEncoding, Target
 
 if TYPE_CHECKING:
     from kscout.data.makers.coils import Receiver
@@ -59,9 +59,9 @@ class MakeSettings:
     """k-space: simulate a smooth phase of the subject."""
     snr: float | None = None
     """k-space: signal-to-noise ratio. (default: random)"""
-    maps: Annotated[str, Form("|".join(COIL_MAPS))] = "loops"
+    maps: CoilMaps = "loops"
     """k-space: coil sensitivities, simulated loops or measured maps."""
-    target: Annotated[str, Form("|".join(TARGETS))] = "rss"
+    target: Target = "rss"
     """k-space: rule for targets."""
     phase_encoding: PhaseEncoding = "columns"
     """Phase-encoding axis of the images; rows become the columns of the store."""
@@ -92,7 +92,6 @@ class MakeSettings:
             raise unknown_name(
                 f"variant of {self.kind}", self.variant, list(SOURCES[self.kind].variants)
             )
-        check_target(self.target)
         given = {"phase": self.phase, "snr": self.snr is not None, "target": self.target != "rss"}
         given["maps"] = self.maps != "loops"
         if self.coils is None and any(given.values()):

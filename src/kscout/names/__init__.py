@@ -19,16 +19,17 @@ from typing import Literal
 
 from kscout.errors import ConfigError, unknown_name, unknown_source
 from kscout.names.data import (
-    COIL_MAPS,
     FORMATS,
     IMPORT_PRESETS,
     RAW_FORMATS,
     SOURCES,
     TARGETS,
+    CoilMaps,
     ImageFormat,
     Origin,
     PhaseEncoding,
     Plane,
+    Target,
     check_target,
 )
 from kscout.names.entries import (

@@ -1,7 +1,7 @@
 """Sources of images, file formats, and the paper's rules."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from kscout.errors import unknown_name
 from kscout.names.entries import FormatEntry, SourceEntry
@@ -84,12 +84,13 @@ RAW_FORMATS: Mapping[str, FormatEntry] = {
 ImageFormat = Literal["fastmri", "nifti", "dicom"]
 """File formats of `data export`."""
 
-TARGETS = ("rss", "weighted")
+Target = Literal["rss", "weighted"]
+TARGETS: tuple[Target, ...] = get_args(Target)
 """Targets of k-space stores: the root of the sum of squares of all coils, or their combination
 weighted by sensitivities."""
 
 
-COIL_MAPS = ("loops", "measured")
+CoilMaps = Literal["loops", "measured"]
 """Simulated coils: loops of wire by Biot and Savart's law, or sensitivities measured around a
 brain."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, final
 from kscout.config.bounds import LARGEST_SIDE, Form, Size, parse_size, sides
 from kscout.config.records import check
 from kscout.errors import ConfigError
-from kscout.names import TARGETS, Origin, PhaseEncoding, Plane, check_target
+from kscout.names import Origin, PhaseEncoding, Plane, Target
 
 _SIZE = Form("PIXELS|ROWSxCOLS", parse_size)
 
@@ -90,7 +90,7 @@ class ImportSettings:
     """k-space: position of the center in the array."""
     header: Path | None = None
     """k-space: header for ISMRMRD files without one."""
-    target: Annotated[str, Form("|".join(TARGETS))] = "rss"
+    target: Target = "rss"
     """k-space: rule for targets."""
     compress: int | None = None
     """k-space: number of virtual coils, e.g. 8. (default: all coils)"""
@@ -150,7 +150,6 @@ class ImportSettings:
             raise ConfigError(
                 f"--group {self.group!r} is no regular expression ({error}); write one as in (.+)_"
             ) from error
-        check_target(self.target)
         names = ("pad", "resample", "group")
         of_images = [name for name in names if getattr(self, name) is not None]
         if self.names_kspace and of_images:

@@ -20,8 +20,8 @@ from jaxtyping import Complex64, Float32
 from kscout.data.formats import Stack
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.transforms import root_sum_of_squares, to_kspace
-from kscout.errors import ConfigError, unknown_name
-from kscout.names import COIL_MAPS
+from kscout.errors import ConfigError
+from kscout.names import CoilMaps
 
 Axis = Literal["slices", "rows"]
 """Axis of the cylinder: across the slices, as for axial ones, or along their rows."""
@@ -52,8 +52,7 @@ class Receiver:
     """A single coil has uniform sensitivity."""
     has_phase: bool = False
     """Whether the subject has a smooth phase in addition to that of the coils."""
-    maps: str = "loops"
-    """Coil sensitivities, a name in `kscout.names.COIL_MAPS`."""
+    maps: CoilMaps = "loops"
     snr: float | None = None
     """Ratio of bright tissue to the standard deviation of noise, in the middle; None: random."""
 
@@ -62,8 +61,6 @@ class Receiver:
             raise ConfigError(
                 f"--coils is {self.n_coils}; it must be 1 or more, up to {MOST_COILS}"
             )
-        if self.maps not in COIL_MAPS:
-            raise unknown_name("maps of coils", self.maps, list(COIL_MAPS))
         if self.maps == "measured" and self.n_coils > N_MEASURED:
             raise ConfigError(
                 f"--coils is {self.n_coils}, and {N_MEASURED} were measured; lower it, or use "
