@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, SupportsInt, final
 
 import numpy as np
 from jaxtyping import Bool, Complex64
@@ -150,7 +150,9 @@ def check_declared(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> No
     check_expansion(path, n_bytes, f"{what} of shape {tuple(shape)}")
 
 
-def _slice(array: np.ndarray | Reopened, axes: Sequence[str], at: Sequence[int]) -> np.ndarray:
+def _slice(
+    array: np.ndarray | Reopened, axes: Sequence[str], at: Sequence[SupportsInt]
+) -> np.ndarray:
     """Read one slice, coil x row x col, of an array with any order of axes."""
     place = iter(at)
     index = tuple(

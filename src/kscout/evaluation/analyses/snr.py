@@ -296,12 +296,14 @@ def snr_rows(
     """Return mean and std (ddof 1) of both formulas over the passes of each epoch."""
     rows = []
     for epoch, group in sorted(grouped(passes, lambda line: line.epoch).items()):
-        ratios: list[float | None] = []
+        ratios: JsonObject = {}
         for formula in FORMULAS:
             mean, std = _mean_and_std([getattr(line, formula) for line in group])
-            ratios += [mean, None if math.isnan(std) else std]
+            ratios[f"snr_{formula}"] = mean
+            ratios[f"std_{formula}"] = None if math.isnan(std) else std
         counts = (len(group), group[0].n_batches)
-        rows.append(SnrRow(policy, seed, epoch, *counts, *ratios, n_initial, steps, n_seeds))
+        row = SnrRow(policy, seed, epoch, *counts, **ratios, n_initial=n_initial, steps=steps)
+        rows.append(replace(row, n_seeds=n_seeds))
     return rows
 
 

@@ -116,17 +116,17 @@ def resolve(
         return [_loaded(source, seeds[0])]
     if source in POLICIES:
         return _named(source, shape, plan, seeds)
-    label, name = split_label(source)
-    if label is None:
+    prefix, name = split_label(source)
+    if prefix is None:
         return [_loaded(source, seeds[0])]
-    if not label.strip():
+    if not prefix.strip():
         raise ConfigError(f"{source!r} has no label; write LABEL={name}, or {name} alone")
     if name in POLICIES:
         entries = _named(str(name), shape, plan, seeds)
     else:
         entries = [_loaded(source, seeds[0])]
-    _check_label(label, entries[0].policy)
-    return [replace(entry, name=label) for entry in entries]
+    _check_label(prefix, entries[0].policy)
+    return [replace(entry, name=prefix) for entry in entries]
 
 
 def _named(
