@@ -7,30 +7,27 @@ request are limited.
 import asyncio
 import errno
 import hmac
-import json
 import logging
 import re
 import resource
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from ipaddress import ip_address
 from types import FrameType
 from typing import Any, final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kscout.apps.serve.sessions import Limits
 from kscout.errors import ConfigError
 from kscout.json_types import JsonObject
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,256}")
@@ -87,21 +84,21 @@ class Guard:
     """
 
     def __init__(
-        self, app: App, *, hosts: Collection[str], n_bytes: int, token: str | None = None
+        self, app: ASGIApp, *, hosts: Collection[str], n_bytes: int, token: str | None = None
     ) -> None:
         self.app, self.hosts, self.n_bytes, self.token = app, frozenset(hosts), n_bytes, token
         most = f"{n_bytes / 2**20:g} MiB" if n_bytes >= 2**20 else f"{n_bytes} bytes"
         self._too_long = 413, f"the message is longer than {most}; send less at once"
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        headers = _headers(scope)
+        headers = Headers(scope=scope)
         fault = self._fault(headers)
         if fault is None and not any(is_token(one, self.token) for one in _tokens(headers)):
             if self._opens_page(scope):
-                await _set_cookie(send, scope["scheme"], str(self.token))
+                await _with_cookie(scope["scheme"], str(self.token))(scope, receive, send)
                 return
             fault = _NO_TOKEN
         if fault is None and scope["type"] == "http":
@@ -114,30 +111,29 @@ class Guard:
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": fault[1][:120]})
             return
-        await _reject(send, *fault)
+        status, message = fault
+        needed = {"www-authenticate": "Bearer"} if status == 401 else None
+        await JSONResponse({"error": message}, status, needed)(scope, receive, send)
 
-    def _fault(self, headers: dict[str, list[str]]) -> tuple[int, str] | None:
-        named = headers.get("host", [])
+    def _fault(self, headers: Headers) -> tuple[int, str] | None:
+        named = headers.getlist("host")
         address = _address(f"//{named[0]}") if len(named) == 1 else None
         if address is None or address[0] not in self.hosts:
             return 403, "the Host of the request is not one that this service is called by"
-        for origin in headers.get("origin", []):
+        for origin in headers.getlist("origin"):
             if _address(origin) != address:
                 return 403, "the request comes from a page of another host or port"
-        for length in headers.get("content-length", []):
+        for length in headers.getlist("content-length"):
             if not length.isascii() or not length.isdigit() or int(length[:20]) > self.n_bytes:
                 return self._too_long
         return None
 
-    def _opens_page(self, scope: Message) -> bool:
+    def _opens_page(self, scope: Scope) -> bool:
         """Return whether a browser opens the page by the address with the token."""
-        query = parse_qs(scope["query_string"].decode("latin-1"))
         is_page = scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/"
-        return is_page and is_token(query.get("token", [None])[0], self.token)
+        return is_page and is_token(QueryParams(scope["query_string"]).get("token"), self.token)
 
-    async def _forward(
-        self, scope: Message, receive: Receive, send: Send
-    ) -> tuple[int, str] | None:
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> tuple[int, str] | None:
         n_read, has_begun = 0, False
 
         async def counted() -> Message:
@@ -164,18 +160,11 @@ class Guard:
         return None if has_begun else self._too_long
 
 
-def _headers(scope: Message) -> dict[str, list[str]]:
-    headers: dict[str, list[str]] = {}
-    for name, value in scope["headers"]:
-        headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return headers
-
-
-def _tokens(headers: dict[str, list[str]]) -> list[str | None]:
+def _tokens(headers: Headers) -> list[str | None]:
     """Return the tokens of a request, and None for a service without a token."""
-    cookies = [one.strip() for line in headers.get("cookie", []) for one in line.split(";")]
+    cookies = [one.strip() for line in headers.getlist("cookie") for one in line.split(";")]
     values = [(one, _COOKIE) for one in cookies]
-    values += [(one, "Bearer ") for one in headers.get("authorization", [])]
+    values += [(one, "Bearer ") for one in headers.getlist("authorization")]
     return [None, *(one.removeprefix(start) for one, start in values if one.startswith(start))]
 
 
@@ -195,21 +184,11 @@ def _address(text: str) -> tuple[str | None, int | None] | None:
         return None
 
 
-async def _reject(send: Send, status: int, message: str) -> None:
-    body = json.dumps({"error": message}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _set_cookie(send: Send, scheme: str, token: str) -> None:
-    """Redirect a browser to the page, and move the token from the address to a cookie."""
+def _with_cookie(scheme: str, token: str) -> Response:
+    """Return a redirection to the page that moves the token from the address to a cookie."""
     kind = "; HttpOnly; SameSite=Strict" + ("; Secure" if scheme == "https" else "")
-    cookie = f"{_COOKIE}{token}{kind}".encode()
-    headers = [(b"location", b"./"), (b"set-cookie", cookie), (b"content-length", b"0")]
-    await send({"type": "http.response.start", "status": 303, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    headers = {"location": "./", "set-cookie": f"{_COOKIE}{token}{kind}"}
+    return Response(status_code=303, headers=headers)
 
 
 _LOG = logging.getLogger(__name__)
