@@ -29,6 +29,18 @@ def _keyword(found: re.Match[str]) -> str:
 
 
 @contextmanager
+def needs_extra(what: str, extra: str, otherwise: str = "") -> Iterator[None]:
+    """Raise an error with installation advice if a package that is imported inside is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs packages that are not installed ({error}); pip install "
+            f"'kscout[{extra}]'{otherwise}"
+        ) from error
+
+
+@contextmanager
 def naming_options() -> Iterator[None]:
     """Let the errors of a command name options."""
     before, KScoutError.is_in_command = KScoutError.is_in_command, True

@@ -23,7 +23,7 @@ from typing import Any, final
 
 from kscout.apps.campaign.task import Result, Task, run_task
 from kscout.children import SAFE_PATH, environment_of_children
-from kscout.errors import ConfigError, RunError
+from kscout.errors import ConfigError, RunError, needs_extra
 from kscout.json_types import JsonObject
 
 SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
@@ -164,13 +164,8 @@ class DaskPool(Pool):
 
 
 def _import_dask() -> None:
-    try:
+    with needs_extra("running in parallel", "cluster", ", or run sequentially with --workers 0"):
         import distributed  # noqa: F401 - its presence is asked, and its loggers are set up
-    except ImportError as error:
-        raise ConfigError(
-            "parallel runs need dask, which is not installed; pip install "
-            "'kscout[cluster]', or run sequentially with --workers 0"
-        ) from error
     # Its log messages would hide those of the runs.
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] == "distributed":
@@ -293,12 +288,8 @@ class SlurmJobs:
 def cluster_class() -> Any:  # noqa: ANN401 - dask's
     """Return the class of clusters on SLURM."""
     on_interrupt = signal.getsignal(signal.SIGINT)
-    try:
+    with needs_extra("--slurm", "cluster"):
         from dask_jobqueue import SLURMCluster
-    except ImportError as error:
-        raise ConfigError(
-            "--slurm needs dask-jobqueue, which is not installed; pip install 'kscout[cluster]'"
-        ) from error
     # Its import alone makes Ctrl-C end the process with exit code 0.
     signal.signal(signal.SIGINT, on_interrupt)
     return SLURMCluster

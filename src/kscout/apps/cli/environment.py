@@ -61,11 +61,9 @@ _BUSY = 0.5
 
 def share_the_machine(*, is_long: bool) -> None:
     """Set the threads of this process, unless the user has."""
-    if hasattr(os, "sched_getaffinity"):
-        n_available = len(os.sched_getaffinity(0))
-    else:
-        n_available = os.cpu_count() or 1
-    sentence = settle(os.environ, n_cores=n_available, quota=cpu_quota(), load=os.getloadavg()[0])
+    has_affinity = hasattr(os, "sched_getaffinity")
+    n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    sentence = settle(os.environ, n_cores=n_cores, quota=cpu_quota(), load=os.getloadavg()[0])
     if sentence and is_long:
         logging.getLogger(__name__).warning(sentence)
 

@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 
 from kscout.apps.cli.console import console
-from kscout.errors import ConfigError
+from kscout.errors import needs_extra
 from kscout.evaluation.progress import Step
 from kscout.figures.tables import decimals
 from kscout.json_types import JsonObject
@@ -326,10 +326,6 @@ class Events:
 
 
 def _writer_class() -> Any:  # noqa: ANN401 - of a package without types
-    try:
+    with needs_extra("--tensorboard", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ConfigError(
-            "--tensorboard needs a package that is not installed; pip install 'kscout[tensorboard]'"
-        ) from error
     return SummaryWriter

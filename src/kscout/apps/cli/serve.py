@@ -10,7 +10,7 @@ from kscout.apps.cli.console import print_result, stopping
 from kscout.apps.cli.options import AsJson, from_fields
 from kscout.apps.serve.service import ServeSettings
 from kscout.config.bounds import AtLeast, Form
-from kscout.errors import ConfigError
+from kscout.errors import needs_extra
 
 
 @from_fields
@@ -21,12 +21,8 @@ def serve(settings: ServeSettings) -> None:
 
     Example: kscout serve --reconstructor runs/unet --policy runs/greedy --keep sessions
     """
-    try:
+    with needs_extra("the service", "serve"):
         from kscout.apps.serve.run import serve as run
-    except ImportError as error:
-        raise ConfigError(
-            f"the service needs packages that are not installed ({error}); install kscout[serve]"
-        ) from error
     with stopping(lambda: _outcome_of_sessions(settings.keep)):
         run(settings, on_ready=lambda line: typer.echo(line))
 

@@ -26,7 +26,7 @@ from kscout.apps.export.pairs import MissingOperatorError, from_pairs, real_arit
 from kscout.columns import LEAST_CENTRAL
 from kscout.compatibility import Use, check_matrix, network_notes, policy_notes, warn
 from kscout.core import Measurement, Observation, Policy, Reconstructor
-from kscout.errors import ConfigError, RunError
+from kscout.errors import ConfigError, RunError, needs_extra
 from kscout.files import written_whole
 from kscout.kernels.registry import compiled_kernels
 from kscout.physics.coils import combine, keep, rough_sensitivities
@@ -204,14 +204,10 @@ def onnx_packages() -> tuple[ModuleType, ModuleType]:
     It is written at import; a later call that disables telemetry comes too late.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
+    with needs_extra("ONNX", "onnx"):
         import onnx
         import onnxruntime
         import onnxscript  # noqa: F401 - torch's exporter needs it
-    except ImportError as error:
-        raise ConfigError(
-            f"ONNX needs packages that are not installed ({error}); install kscout[onnx]"
-        ) from error
     return onnx, onnxruntime
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from kscout.apps.export.order import ScanTable
 from kscout.apps.export.parameters import GradientEcho
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, needs_extra
 from kscout.files import check_replaceable, write_text
 from kscout.json_types import JsonObject
 
@@ -35,12 +35,8 @@ def write_pulseq(path: Path, table: ScanTable, echo: GradientEcho) -> Path:
         raise ConfigError(f"{path} has not the suffix .seq; use it")
     header = path.with_suffix(".xml")
     check_replaceable(path, header)
-    try:
+    with needs_extra("Pulseq", "pulseq"):
         import pypulseq
-    except ImportError as error:
-        raise ConfigError(
-            f"sequences need a package that is not installed ({error}); install kscout[pulseq]"
-        ) from error
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "scan.seq"
         with warnings.catch_warnings():

@@ -1,7 +1,6 @@
 """Reconstructions of a store, volume by volume, as files of fastMRI (HDF5), NIfTI or DICOM."""
 
 import gzip
-import importlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from kscout.data.manifest import VolumeRecord
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import resolve_device
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, needs_extra
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.running.trajectories import check_fits, check_start, n_at_once, trajectories
 from kscout.files import check_free_of, written_whole
@@ -83,7 +82,8 @@ def write_fastmri(path: Path, volume: ExportedVolume) -> None:
 
 def write_nifti(path: Path, volume: ExportedVolume) -> None:
     """Write an axial stack in radiological view, as `kscout data import` reads it."""
-    nibabel = _package("nibabel", path)
+    with needs_extra(f"writing {path}", "formats"):
+        import nibabel
     rows_mm, cols_mm = volume.spacing_mm or (1.0, 1.0)
     data = np.ascontiguousarray(volume.images[:, ::-1, ::-1].transpose(2, 1, 0))
     slice_mm = volume.slice_mm or 1.0
@@ -97,7 +97,8 @@ def write_nifti(path: Path, volume: ExportedVolume) -> None:
 
 def write_dicom(folder: Path, volume: ExportedVolume) -> None:
     """Write a series of secondary captures, one file per slice, in 16 bit with a common scale."""
-    pydicom = _package("pydicom", folder)
+    with needs_extra(f"writing {folder}", "formats"):
+        import pydicom
     low = min(0.0, float(volume.images.min()))
     # Rounded to the decimal in the file, and large enough that the maximum does not overflow.
     scale = (float(volume.images.max()) - low) / _LEVELS
@@ -154,13 +155,6 @@ def _short(text: str) -> str:
 def _uid(pydicom: ModuleType, volume: ExportedVolume, word: str) -> str:
     facts = [volume.record.split, volume.record.volume, *volume.about.values(), word]
     return str(pydicom.uid.generate_uid(entropy_srcs=[str(fact) for fact in facts]))
-
-
-def _package(name: str, path: Path) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(f"writing {path} needs {name}; pip install 'kscout[formats]'") from error
 
 
 WRITERS: Mapping[ImageFormat, Callable[[Path, ExportedVolume], None]] = {

@@ -70,13 +70,14 @@ def _frame(acquisition: SliceRecord, place: int, limits: tuple[float, float]) ->
     head = 2 * _LINE + _STRIP + _GAP
     size = (_GAP + n_panels * (width + _GAP), head + 2 * (height + _GAP) + _GAP)
     page = Image.new("RGB", size, _PAPER)
-    brush, font = ImageDraw.Draw(page), _font()
+    brush = ImageDraw.Draw(page)
+    brush.font = _font()
     now = acquisition.steps[place]
-    _write(brush, font, (_GAP, 2), "target", f"step {now} of {acquisition.steps[-1]}")
+    _write(brush, _GAP, "target", f"step {now} of {acquisition.steps[-1]}")
     page.paste(_large(gray_picture(acquisition.target, top), scale), (_GAP, head))
     for index, policy in enumerate(acquisition.policies, start=1):
         left = _GAP + index * (width + _GAP)
-        _write(brush, font, (left, 2), policy.name, f"SSIM {policy.ssim[place]:.4f}")
+        _write(brush, left, policy.name, f"SSIM {policy.ssim[place]:.4f}")
         page.paste(_strip(acquisition, policy, place, scale), (left, 2 * _LINE + 2))
         image = policy.images[place]
         page.paste(_large(gray_picture(image, top), scale), (left, head))
@@ -109,12 +110,6 @@ def _font() -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(path, 12)
 
 
-def _write(
-    brush: ImageDraw.ImageDraw,
-    font: ImageFont.FreeTypeFont,
-    at: tuple[int, int],
-    name: str,
-    words: str,
-) -> None:
-    brush.text(at, name[:30], fill=_INK, font=font)
-    brush.text((at[0], at[1] + _LINE), words, fill=_QUIET, font=font)
+def _write(brush: ImageDraw.ImageDraw, left: int, name: str, words: str) -> None:
+    brush.text((left, 2), name[:30], fill=_INK)
+    brush.text((left, 2 + _LINE), words, fill=_QUIET)
