@@ -15,12 +15,12 @@ from small_campaign import FAKE, PlanOf, fake_processes, serially, wait_for
 
 from kscout.apps.campaign.execute import Event, RunOptions, run_campaign
 from kscout.apps.campaign.nodes import Node
-from kscout.apps.campaign.state import locked, node_state, read_status
+from kscout.apps.campaign.state import node_state, read_status
 from kscout.apps.campaign.task import Task, run_task
 from kscout.apps.campaign.workers import WorkerOptions
 from kscout.apps.cli.campaign_display import print_outcome
 from kscout.errors import RunError
-from kscout.files import is_locked
+from kscout.files import is_locked, locked
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ def test_a_run_that_fails_once_is_tried_again(
 
 def test_two_campaigns_on_one_folder_are_refused(plan_of: PlanOf) -> None:
     plan = plan_of(grid=ONE_HORIZON)
-    with locked(plan.root, wait=False), pytest.raises(RunError, match="in use by another campaign"):
+    with locked(plan.root), pytest.raises(RunError, match="in use by another process"):
         run_campaign(plan, serially())
     assert run_campaign(plan, serially()).n_done == len(plan.nodes)
 

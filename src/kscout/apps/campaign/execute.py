@@ -7,11 +7,10 @@ from typing import Literal, final
 
 from kscout.apps.campaign.nodes import Node
 from kscout.apps.campaign.plan import CampaignPlan
-from kscout.apps.campaign.state import is_done, locked, node_state, write_index
+from kscout.apps.campaign.state import is_done, node_state, write_index
 from kscout.apps.campaign.task import Result, Task
 from kscout.apps.campaign.workers import Pool, WorkerOptions, open_pool
-from kscout.errors import RunError
-from kscout.files import check_free_of
+from kscout.files import check_free_of, locked
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SEEN_WITHIN_S = 10.0
@@ -67,11 +66,7 @@ def run_campaign(
     if any(node_state(node) != "done" for node in plan.nodes.values()):
         plan.check_sources()
     check_free_of(plan.root, "dataset", "run", "evaluation")
-    try:
-        plan.root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make {plan.root}: {error.strerror}; name another --out") from error
-    with locked(plan.root, wait=False):
+    with locked(plan.root):
         pending = {key: node for key, node in plan.nodes.items() if node_state(node) != "done"}
         outcome = Outcome(len(plan.nodes), len(plan.nodes) - len(pending))
         if pending:

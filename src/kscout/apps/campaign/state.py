@@ -9,7 +9,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from itertools import islice
@@ -21,7 +20,7 @@ from kscout.apps.campaign.nodes import KINDS, Node
 from kscout.apps.campaign.plan import INDEX, CampaignPlan
 from kscout.config import to_table
 from kscout.errors import RunError
-from kscout.files import is_locked, now, read_record, take_lock, write_json
+from kscout.files import is_locked, now, read_record, write_json
 from kscout.json_types import JsonObject
 from kscout.names import is_outside
 
@@ -44,23 +43,6 @@ def node_state(node: Node) -> State:
     if is_locked(node.folder):
         return "running"
     return "failed" if (node.folder / FAILED).is_file() else "waiting"
-
-
-@contextmanager
-def locked(folder: Path, *, wait: bool) -> Iterator[int]:
-    """Hold a folder's lock; yield its descriptor.
-
-    Without `wait`, another holder is an error.
-    """
-    descriptor = take_lock(folder, wait=wait)
-    if descriptor is None:
-        raise RunError(
-            f"{folder} is in use by another campaign; wait for it or stop it, or name another --out"
-        )
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @final

@@ -12,8 +12,8 @@ from typing import final
 
 from kscout.apps.campaign import supervise
 from kscout.apps.campaign.nodes import LOG, Node
-from kscout.apps.campaign.state import DONE, FAILED, NODE, is_done, locked
-from kscout.files import now, write_json, write_text
+from kscout.apps.campaign.state import DONE, FAILED, NODE, is_done
+from kscout.files import now, take_lock, write_json, write_text
 
 _TAIL_BYTES = 8192
 
@@ -62,10 +62,14 @@ def run_task(task: Task) -> Result:
     key = task.node.key
     try:
         # With waiting, because processes of a killed worker may end with a delay.
-        with locked(task.folder, wait=True) as lock:
+        lock = take_lock(task.folder, wait=True)
+        assert lock is not None
+        try:
             if is_done(task.folder, task.product):
                 return Result(key, is_done=True)
             return _run_locked(task, lock)
+        finally:
+            os.close(lock)
     except OSError as error:
         reason = f"{error.strerror or error} ({error.filename or task.folder})"
         return Result(key, is_done=False, reason=reason)
