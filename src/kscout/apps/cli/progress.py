@@ -109,7 +109,7 @@ class _Lines:
         self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.place, self.every_s, self.clock = place, every_s, clock
-        self.what, self.begun_s, self.told_s, self.last_s = "", clock(), clock(), clock()
+        self.what, self.begun_s, self.printed_s, self.last_s = "", clock(), clock(), clock()
 
     def show(self, step: Step) -> None:
         """Print the finished and the total number of steps."""
@@ -120,13 +120,13 @@ class _Lines:
         self.last_s = now
         if step.done == step.total:
             self.place.print(f"{step.what}: done", soft_wrap=True)
-        elif step.done and now - self.told_s >= self.every_s:
+        elif step.done and now - self.printed_s >= self.every_s:
             left_min = (now - self.begun_s) / 60 * (step.total - step.done) / step.done
             line = f"{step.what}: {step.done} of {step.total}, {left_min:.1f} min left"
             self.place.print(line, soft_wrap=True)
         else:
             return
-        self.told_s = now
+        self.printed_s = now
 
 
 def print_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
@@ -211,7 +211,7 @@ class TrainingLines:
         self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.place, self.every_s, self.clock = place, every_s, clock
-        self.told_s, self.epoch, self.first_step, self.first_s = clock(), 0, 0, 0.0
+        self.printed_s, self.epoch, self.first_step, self.first_s = clock(), 0, 0, 0.0
         self.epoch_s: float | None = None
         """Seconds of the last complete epoch with the duration of later ones."""
         self.is_new = True
@@ -232,12 +232,12 @@ class TrainingLines:
         # The estimate comes first if a training takes more than a minute.
         is_first = self.is_new and each_s * progress.n_steps * progress.n_epochs > 60
         self.is_new = False
-        if is_first or now - self.told_s >= self.every_s:
+        if is_first or now - self.printed_s >= self.every_s:
             left = self._left(progress, each_s)
             epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"
             line = f"{epoch}: {progress.step} of {progress.n_steps}{left}"
             self.place.print(line, soft_wrap=True)
-            self.told_s = now
+            self.printed_s = now
 
     def _left(self, progress: Progress, each_s: float) -> str:
         """Return the time left as text, if known, from the duration of an update."""

@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from kscout.apps.player.html import limits_of
+from kscout.apps.player import limits_of
 from kscout.evaluation.records.acquisitions import PolicySteps, SliceRecord
 from kscout.figures.png import gray_picture, heat_picture, heat_table
 

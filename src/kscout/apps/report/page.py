@@ -12,7 +12,7 @@ from typing import final
 
 from markupsafe import Markup
 
-from kscout.apps.player.html import templates
+from kscout.apps.player import templates
 from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
 from kscout.figures.style import save_figure, to_inline_svg
 from kscout.figures.tables import Table, to_html

@@ -15,9 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from kscout import __version__
-from kscout.apps.player import acquisition_player
+from kscout.apps.player import acquisition_player, templates
 from kscout.apps.player.frames import moving_picture, still_picture
-from kscout.apps.player.html import templates
 from kscout.apps.serve.guard import LOOPBACK
 from kscout.apps.serve.page.backend import YOU, PageBackend, PageState
 from kscout.errors import KScoutError
@@ -119,7 +118,7 @@ def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
         return await _while_awaited(request, work)
 
     @app.post("/page/data/verdicts")
-    async def judge(request: Request, wanted: Wanted) -> JsonObject:
+    async def compare(request: Request, wanted: Wanted) -> JsonObject:
         """Compare the last column of the user with those of policies and the best one."""
         return asdict(await _while_awaited(request, partial(backend.compare, wanted.state())))
 
