@@ -279,7 +279,7 @@ def gradient_cosine(first: nn.Module, second: nn.Module) -> float:
     maxima of 2x2 pixels, and with each a gradient from one weight to others.
     """
     a, b = (_flat_gradient(network) for network in (first, second))
-    return float(a @ b / (a.norm() * b.norm()))
+    return float(F.cosine_similarity(a, b, dim=0))
 
 
 def _flat_gradient(network: nn.Module) -> Tensor:

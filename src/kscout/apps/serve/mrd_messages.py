@@ -12,6 +12,7 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Complex64, Float
+from numpy.lib.recfunctions import assign_fields_by_name
 
 from kscout.errors import DataError
 
@@ -141,7 +142,7 @@ def close_message() -> bytes:
 def acquisition_message(head: Record, values: Complex64[np.ndarray, "coil sample"]) -> bytes:
     """Return the bytes of an acquisition."""
     full = np.zeros((), dtype=ACQUISITION_HEAD)
-    _copy_fields(head, full)
+    assign_fields_by_name(full, np.asarray(head), zero_unassigned=False)
     full["active_channels"], full["number_of_samples"] = values.shape
     full["trajectory_dimensions"] = 0
     return struct.pack("<H", Id.ACQUISITION) + full.tobytes() + values.astype("<c8").tobytes()
@@ -156,8 +157,8 @@ def image_message(
     `fields` are other fields of the head, and `attributes` metadata as XML.
     """
     head, raw = np.zeros((), dtype=IMAGE_HEAD), attributes.encode()
-    _copy_fields(like, head)
-    _copy_fields(like["idx"], head)
+    assign_fields_by_name(head, np.asarray(like), zero_unassigned=False)
+    assign_fields_by_name(head, np.asarray(like["idx"]), zero_unassigned=False)
     head["version"], head["flags"], head["user_int"], head["user_float"] = 1, 0, 0, 0
     head["data_type"], head["image_type"], head["channels"] = _FLOAT, _MAGNITUDE, 1
     head["matrix_size"], head["attribute_string_len"] = (*image.shape, 1), len(raw)
@@ -207,12 +208,3 @@ def _text(raw: bytes) -> str:
         return raw.rstrip(b"\0").decode()
     except UnicodeDecodeError as error:
         raise DataError("a text is not UTF-8; encode it so") from error
-
-
-def _copy_fields(source: Record, target: Record) -> None:
-    """Copy the fields that two records share, including those of the nested counters."""
-    for name in set(source.dtype.names or ()) & set(target.dtype.names or ()):
-        if name == "idx":
-            _copy_fields(source["idx"], target["idx"])
-        else:
-            target[name] = source[name]
