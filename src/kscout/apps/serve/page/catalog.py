@@ -8,6 +8,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import final
@@ -127,16 +129,11 @@ class SliceSource:
 
     def table(self) -> JsonObject:
         """Return the source as JSON: its volumes in order, each with its slice numbers."""
-        volumes: list[tuple[str, list[int]]] = []
-        for volume, number in zip(self.slices.volumes, self.slices.slices, strict=True):
-            if not volumes or volumes[-1][0] != volume:
-                volumes.append((volume, []))
-            volumes[-1][1].append(number)
+        pairs = zip(self.slices.volumes, self.slices.slices, strict=True)
+        volumes = [(x, [n for _, n in group]) for x, group in groupby(pairs, itemgetter(0))]
         _, n_rows, n_cols = self.slices.shape
-        return {
-            **{"name": self.name, "title": self.title, "volumes": volumes},
-            **{"n_rows": n_rows, "n_cols": n_cols},
-        }
+        sizes = {"n_rows": n_rows, "n_cols": n_cols}
+        return {"name": self.name, "title": self.title, "volumes": volumes, **sizes}
 
 
 @final
