@@ -301,7 +301,5 @@ def _handle_errors(app: FastAPI, counts: Counts) -> None:
 
 def _first_error(errors: list[Any]) -> str:
     """Return the first error without the input, which may be long or not JSON."""
-    if not errors:
-        return "the message cannot be read"
     path = ".".join(str(part) for part in errors[0].get("loc", ()))[:80]
     return json.dumps(f"{path}: {errors[0].get('msg', 'wrong')}"[:300])[1:-1]

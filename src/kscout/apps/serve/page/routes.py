@@ -58,8 +58,7 @@ class Wanted(BaseModel):
 
     def state(self) -> PageState:
         """Return the validated state."""
-        fields = self.model_dump(exclude={"policies", "own", "frame"})
-        return PageState(**fields, policies=tuple(self.policies), own=tuple(self.own))
+        return PageState(**self.model_dump(exclude={"frame"}))
 
 
 def add_pages(app: FastAPI, backend: PageBackend | None, *, n_bytes: int) -> None:
