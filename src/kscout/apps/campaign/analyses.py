@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from kscout.apps.campaign.file import Wholes
 from kscout.apps.campaign.nodes import Node, Setting, file_name, flags, make_node, name_of
@@ -14,6 +14,7 @@ from kscout.evaluation.analyses import Analysis, options_of
 from kscout.json_types import JsonObject
 from kscout.names import ANALYSES, untrained_reconstructions
 
+AnalysisClass: TypeAlias = type[Analysis[Any]]
 _OF_CAMPAIGN = ("data", "reconstructor", "device", "n_initial", "steps", "protocol", "results")
 """Options that the campaign sets."""
 _ONCE_WITHOUT_PROTOCOL = ("entropy",)
@@ -57,7 +58,7 @@ def check_analysis(name: str, options: Mapping[str, object], has_evaluation: boo
     read(kind, given, where)
 
 
-def _reads_evaluation(kind: type[Analysis[Any]]) -> bool:
+def _reads_evaluation(kind: AnalysisClass) -> bool:
     """Return whether an analysis reads an evaluation: required, or optional and available."""
     return kind.reads == "results" or any(option.name == "results" for option in options_of(kind))
 
@@ -143,7 +144,7 @@ def spanning_nodes(
         )
 
 
-def _given(kind: type[Analysis[Any]], setting: Setting) -> JsonObject:
+def _given(kind: AnalysisClass, setting: Setting) -> JsonObject:
     said = {
         **{key: part.path for key, part in setting.reads.items()},
         "device": setting.device,
@@ -155,11 +156,7 @@ def _given(kind: type[Analysis[Any]], setting: Setting) -> JsonObject:
 
 
 def _of_evaluation(
-    name: str,
-    kind: type[Analysis[Any]],
-    options: JsonObject,
-    policies: Sequence[Node],
-    evaluation: Node,
+    name: str, kind: AnalysisClass, options: JsonObject, policies: Sequence[Node], evaluation: Node
 ) -> list[str]:
     if kind.reads == "results":
         return [evaluation.path]
@@ -174,7 +171,7 @@ def _of_evaluation(
 
 
 def _chosen(
-    name: str, kind: type[Analysis[Any]], options: JsonObject, policies: Sequence[Node]
+    name: str, kind: AnalysisClass, options: JsonObject, policies: Sequence[Node]
 ) -> list[Node]:
     methods = list(dict.fromkeys(name_of(node) for node in policies))
     for method in options.get("methods", []):

@@ -19,12 +19,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from kscout.apps.campaign.task import Result, Task, run_task
 from kscout.children import SAFE_PATH, environment_of_children
 from kscout.errors import ConfigError, RunError, needs_extra
 from kscout.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from dask_jobqueue import JobQueueCluster, SLURMCluster
+    from distributed import Client, Future
 
 SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
 """Keys of `--slurm KEY=VALUE`; others are passed to sbatch."""
@@ -115,13 +119,13 @@ class SerialPool(Pool):
 class DaskPool(Pool):
     """Submits tasks to a dask scheduler, which retries when a worker fails."""
 
-    client: Any
+    client: "Client"
     n_fixed: int | None
     """Number of workers; None if it changes during the campaign."""
     n_cores: int | None
     jobs: "SlurmJobs | None" = None
-    _ended: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
-    _futures: dict[str, tuple[Any, Task]] = field(default_factory=dict)
+    _ended: "queue.SimpleQueue[Future]" = field(default_factory=queue.SimpleQueue)
+    _futures: dict[str, tuple["Future", Task]] = field(default_factory=dict)
 
     @property
     def n_workers(self) -> int:
@@ -147,7 +151,7 @@ class DaskPool(Pool):
             ended.append(self._ended.get())
         return [self._result(*self._futures.pop(future.key)) for future in ended]
 
-    def _result(self, future: Any, task: Task) -> Result:  # noqa: ANN401 - a future of dask
+    def _result(self, future: "Future", task: Task) -> Result:
         from distributed.scheduler import KilledWorker
 
         if future.status in ("cancelled", "lost"):
@@ -193,7 +197,7 @@ def count_cores() -> int:
 
 
 @contextmanager
-def _local_client(n_workers: int, gpus: Sequence[str]) -> Iterator[Any]:
+def _local_client(n_workers: int, gpus: Sequence[str]) -> Iterator["Client"]:
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
 
@@ -226,7 +230,7 @@ def _local_client(n_workers: int, gpus: Sequence[str]) -> Iterator[Any]:
 
 
 @contextmanager
-def _scheduler_client(address: str) -> Iterator[Any]:
+def _scheduler_client(address: str) -> Iterator["Client"]:
     from distributed import Client
 
     try:
@@ -245,11 +249,7 @@ class SlurmJobs:
     """Jobs of one worker each, on a cluster object of dask-jobqueue."""
 
     def __init__(
-        self,
-        cluster: Any,  # noqa: ANN401 - dask's
-        client: Any,  # noqa: ANN401 - dask's
-        n_most: int,
-        faults: Sequence[str] = (),
+        self, cluster: "JobQueueCluster", client: "Client", n_most: int, faults: Sequence[str] = ()
     ) -> None:
         self.client, self._cluster = client, cluster
         self._n_most, self._faults = n_most, faults
@@ -285,7 +285,7 @@ class SlurmJobs:
         return sorted((name for name in known if name not in busy), key=arrived.__contains__)
 
 
-def cluster_class() -> Any:  # noqa: ANN401 - dask's
+def cluster_class() -> "type[SLURMCluster]":
     """Return the class of clusters on SLURM."""
     on_interrupt = signal.getsignal(signal.SIGINT)
     with needs_extra("--slurm", "cluster"):

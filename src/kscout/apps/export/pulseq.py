@@ -8,7 +8,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from kscout.apps.export.parameters import GradientEcho
 from kscout.errors import ConfigError, needs_extra
 from kscout.files import check_replaceable, write_text
 from kscout.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from pypulseq import Sequence
 
 _RASTER_S = 1e-5
 """Raster in seconds: gradients and blocks have multiples of this duration."""
@@ -85,7 +88,7 @@ def _echo_ms(echo: GradientEcho) -> float:
     return echo.echo_ms + (0.005 if round(echo.dwell_us / 10) % 2 else 0)
 
 
-def _sequence(pypulseq: ModuleType, table: ScanTable, echo: GradientEcho) -> Any:  # noqa: ANN401
+def _sequence(pypulseq: ModuleType, table: ScanTable, echo: GradientEcho) -> "Sequence":
     try:
         rows = table.rows()
         events = _events(pypulseq, echo, max(abs(row["k_per_m"]) for row in rows))
@@ -198,7 +201,7 @@ def _on_raster(time_s: float) -> float:
 
 def _add_line(
     pypulseq: ModuleType,
-    sequence: Any,  # noqa: ANN401 - a sequence
+    sequence: "Sequence",
     events: SimpleNamespace,
     row: JsonObject,
     number: int,
