@@ -144,7 +144,8 @@ def draw_reconstructions(
         height = 0.35 * (len(rows) - 1) + sum(rows.values()) * 7.2 / n_across
         figure, grid = new_axes(len(rows), n_across, width=7.2, height=height)
         if masks is not None:
-            _set_heights(grid[0], list(rows.values()))
+            if (place := grid[0].get_subplotspec()) is not None:
+                place.get_gridspec().set_height_ratios(list(rows.values()))
         cells = {row: grid[n * n_across : (n + 1) * n_across] for n, row in enumerate(rows)}
         _show(cells["image"][0], target, top)
         cells["image"][0].set_title("target")
@@ -164,12 +165,6 @@ def draw_reconstructions(
             if ssim is not None and name in ssim:
                 cells["image"][index].set_xlabel(f"SSIM {ssim[name]:.4f}", fontsize=8.5)
     return figure
-
-
-def _set_heights(axes: Axes, heights: Sequence[float]) -> None:
-    place = axes.get_subplotspec()
-    assert place is not None
-    place.get_gridspec().set_height_ratios(heights)
 
 
 def draw_montage(images: Sequence[Float[np.ndarray, "row col"]]) -> Figure:

@@ -283,10 +283,6 @@ def label_of(method: str, settings: Mapping[str, object]) -> str:
         return method
 
 
-def _metric(images: object, targets: object, *, data_range: object) -> object:
-    """Template for the signature of metrics."""
-
-
 METRICS = Registry(
     "metric",
     group="kscout.metrics",
@@ -298,7 +294,7 @@ METRICS = Registry(
         "psnr": Entry("metrics:psnr", "peak signal-to-noise ratio in dB"),
         "nmse": Entry("metrics:negative_nmse", "minus the normalized squared error"),
     },
-    like=_metric,
+    like=lambda images, targets, *, data_range: None,
 )
 """Metrics for rewards: functions of images and targets, larger is better."""
 

@@ -9,8 +9,15 @@ from kscout.data.makers.brain import draw_brain_volume
 from kscout.data.makers.drawing import Grid, Volume
 from kscout.data.makers.knee import STRIPES, draw_knee_volume
 from kscout.data.makers.noise_fields import Band, SmoothNoise, band_texture
-from kscout.data.makers.scanner import Scanner, crop_resolution, plane_grid
-from kscout.data.makers.tissue import SEQUENCES, TISSUES, draw_signals, signal
+from kscout.data.makers.scanner import (
+    SEQUENCES,
+    TISSUES,
+    Scanner,
+    crop_resolution,
+    draw_signals,
+    plane_grid,
+    signal,
+)
 from kscout.errors import ConfigError
 
 DRAW: dict[str, Callable[..., Volume]] = {"knee": draw_knee_volume, "brain": draw_brain_volume}

@@ -27,9 +27,8 @@ from kscout.data.makers.drawing import (
     parts_of,
 )
 from kscout.data.makers.noise_fields import Band, Field, SmoothNoise, band_texture
-from kscout.data.makers.scanner import Scanner, Warp, plane_grid, rotation
+from kscout.data.makers.scanner import Scanner, Warp, draw_signals, plane_grid, rotation
 from kscout.data.makers.subject import choice, draw_subject, drawn, factor, normals, smooth, uniform
-from kscout.data.makers.tissue import draw_signals
 
 _NUMBERS = load_table("brain.toml")
 PARTS = parts_of(_NUMBERS["parts"])

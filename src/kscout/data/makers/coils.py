@@ -10,7 +10,7 @@ folder has its license.
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal, final
 
@@ -74,7 +74,9 @@ class Receiver:
     ) -> Complex64[np.ndarray, "slice coil row col"]:
         """Return noisy k-space; the 99.8th percentile of its combined images is one."""
         size = clean.shape[-1]
-        array = self._array(rng, axis)
+        is_measured = self.maps == "measured" and self.n_coils > 1
+        draw = MeasuredArray.draw if is_measured else partial(CoilArray.draw, axis=axis)
+        array = draw(rng, self.n_coils)
         phase = _Phase.draw(rng) if self.has_phase else None
         coil_images = np.empty((len(clean), self.n_coils, size, size), dtype=np.complex64)
         for index, image in enumerate(clean):
@@ -87,11 +89,6 @@ class Receiver:
         coil_images += drawn[0] + 1j * drawn[1]
         scale = np.percentile(root_sum_of_squares(coil_images), 99.8)
         return to_kspace(coil_images / np.float32(scale))
-
-    def _array(self, rng: np.random.Generator, axis: Axis) -> "CoilArray | MeasuredArray":
-        if self.maps == "measured" and self.n_coils > 1:
-            return MeasuredArray.draw(rng, self.n_coils)
-        return CoilArray.draw(rng, self.n_coils, axis)
 
 
 @final

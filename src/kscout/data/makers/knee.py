@@ -29,7 +29,7 @@ from kscout.data.makers.drawing import (
     parts_of,
 )
 from kscout.data.makers.noise_fields import Band, Field, SmoothNoise, band_texture
-from kscout.data.makers.scanner import Scanner, Warp, plane_grid, rotation
+from kscout.data.makers.scanner import Scanner, Warp, draw_signals, plane_grid, rotation
 from kscout.data.makers.subject import (
     choice,
     draw_subject,
@@ -40,7 +40,6 @@ from kscout.data.makers.subject import (
     smooth,
     uniform,
 )
-from kscout.data.makers.tissue import draw_signals
 
 _REACH_MM = {"coronal": (3.0, 34.0), "sagittal": (0.0, 38.0)}
 """Middle and half thickness of the slab of slices."""

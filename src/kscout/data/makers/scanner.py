@@ -1,4 +1,4 @@
-"""From painted tissue to MR images: slice planes, shading, resolution limit, noise and scale."""
+"""From tissue to MR images: signals, slice planes, shading, resolution limit, noise and scale."""
 
 import math
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from jaxtyping import Complex64, Float32, Float64
 from scipy import fft
 
 from kscout.data.formats import Stack
+from kscout.data.makers import load_table
 from kscout.data.makers.coils import Axis, Receiver
 from kscout.data.makers.drawing import Grid
 from kscout.data.makers.noise_fields import Field, SmoothNoise
@@ -29,11 +30,6 @@ def check_request(n_slices: int, size: int) -> None:
         raise ConfigError(
             f"found {n_slices} slices per volume, expected 1 to {MAX_SLICES}; change --slices"
         )
-
-
-def fine_size(size: int) -> int:
-    """Return the points per side on which a slice is drawn before the crop in k-space."""
-    return 2 * size if size <= 160 else 2 * (3 * size // 4)
 
 
 def rotation(turns: tuple[float, float, float]) -> Float64[np.ndarray, "3 3"]:
@@ -130,7 +126,9 @@ class Scanner:
         `draw_slice` draws the slice at a position in [0, 1] on a grid of given points per side.
         """
         check_request(n_slices, size)
-        scanner, n_points = cls.draw(rng), fine_size(size)
+        scanner = cls.draw(rng)
+        # Points per side on which a slice is drawn before the crop in k-space.
+        n_points = 2 * size if size <= 160 else 2 * (3 * size // 4)
         bias = scanner.bias(n_points)
         clean = np.empty((n_slices, size, size), dtype=np.float32)
         for index in range(n_slices):
@@ -158,3 +156,61 @@ def crop_resolution(image: Field, size: int) -> Float32[np.ndarray, "{size} {siz
     rows = np.concatenate([kspace[:above], kspace[n_points - below :]])
     cropped = fft.irfft2(rows[:, : size // 2 + 1], s=(size, size), norm="forward")
     return np.asarray(cropped, dtype=np.float32)
+
+
+@final
+@dataclass(frozen=True)
+class Tissue:
+    """Proton density (1 is water) and relaxation times of one tissue at about 3 tesla."""
+
+    density: float
+    t1_ms: float
+    t2_ms: float
+    is_fat: bool = False
+    """Whether fat suppression reduces the signal."""
+
+
+@final
+@dataclass(frozen=True)
+class Sequence:
+    """Timing of one pulse sequence; an inversion time makes it an inversion recovery."""
+
+    repetition_ms: float
+    echo_ms: float
+    fat_gain: float = 1.0
+    """Fraction of the signal of fat that remains."""
+    inversion_ms: float | None = None
+
+
+_NUMBERS = load_table("tissue.toml")
+TISSUES = {name: Tissue(**numbers) for name, numbers in _NUMBERS["tissues"].items()}
+SEQUENCES = {name: Sequence(**numbers) for name, numbers in _NUMBERS["sequences"].items()}
+
+
+def signal(tissue: Tissue, sequence: Sequence) -> float:
+    """Return the magnitude of a tissue.
+
+    Spin echo: `density (1 - exp(-TR/T1)) exp(-TE/T2)`; inversion recovery:
+    `density |1 - 2 exp(-TI/T1) + exp(-TR/T1)| exp(-TE/T2)`.
+    """
+    remaining = math.exp(-sequence.repetition_ms / tissue.t1_ms)
+    if sequence.inversion_ms is None:
+        recovered = 1.0 - remaining
+    else:
+        inverted = 2.0 * math.exp(-sequence.inversion_ms / tissue.t1_ms)
+        recovered = abs(1.0 - inverted + remaining)
+    decayed = math.exp(-sequence.echo_ms / tissue.t2_ms)
+    return tissue.density * recovered * decayed * (sequence.fat_gain if tissue.is_fat else 1.0)
+
+
+def draw_signals(
+    rng: np.random.Generator, sequence: str, *, spread: float = 0.07
+) -> dict[str, float]:
+    """Draw every tissue's signal for one subject, with small deviations from the table."""
+    factors = np.exp(spread * rng.standard_normal((len(TISSUES), 3)))
+    return {
+        name: signal(
+            Tissue(t.density * f[0], t.t1_ms * f[1], t.t2_ms * f[2], t.is_fat), SEQUENCES[sequence]
+        )
+        for (name, t), f in zip(TISSUES.items(), factors.tolist(), strict=True)
+    }

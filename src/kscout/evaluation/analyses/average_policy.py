@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, final
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int, Int16
+from jaxtyping import Bool, Float, Float32, Int
 
 from kscout.config import FrozenPrecision
 from kscout.config.bounds import AtLeast
@@ -96,20 +96,19 @@ def average_policies_of_results(
     """
     seeds = best_seeds(path, policies) if seed is None else dict.fromkeys(policies, seed)
     orders = read_orders(path, summary, is_wanted=lambda name, seed: seeds.get(name) == seed)
-    averages = {x.policy: _average(x.order[:, 0]) for x in orders}
+    averages = {}
+    for one in orders:
+        order = one.order[:, 0]
+        columns = np.full((len(order), max(int(order.max()), 0)), -1)
+        rows, cols = np.nonzero(order > 0)
+        columns[rows, order[rows, cols] - 1] = cols
+        averages[one.policy] = AveragePolicy(sampled_by_step(columns, order == 0))
     for name in policies:
         if name not in averages:
             raise DataError(
                 f"{path} has no rows of policy {name!r} with seed {seeds[name]}; evaluate it there"
             )
     return {name: averages[name] for name in policies}
-
-
-def _average(order: Int16[np.ndarray, "slice col"]) -> AveragePolicy:
-    columns = np.full((len(order), max(int(order.max()), 0)), -1)
-    rows, cols = np.nonzero(order > 0)
-    columns[rows, order[rows, cols] - 1] = cols
-    return AveragePolicy(sampled_by_step(columns, order == 0))
 
 
 def best_seeds(path: Path, policies: Sequence[str]) -> dict[str, int]:

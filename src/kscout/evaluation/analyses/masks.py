@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import numpy as np
-from jaxtyping import Int
-
 from kscout.errors import DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.progress import OnStep
@@ -103,20 +100,15 @@ def _file_name(words: Sequence[str], before: Sequence[MaskRow]) -> str:
     return name if name.lower() not in taken else f"{name}-{len(before) + 1}"
 
 
-def _first_orders(folder: Path, file: Path) -> Int[np.ndarray, "slice col"]:
-    """Return the order of each slice's first trajectory; any fault of the file is a ValueError."""
-    # The table names it: no file elsewhere is opened.
-    if file.parent.parent != folder or file.parent.name != "masks":
-        raise ValueError("it is not in the folder masks")
-    return checked_array(read_arrays(file)["order"], "iu", 3)[:, 0]
-
-
 def _draw(rows: Sequence[MaskRow], folder: Path) -> Figure:
     pictures = {}
     for row in rows:
         file = folder / f"{row.file}.npz"
         try:
-            order = _first_orders(folder, file)
+            # The table names it: no file elsewhere is opened.
+            if file.parent.parent != folder or file.parent.name != "masks":
+                raise ValueError("it is not in the folder masks")
+            order = checked_array(read_arrays(file)["order"], "iu", 3)[:, 0]
         except (OSError, ValueError, KeyError) as error:
             raise DataError(
                 f"{file} holds no masks ({error}); run `analyze masks` again"

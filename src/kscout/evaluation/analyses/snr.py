@@ -464,8 +464,12 @@ class Snr(Analysis[SnrRow]):
         """Return names, numbers of seeds and runs."""
         if self.all_seeds:
             return [(name, 1, run) for name, run in named_runs(sources)]
+
+        def last_ssim(run: RunRecord) -> float:
+            return run.metrics[-1]["val_ssim"] if run.metrics else -math.inf
+
         groups = grouped_runs(sources).items()
-        return [(name, len(runs), max(runs, key=_last_score)) for name, runs in groups]
+        return [(name, len(runs), max(runs, key=last_ssim)) for name, runs in groups]
 
     def figures(self, rows: Sequence[SnrRow], folder: Path) -> dict[str, Figure]:
         return {self.file: draw_snr(_curves(rows, self.formula))}
@@ -509,11 +513,6 @@ def _curves(rows: Sequence[SnrRow], formula: str) -> list[Curve]:
         )
         for name, group in _by_run(rows).items()
     ]
-
-
-def _last_score(run: RunRecord) -> float:
-    """Return the validation SSIM of the last epoch, whose weights the paper measures."""
-    return float(run.metrics[-1]["val_ssim"]) if run.metrics else float("-inf")
 
 
 def _blocks(
