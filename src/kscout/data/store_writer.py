@@ -47,12 +47,8 @@ class StoreWriter:
     ) -> None:
         """Start a store, or resume the unfinished store of the same recipe.
 
-        Args:
-            path: folder of the finished store.
-            recipe: JSON values from which the store can be made again.
-            name: name of the dataset in tables; the folder's name if empty.
-            kind: kind of the slices.
-            sources: files that it is made from, for messages.
+        The recipe has JSON values from which the store can be made again. The name of the dataset
+        is by default that of the folder `path`. `sources` are named in messages.
         """
         self.path, self.kind, self._sources = path, kind, sources
         self.name = name or path.name

@@ -82,7 +82,18 @@ class Evaluation:
 
     def to_pandas(self) -> Any:  # noqa: ANN401 - pandas is optional
         """Return a `pandas.DataFrame` with one row per policy, seed, slice and step."""
-        return scores_frame(self.scores)
+        columns: dict[str, list[Any]] = {
+            name: [] for name in ("policy", "seed", "volume", "slice", "step", *METRICS)
+        }
+        for entry in self.scores:
+            for volume, number, steps in zip(
+                entry.volumes, entry.slices, entry.values, strict=True
+            ):
+                for step, values in enumerate(steps.tolist()):
+                    cells = (entry.policy, entry.seed, volume, number, step, *values)
+                    for column, cell in zip(columns.values(), cells, strict=True):
+                        column.append(cell)
+        return data_frame(columns)
 
     def compare(self, policy: str, reference: str) -> Comparison:
         """Return the paired difference of the final SSIM of two policies."""
@@ -289,20 +300,6 @@ def _score(
 
 
 __all__ = ["Evaluation", "EvaluationSetting", "PolicySource", "evaluate"]
-
-
-def scores_frame(scores: Sequence[Scores]) -> Any:  # noqa: ANN401 - pandas is optional
-    """Return scores as a `pandas.DataFrame`: one row per policy, seed, slice and step."""
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("policy", "seed", "volume", "slice", "step", *METRICS)
-    }
-    for entry in scores:
-        for volume, number, steps in zip(entry.volumes, entry.slices, entry.values, strict=True):
-            for step, values in enumerate(steps.tolist()):
-                cells = (entry.policy, entry.seed, volume, number, step, *values)
-                for column, cell in zip(columns.values(), cells, strict=True):
-                    column.append(cell)
-    return data_frame(columns)
 
 
 def compare_policies(results: "Evaluation | Path | str", policy: str, reference: str) -> Comparison:

@@ -47,7 +47,11 @@ def opened(path: Path, key: str | None) -> Iterator[tuple[IO[bytes], int]]:
             yield plain, path.stat().st_size
         return
     with zipfile.ZipFile(path) as archive:
-        member = archive.getinfo(only_member(path, key, archive.namelist()))
+        keys = {member.removesuffix(".npy"): member for member in archive.namelist()}
+        key = next(iter(keys)) if key is None and len(keys) == 1 else key
+        if key not in keys:
+            raise DataError(f"{path} holds the arrays {listed(keys)}; name one of them with --key")
+        member = archive.getinfo(keys[key])
         check_expansion(path, member.file_size, member.filename)
         with archive.open(member) as file:
             yield file, member.file_size
@@ -101,13 +105,3 @@ def read_header(
             f"{held}; it may be truncated: copy it again"
         )
     return shape, is_fortran, dtype
-
-
-def only_member(path: Path, key: str | None, members: list[str]) -> str:
-    """Return the name of the selected array of an archive, or of its only one."""
-    keys = {member.removesuffix(".npy"): member for member in members}
-    if key is None and len(keys) == 1:
-        return members[0]
-    if key not in keys:
-        raise DataError(f"{path} holds the arrays {listed(keys)}; name one of them with --key")
-    return keys[key]

@@ -245,15 +245,11 @@ class Canvas:
         opacity: float = 1.0,
         soft: float = 1.0,
     ) -> None:
-        """Cover the shape with a tissue.
+        """Cover a shape, a signed distance or a function that gives it on a grid, with a tissue.
 
-        Args:
-            shape: The signed distance, or a function that gives it on any part of the grid.
-            tissue: A name in the table of signals.
-            texture: Name of the relative change of the signal.
-            gain: Factor on that change.
-            opacity: One hides earlier tissues.
-            soft: Width of the edge, in units of two pixels of the fine grid.
+        `gain` is a factor on the relative change of the signal by `texture`. An opacity of one
+        hides earlier tissues. `soft` is the width of the edge, in units of two pixels of the fine
+        grid.
         """
         width_mm = 2.0 * soft * self.grid.pixel_mm
         window = self.window(shape, width_mm)
