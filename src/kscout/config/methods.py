@@ -6,7 +6,7 @@ from typing import Any
 from kscout.config.layers import Table
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, import_target
-from kscout.names.entries import EstimatorEntry
+from kscout.names.table import EstimatorEntry
 from kscout.names.table import Registry as Names
 
 Methods = Names[EstimatorEntry]

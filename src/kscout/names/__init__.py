@@ -32,16 +32,20 @@ from kscout.names.data import (
     Target,
     check_target,
 )
-from kscout.names.entries import (
+from kscout.names.renamed import current
+from kscout.names.table import (
     Entry,
     EstimatorEntry,
     FormatEntry,
     PolicyEntry,
     ReconstructorEntry,
+    Registry,
     SourceEntry,
+    import_target,
+    is_outside,
+    use,
+    used,
 )
-from kscout.names.renamed import current
-from kscout.names.table import Registry, import_target, is_outside, use, used
 
 Protocol = Literal["paper", "blind"]
 """Units of scored images: `paper` denormalizes with statistics of the target, which no scanner

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from kscout.errors import unknown_name
-from kscout.names.entries import FormatEntry, SourceEntry
+from kscout.names.table import FormatEntry, SourceEntry
 
 SOURCES: Mapping[str, SourceEntry] = {
     "knee": SourceEntry(

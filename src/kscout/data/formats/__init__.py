@@ -80,8 +80,7 @@ def require(name: str, path: Path) -> ModuleType:
         return importlib.import_module(entry.needs)
     except ImportError as error:
         raise DataError(
-            f"{path} is {entry.summary}, which needs {entry.needs}; pip install "
-            f"'kscout[{entry.extra}]'"
+            f"{path} is {entry.summary}, which needs {entry.needs}; pip install 'kscout[formats]'"
         ) from error
 
 

@@ -21,7 +21,7 @@ from kscout.data.manifest import MANIFEST
 from kscout.data.unfinished import JOURNAL
 from kscout.errors import DataError
 from kscout.names import FORMATS, RAW_FORMATS, import_target
-from kscout.names.entries import FormatEntry
+from kscout.names.table import FormatEntry
 
 S = TypeVar("S", ImageScan, RawScan)
 
