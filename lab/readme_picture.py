@@ -18,8 +18,8 @@ from PIL import Image
 
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import action_uniforms, rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.figures.pictures import Shown, draw_reconstructions

@@ -26,7 +26,7 @@ from torch import Tensor
 from kscout import policies
 from kscout.errors import ConfigError
 from kscout.evaluation.summaries.summary import read_summary
-from kscout.policies.checkpoints import entry
+from kscout.policies.__init__ import entry
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.weights import policy_file, read_weights, save_weights

@@ -16,7 +16,7 @@ from kscout.core import Policy, Reconstructor
 from kscout.device import check_memory
 from kscout.errors import ConfigError, KScoutError, RunError, WeightsError
 from kscout.policies.fixed import FixedOrder
-from kscout.training.checkpointing import load_checkpoint
+from kscout.training.training_run import load_checkpoint
 from kscout.weights import Weights, save_weights
 
 

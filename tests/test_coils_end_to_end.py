@@ -11,8 +11,8 @@ import torch
 from coil_data import coil_kspace, coil_store
 from command_line import kscout
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kscout.contracts import check_reconstructor
-from kscout.contracts.policies import check_policy
+from kscout.contracts import check_policy, check_reconstructor
 from kscout.core import Measurement, Observation, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, KScoutError
 from kscout.physics.normalization import magnitude, normalize

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from kscout.acquisition import Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Observation, Policy, Reconstruction, SliceBatch
 from kscout.data import SliceSet

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from coil_data import coil_kspace, coil_store
 from kscout.acquisition import Advisor, Scan, Session, Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
-from kscout.acquisition.warm_up import warm_up
+from kscout.acquisition.session import warm_up
 from kscout.config import ReconstructorTraining
 from kscout.core import Observation, Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet

@@ -17,7 +17,7 @@ from kscout.config.bounds import OneOf
 from kscout.errors import ConfigError
 from kscout.names import ANALYSES, ESTIMATORS, POLICIES
 from kscout.names.renamed import RENAMED
-from kscout.policies.checkpoints import entry
+from kscout.policies.__init__ import entry
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.weights import fingerprint, read_weights, save_weights
 from kscout.zoo import ZOO

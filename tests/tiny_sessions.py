@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from kscout.acquisition import Scan, Session, Simulator
+from kscout.acquisition.loop import NOT_ACQUIRED, Trajectory, rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, rollout
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy

@@ -25,8 +25,8 @@ from kscout.exports import on_first_use
 __version__ = "0.3.0"
 
 if TYPE_CHECKING:
+    from kscout.acquisition.loop import rollout as rollout
     from kscout.acquisition.plan import Plan as Plan
-    from kscout.acquisition.rollout import rollout as rollout
     from kscout.contracts import check_policy as check_policy
     from kscout.contracts import check_reconstructor as check_reconstructor
     from kscout.data.generate import make_store as make_store
@@ -49,7 +49,7 @@ _MODULES |= {
     "kscout.data.generate": "make_store",
     "kscout.runs": "read_run",
     "kscout.acquisition.plan": "Plan",
-    "kscout.acquisition.rollout": "rollout",
+    "kscout.acquisition.loop": "rollout",
     "kscout.training.joint.train": "train_joint",
     "kscout.training.policy": "train_policy",
     "kscout.training.reconstructor": "train_reconstructor",

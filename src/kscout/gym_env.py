@@ -45,6 +45,7 @@ IMAGE_BOUND = 1e3
 """Observed images are clipped to this number of standard deviations, far above realistic images."""
 
 Array = NDArray[Any]
+Info = dict[str, Any]
 Arrays = dict[str, Array]
 
 
@@ -175,7 +176,7 @@ class _Scanner:
             "measured": state.mask.to(torch.int8).cpu().numpy().copy(),
         }
 
-    def facts(self, row: int) -> dict[str, Any]:
+    def facts(self, row: int) -> Info:
         """Return the info of one slice."""
         state, at = self.acquisition.state, self._rows[row]
         return {
@@ -209,7 +210,7 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         metric: what rewards are gains of: ssim, psnr, nmse (minus it), or `module:function`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: ClassVar[Info] = {"render_modes": []}
 
     def __init__(
         self,
@@ -239,17 +240,15 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         return np.tile(self._scanner.legal()[0], self._scanner.columns_per_step)
 
     def reset(
-        self, *, seed: int | np.integer | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Arrays, dict[str, Any]]:
+        self, *, seed: int | np.integer | None = None, options: Info | None = None
+    ) -> tuple[Arrays, Info]:
         super().reset(seed=None if seed is None else int(seed))
         given = (options or {}).get("row")
         drawn = int(self.np_random.integers(len(self._scanner.slices)))
         self._scanner.begin([drawn if given is None else int(given)])
         return self._observe(), self._scanner.facts(0)
 
-    def step(
-        self, action: int | np.generic | Array
-    ) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.generic | Array) -> tuple[Arrays, float, bool, bool, Info]:
         gain = float(self._scanner.measure(np.asarray(action).reshape(1, -1))[0])
         return self._observe(), gain, self._scanner.is_over, False, self._scanner.facts(0)
 
@@ -269,10 +268,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         num_envs: number of slices at once; other arguments as in `AcquisitionEnv`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
-        "render_modes": [],
-        "autoreset_mode": AutoresetMode.NEXT_STEP,
-    }
+    metadata: ClassVar[Info] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def __init__(
         self,
@@ -313,8 +309,8 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         self,
         *,
         seed: int | np.integer | Sequence[int | np.integer | None] | Array | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> tuple[Arrays, dict[str, Any]]:
+        options: Info | None = None,
+    ) -> tuple[Arrays, Info]:
         if isinstance(seed, int | np.integer):
             seed = [int(seed) + i for i in range(self.num_envs)]
         if seed is not None:
@@ -333,7 +329,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
                 f"{len(given)} {name} were given for {self.num_envs} environments; give one each"
             )
 
-    def step(self, actions: Array) -> tuple[Arrays, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Arrays, Array, Array, Array, Info]:
         never = np.zeros(self.num_envs, dtype=np.bool_)
         if self._scanner.is_over:
             observation, facts = self.reset()
@@ -342,7 +338,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         over = np.full(self.num_envs, self._scanner.is_over)
         return self._scanner.observe(), gains, over, never, self._facts()
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> Info:
         each = [self._scanner.facts(row) for row in range(self.num_envs)]
         facts = {name: np.array([one[name] for one in each]) for name in each[0]}
         # Gymnasium's convention: `_name` marks the environments that returned a value.

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from kscout.errors import ConfigError, unknown_name
 from kscout.kernels.cuda import compile_kernel, count_on
-from kscout.kernels.native import native_library
+from kscout.kernels.native import call, count, native_library, over_parts, scratch
 from kscout.kernels.registry import Request, serving
-from kscout.kernels.threads import call, count, over_parts, scratch
 
 PSNR_CEILING = 10
 """Upper limit of reconstructions for PSNR in the convention `paper`."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
 from kscout.contracts import check_policy
 from kscout.core import Context, Observation, Policy, SliceBatch
 from kscout.data.slices import SliceSet

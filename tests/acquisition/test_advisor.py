@@ -16,7 +16,7 @@ from torch import Tensor
 from coil_slices import coil_batch
 from kscout import policies, reconstruction
 from kscout.acquisition import Advisor, Scan, Session
-from kscout.acquisition.warm_up import warm_up
+from kscout.acquisition.session import warm_up
 from kscout.core import Measurement, Observation, Policy, Reconstruction, SliceBatch
 from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.kernels import graphs

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan, check_budget
-from kscout.acquisition.rollout import rollout
 from kscout.acquisition.state import State
 from kscout.core import Measurement, Observation, Policy, Protocol, Reconstruction, SliceBatch
 from kscout.data.slices import SliceSet

@@ -9,8 +9,8 @@ from torch import Tensor
 from golden_numbers import Golden
 from kscout.acquisition.choose import best_columns
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import Trajectory, rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import Trajectory, rollout
 from kscout.acquisition.state import State
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet

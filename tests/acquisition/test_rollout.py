@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import Trajectory, action_uniforms, rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError

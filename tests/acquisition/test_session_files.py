@@ -67,7 +67,7 @@ def test_what_cannot_be_kept_is_told_and_changes_nothing(
             data = batch.kspace[0, :, :, list(columns)].movedim(-1, 0)
             before = session.advise(), list(session.order), session.measured
             with monkeypatch.context() as patched:
-                patched.setattr("kscout.acquisition.session_file.np.savez", full)
+                patched.setattr("kscout.acquisition.scan.np.savez", full)
                 with pytest.raises(RunError, match=r"No space left on device.*make room"):
                     session.measure(columns, data)
             assert (session.advise(), session.order, session.measured) == before

@@ -58,6 +58,6 @@ def become(words: list[str], stdout: str) -> None:
     # As the installed script, which does not begin its path of modules with the working folder.
     code = "import sys; sys.path[:] = filter(None, sys.path); "
     if "--seeds" in words:  # as on a GPU, where they are trained at once
-        code += "from kscout.training import several; several._n_at_once = lambda *_: 2; "
+        code += "from kscout.training import policy; policy._n_at_once = lambda *_: 2; "
     code += "from kscout.apps.cli import main; main()"
     os.execv(sys.executable, [sys.executable, "-c", code, *words])

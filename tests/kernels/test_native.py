@@ -16,7 +16,7 @@ import platformdirs
 import pytest
 import torch
 
-from kscout.kernels import KernelUnavailableError, native, threads
+from kscout.kernels import KernelUnavailableError, native
 from kscout.training.convolution import can_compile
 
 SMALL = "ssim_cpu.c"
@@ -284,20 +284,20 @@ def test_every_part_is_done_once_and_failures_are_raised(
     own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not own:
-        monkeypatch.setattr(threads, "_torch_openmp", lambda: None)
+        monkeypatch.setattr(native, "_torch_openmp", lambda: None)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
         done: list[int] = []
-        threads.over_parts(7, lambda begin, end: done.extend(range(begin, end)))
+        native.over_parts(7, lambda begin, end: done.extend(range(begin, end)))
         assert sorted(done) == list(range(7))
-        threads.over_parts(0, lambda *_: done.append(-1))
+        native.over_parts(0, lambda *_: done.append(-1))
         assert -1 not in done
         with pytest.raises(ZeroDivisionError):
-            threads.over_parts(5, lambda begin, _: done.append(1 // begin))
+            native.over_parts(5, lambda begin, _: done.append(1 // begin))
         # A signal is no failure of a part, and no part is done twice or left out for it.
         with pytest.raises(SystemExit, match="143"):
-            threads.over_parts(5, lambda begin, _: sys.exit(143) if begin else None)
+            native.over_parts(5, lambda begin, _: sys.exit(143) if begin else None)
     finally:
         torch.set_num_threads(before)
 
@@ -309,12 +309,12 @@ def test_parts_that_a_lost_signal_left_out_are_not_passed_over(
         """Return as a callback does in which a signal came before its first line."""
 
     openmp = SimpleNamespace(GOMP_parallel=without_work)
-    monkeypatch.setattr(threads, "_torch_openmp", lambda: openmp)
+    monkeypatch.setattr(native, "_torch_openmp", lambda: openmp)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
         with pytest.raises(KeyboardInterrupt):
-            threads.over_parts(4, lambda *_: None)
+            native.over_parts(4, lambda *_: None)
     finally:
         torch.set_num_threads(before)
 
@@ -325,8 +325,8 @@ def test_torch_without_an_openmp_of_its_own_has_other_threads(
     (tmp_path / "torch" / "lib").mkdir(parents=True)
     (tmp_path / "torch" / "lib" / "libgomp.so.1").write_bytes(b"not loaded by anyone")
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
-    threads._torch_openmp.cache_clear()
+    native._torch_openmp.cache_clear()
     try:
-        assert threads._torch_openmp() is None
+        assert native._torch_openmp() is None
     finally:
-        threads._torch_openmp.cache_clear()
+        native._torch_openmp.cache_clear()

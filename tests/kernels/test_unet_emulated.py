@@ -11,7 +11,7 @@ from torch import Tensor
 from fused_policies import scores_from
 from kscout.core import Measurement, Observation
 from kscout.kernels.convolution import Features
-from kscout.layers.unet import UNetNetwork
+from kscout.layers import UNetNetwork
 from kscout.physics.fourier import fft2c
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy

@@ -11,7 +11,7 @@ import kscout.policies
 from golden_numbers import GOLDEN
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError, WeightsError
-from kscout.policies.checkpoints import reference_sizes
+from kscout.policies.__init__ import reference_sizes
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.weights import Kind, Weights, constructor_arguments, save_weights

@@ -14,7 +14,7 @@ from kscout.acquisition.choose import (
     draw_columns,
 )
 from kscout.acquisition.episode import SimulatedContext, Simulator
-from kscout.contracts.policies import check_policy
+from kscout.contracts import check_policy
 from kscout.core import Measurement, Observation, Policy, Reconstructor, Truth
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError

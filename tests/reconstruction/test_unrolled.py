@@ -7,8 +7,8 @@ from unrolled import Unrolled
 
 import kscout
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
 from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
 from kscout.contracts import check_reconstructor
 from kscout.core import Measurement, SliceBatch

@@ -293,7 +293,7 @@ def test_a_full_disk_is_told_and_what_was_sent_can_be_sent_again(
     with client_of(sessions_of(tmp_path)) as client:
         kept = opened(client)
         with monkeypatch.context() as patched:
-            patched.setattr("kscout.acquisition.session_file.np.savez", full)
+            patched.setattr("kscout.acquisition.scan.np.savez", full)
             told = client.post(f"/sessions/{kept}/columns", start)
             assert told.status == 507 and "No space left" in told.json()["error"]
             assert client.post("/sessions", ASKED).status == 507

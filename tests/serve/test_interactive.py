@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kscout.acquisition import Simulator, action_uniforms
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
 from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.page.interactive import InteractiveAcquisition, drawn_kspace
 from kscout.apps.serve.service import ServeSettings

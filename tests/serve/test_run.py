@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 
 from fuzz.forks import start
 from kscout.acquisition import Advisor, Scan
-from kscout.acquisition.session_file import read_session
+from kscout.acquisition.scan import read_session
 from kscout.apps.cli import main
 from kscout.apps.serve.mrd_messages import close_message
 from kscout.apps.serve.page.backend import PageBackend

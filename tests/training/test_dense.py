@@ -12,8 +12,8 @@ from training_stores import COLUMN, CONV, blob_store, dense_config, train_whole_
 from coil_data import coil_store
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.data.store import Store
 from kscout.errors import ConfigError, WeightsError

@@ -11,8 +11,8 @@ from training_stores import ensemble_of_orders, small_config, train_whole_and_cu
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Observation
 from kscout.data.store import Store

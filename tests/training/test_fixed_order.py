@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
 from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError

@@ -20,7 +20,7 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.analyses.snr import Snr, measure_run
-from kscout.layers.unet import UNetNetwork
+from kscout.layers import UNetNetwork
 from kscout.names import POLICIES, RECONSTRUCTORS, SAMPLERS
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet

@@ -12,8 +12,8 @@ from torch import Tensor
 from training_stores import CONV, ensemble_of_orders
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
 from kscout.config import PolicyConfig, read
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store

@@ -14,8 +14,7 @@ from kscout.errors import ConfigError
 from kscout.reconstruction import save
 from kscout.runs import Progress, read_run
 from kscout.training import GradientEstimator
-from kscout.training.policy import train_policy
-from kscout.training.several import train_policies
+from kscout.training.policy import train_policies, train_policy
 from kscout.weights import read_weights
 
 OUTSIDE = Path(__file__).parents[1] / "outside"

@@ -25,8 +25,7 @@ from kscout.runs import Progress, read_run
 from kscout.training.algorithm import Learner
 from kscout.training.algorithms.gradient import EpochDraws
 from kscout.training.algorithms.greedy import Greedy
-from kscout.training.policy import train_policy
-from kscout.training.several import train_policies
+from kscout.training.policy import train_policies, train_policy
 from kscout.weights import read_weights
 
 TRAINING = {

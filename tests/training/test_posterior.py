@@ -13,8 +13,8 @@ from coil_data import coil_store
 from kscout import policies
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.episode import SimulatedContext, Simulator
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import rollout
 from kscout.apps.export.onnx import export_onnx
 from kscout.contracts import check_policy
 from kscout.core import Protocol, SliceBatch

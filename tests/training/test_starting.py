@@ -18,9 +18,9 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError
 from kscout.policies.column import ColumnPolicy
 from kscout.runs import read_run
+from kscout.training.algorithms import dense
 from kscout.training.algorithms.dense import BaselineGains
-from kscout.training.policy import train_policy
-from kscout.training.several import train_policies
+from kscout.training.policy import train_policies, train_policy
 from kscout.training.starting import network_of
 from kscout.weights import fingerprint, read_weights
 from kscout.zoo import zoo_file
@@ -51,7 +51,9 @@ def test_weights_gains_and_units_are_those_of_the_start(
     first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = blob_store(tmp_path / "other", n_rows=12, n_cols=16, n_train=7)
-    monkeypatch.setattr(BaselineGains, "_measured", lambda *_: pytest.fail("units were found anew"))
+    monkeypatch.setattr(
+        dense, "fit_fixed_order", lambda *_, **__: pytest.fail("units were found anew")
+    )
     # No network is named: it is that of the start.
     configs = [dense_config({"name": "column"}, **{**STILL, "seed": seed}) for seed in (5, 6)]
     outs = [tmp_path / "five", tmp_path / "six"]
@@ -231,7 +233,9 @@ def test_mean_gains_of_several_matrices_are_learned_on_from(tmp_path: Path) -> N
     turned = replace(config, training=training)
     out = tmp_path / "turned"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BaselineGains, "_measured", lambda *_: pytest.fail("gains were found anew"))
+        patch.setattr(
+            dense, "fit_fixed_order", lambda *_, **__: pytest.fail("gains were found anew")
+        )
         run = train_policy(turned, large, "zero-filled", out, start=first.path, device="cpu")
     found = weights(run.path)
     for name in ("prior", "prior_16", "prior_24"):

@@ -19,15 +19,15 @@ from kscout.data.store import Store
 from kscout.errors import RunError
 from kscout.runs import Progress, read_run
 from kscout.training import loop
-from kscout.training.checkpointing import (
+from kscout.training.loop import deferred_signals
+from kscout.training.policy import train_policy
+from kscout.training.training_run import (
     best_of,
     checkpoint_of,
     load_checkpoint,
     restore,
     save_checkpoint,
 )
-from kscout.training.loop import deferred_signals
-from kscout.training.policy import train_policy
 
 TRAINING = {"method": "greedy", "n_epochs": 2, "batch_size": 4, "n_trajectories": 2, "seed": 3}
 CONFIG: PolicyConfig = small_config(CONV, TRAINING)

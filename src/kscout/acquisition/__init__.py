@@ -8,9 +8,8 @@ chooses, and `kscout.rollout` those of a policy, from the start to the budget. B
 
 from kscout.acquisition.advisor import Advisor
 from kscout.acquisition.episode import Simulator
-from kscout.acquisition.loop import Acquisition
+from kscout.acquisition.loop import Acquisition, Trajectory, action_uniforms
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import Trajectory, action_uniforms
 from kscout.acquisition.scan import Advice, Scan
 from kscout.acquisition.session import Session
 

@@ -26,11 +26,13 @@ from torch import Tensor
 
 from kscout.acquisition.advisor import AdviceRequest, AdviceResponse, Advisor
 from kscout.acquisition.choose import check_chosen, choose_several, draws_columns, is_any_blocked
-from kscout.acquisition.rollout import action_uniforms
-from kscout.acquisition.scan import Advice, Scan, Source
-from kscout.acquisition.session_file import (
+from kscout.acquisition.loop import action_uniforms
+from kscout.acquisition.scan import (
+    Advice,
     NotSavedError,
     SavedSession,
+    Scan,
+    Source,
     damaged,
     matching,
     read_session,
@@ -95,10 +97,7 @@ class Session:
 
     @property
     def measured(self) -> Measurement | None:
-        """The measured k-space over its unit; None until the start is complete.
-
-        The unit (`unit_of_kspace`) is estimated once, from the columns of the start.
-        """
+        """The measured k-space over the unit of the start's; None until the start is complete."""
         return self._measured
 
     @property
@@ -178,9 +177,10 @@ class Session:
 
     def _submit(self) -> "Future[AdviceResponse]":
         """Submit one request for the measured columns; a failed one is submitted again."""
-        if self._pending is None or _has_failed(self._pending):
-            self._pending = self.advisor.submit(self.request())
-        return self._pending
+        pending = self._pending
+        if pending is None or (pending.done() and (pending.cancelled() or pending.exception())):
+            pending = self._pending = self.advisor.submit(self.request())
+        return pending
 
     def _advised(self) -> Advice:
         if self.missing:
@@ -210,21 +210,19 @@ class Session:
         return Advice(tuple(left[:n_wanted]), "fallback")
 
     def _decided(self, response: AdviceResponse, n_wanted: int) -> Advice:
-        # One transfer instead of several; samples are those of a simulator on the device.
-        scores = response.scores.cpu() if self._uniforms is None else response.scores
-        return Advice(self._chosen(scores, n_wanted), "policy", scores[0])
-
-    def _chosen(self, scores: Float[Tensor, "1 col"], n_wanted: int) -> tuple[int, ...]:
-        policy, device = self.advisor.policy, scores.device
         if self._uniforms is None:
-            return self._best(scores[0].tolist(), n_wanted)
+            # One transfer instead of several.
+            scores = response.scores[0].cpu()
+            return Advice(self._best(scores.tolist(), n_wanted), "policy", scores)
+        # Samples are those of a simulator on the device.
+        policy, scores, device = self.advisor.policy, response.scores, response.scores.device
         blocked = ~torch.tensor([self._is_allowed])
         blocked[:, self.order] = True
         begin = self.n_measured - len(self.scan.start)
         uniforms = self._uniforms[:, begin : begin + n_wanted].to(device)
         columns = choose_several(policy, scores, blocked.to(device), uniforms, n_wanted)
         check_chosen(is_any_blocked(columns, blocked.to(device)), type(policy).__name__)
-        return tuple(columns[0].tolist())
+        return Advice(tuple(columns[0].tolist()), "policy", scores[0])
 
     def _best(self, scores: list[float], n_wanted: int) -> tuple[int, ...]:
         """Return the result of `best_columns`, ten times as fast for one slice."""
@@ -379,10 +377,6 @@ class Session:
             self._advice = Advice(columns, last["source"], scores)
 
 
-def _has_failed(pending: "Future[AdviceResponse]") -> bool:
-    return pending.done() and (pending.cancelled() or pending.exception() is not None)
-
-
 def _number(column: object) -> int:
     try:
         if isinstance(column, bool):
@@ -390,3 +384,17 @@ def _number(column: object) -> int:
         return operator.index(column)  # type: ignore[arg-type]
     except TypeError as error:
         raise DataError(f"{column!r} is not a column; give whole numbers") from error
+
+
+def warm_up(advisor: Advisor, scan: Scan) -> None:
+    """Let an advisor with graphs compute the first two decisions of a scan of ones."""
+
+    def work() -> None:
+        session = Session(advisor, scan)
+        left = [x for x in scan.allowed().nonzero()[:, 0].tolist() if x not in scan.start]
+        n_more = min(scan.columns_per_step, scan.budget - len(scan.start))
+        for columns in (scan.start, left[:n_more]):
+            session.measure(columns, torch.ones(len(columns), scan.n_coils, scan.n_rows) + 0j)
+            advisor.respond([session.request()])
+
+    advisor.warm_up(work)

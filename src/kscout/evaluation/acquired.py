@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kscout.acquisition.loop import NOT_ACQUIRED
-from kscout.acquisition.rollout import Trajectory
+from kscout.acquisition.loop import NOT_ACQUIRED, Trajectory
 from kscout.columns import columns_text
 from kscout.compatibility import warn
 from kscout.core import Reconstructor

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, final
+from typing import NamedTuple, TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -228,7 +228,7 @@ class Convolution:
         """Read `main` and `skip`, write `out`, for the number of images on the device."""
         most = len(out.values)
         grid = (min(self.grid[0], self.n_tiles * most), *self.grid[1:])
-        arguments: list[Any]
+        arguments: list[Tensor | int]
         if isinstance(main, Input):
             arguments = [*main, self.weight, out.values, out.sums, n_images, most]
         else:

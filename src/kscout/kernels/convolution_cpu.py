@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kscout.kernels.native import native_library
-from kscout.kernels.threads import call, count, over_parts, scratch
+from kscout.kernels.native import call, count, native_library, over_parts, scratch
 
 LANES = 16
 """Numbers of channels are multiples of this."""

@@ -3,8 +3,9 @@
 Each `.cu` file describes its kernels. They need no headers, hence no CUDA toolkit.
 """
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Protocol
 
 import torch
 from jaxtyping import Int
@@ -12,9 +13,19 @@ from torch import Tensor
 
 from kscout.kernels import KernelUnavailableError, read_source
 
+Size = tuple[int, int, int]
+
+
+class Kernel(Protocol):
+    """A compiled kernel."""
+
+    def __call__(
+        self, grid: Size, block: Size, args: Sequence[object], shared_mem: int = 0
+    ) -> None: ...
+
 
 @cache
-def compile_kernel(file: str, name: str, *arguments: int, n_bytes: int = 0) -> Any:  # noqa: ANN401 - torch's own type
+def compile_kernel(file: str, name: str, *arguments: int, n_bytes: int = 0) -> Kernel:
     """Compile a kernel for the current device; called with grid, block, arguments, shared bytes."""
     expression = f"{name}<{','.join(map(str, arguments))}>" if arguments else name
     try:

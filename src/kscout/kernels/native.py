@@ -4,11 +4,14 @@ Compiled files are stored in the user's cache, one for each source, compiler and
 name ends in the checksum of their content: a damaged file is compiled again. A cache that other
 users can write to is not used; each process then compiles for itself and deletes the result.
 Without a working compiler there are no kernels, and plain torch is used instead.
+
+Functions are called with tensors and integers (`call`), by several threads (`over_parts`).
 """
 
 import contextlib
 import ctypes
 import hashlib
+import itertools
 import logging
 import os
 import platform
@@ -19,12 +22,22 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import platformdirs
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from kscout.kernels import KernelUnavailableError, read_source
+
+_scratch: dict[int, Tensor] = {}
+"""Scratch memory by thread. Python sees new OpenMP threads at each call, without local data."""
 
 _log = logging.getLogger(__name__)
 
@@ -209,3 +222,106 @@ def _run(command: list[str], limit_s: float) -> str:
     if code != 0:
         raise KernelUnavailableError(f"{name} ended with {code}: {text[:500]}")
     return text
+
+
+def call(function: Callable[..., object], *arguments: Tensor | int) -> None:
+    """Call a C function with contiguous tensors and integers."""
+    function(
+        *(
+            ctypes.c_void_p(x.data_ptr()) if isinstance(x, Tensor) else ctypes.c_long(x)
+            for x in arguments
+        )
+    )
+
+
+def count(function: Any, *arguments: int) -> int:  # noqa: ANN401 - a C function
+    """Call a C function that returns an integer."""
+    function.restype = ctypes.c_long
+    return int(function(*(ctypes.c_long(x) for x in arguments)))
+
+
+def scratch(n_floats: int) -> Float[Tensor, " n"]:
+    """Return uninitialized memory of this thread, overwritten by the next call.
+
+    The system would zero new memory page by page, which costs as much as a layer.
+    """
+    thread = threading.get_ident()
+    held = _scratch.get(thread)
+    if held is None or len(held) < n_floats:
+        held = _scratch[thread] = torch.empty(n_floats)
+    return held
+
+
+def over_parts(n: int, function: Callable[[int, int], None]) -> None:
+    """Call a function on the consecutive parts [begin, end) of n items, one for each thread.
+
+    The number of threads is that of torch, with torch's own threads if available; C functions
+    release the interpreter's lock.
+    """
+    n_parts = min(n, torch.get_num_threads())
+    edges = [n * part // n_parts for part in range(n_parts + 1)] if n else [0]
+    parts = list(itertools.pairwise(edges))
+    if len(parts) < 2:
+        for part in parts:
+            function(*part)
+        return
+    openmp = _torch_openmp()
+    if openmp is None:
+        list(_pool(os.getpid()).map(lambda part: function(*part), parts))
+    else:
+        _on_openmp(openmp, parts, function)
+
+
+def _on_openmp(
+    openmp: ctypes.CDLL, parts: list[tuple[int, int]], function: Callable[[int, int], None]
+) -> None:
+    """Call the function from OpenMP's threads; their exceptions (and signals) are raised here.
+
+    An exception that leaves `work` would only be printed, and its part would be missing.
+    """
+    left, done = iter(parts), []
+    failures: list[BaseException] = []
+
+    def work(_: int | None) -> None:
+        try:
+            # Safe under the interpreter's lock. A team may be smaller than requested.
+            for part in left:
+                function(*part)
+                done.append(part)
+        except BaseException as error:
+            failures.append(error)
+
+    openmp.GOMP_parallel(_WORK(work), None, ctypes.c_uint(len(parts)), ctypes.c_uint(0))
+    if failures:
+        raise failures[0]
+    if len(done) < len(parts):
+        # A signal before the first line of `work` would be lost, together with its part.
+        raise KeyboardInterrupt
+
+
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def _torch_openmp() -> ctypes.CDLL | None:
+    """Return GNU's OpenMP if torch has loaded it; otherwise None.
+
+    Its threads spin for a while after their work, and other threads would wait for a core.
+    """
+    package = Path(torch.__file__).parent
+    files = [*package.glob("lib/libgomp*"), *package.parent.glob("torch.libs/libgomp*")]
+    for file in sorted(files):
+        try:
+            # Only the loaded copy; another one would have its own threads.
+            openmp = ctypes.CDLL(str(file), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            if openmp.GOMP_parallel:
+                return openmp
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+@cache
+def _pool(_process: int) -> ThreadPoolExecutor:
+    """Return this process's threads, because those of a parent do not survive a fork."""
+    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="kscout")

@@ -82,7 +82,7 @@ POLICIES = Registry(
         ),
         "conv": PolicyEntry("conv:ConvPolicy", "the paper's network", "training"),
         "alphazero": PolicyEntry(
-            "alphazero:AlphaZeroPolicy", "the network of Jin, Unser and Yi", "training"
+            "conv:AlphaZeroPolicy", "the network of Jin, Unser and Yi", "training"
         ),
         "density": PolicyEntry(
             "random:LearnedDensity", "random by a learned density, not adaptive", "training"
@@ -231,13 +231,13 @@ SAMPLERS = Registry(
     room="kscout.training",
     entries={
         "fixed": EstimatorEntry(
-            "joint.blind:Fixed",
+            "joint.sampler:Fixed",
             "one order, fitted greedily to the present network",
             settings="kscout.config.joint:FixedSampling",
             policy="fixed",
         ),
         "dense": EstimatorEntry(
-            "joint.dense:DenseGains",
+            "joint.sampler:DenseGains",
             "an adaptive policy trained by regression on column gains",
             settings="kscout.config.joint:DenseSampling",
             policy="column",
@@ -255,7 +255,7 @@ SAMPLERS = Registry(
             policy="column",
         ),
         "random": EstimatorEntry(
-            "joint.blind:AtRandom",
+            "joint.sampler:AtRandom",
             "random columns",
             settings="kscout.config.joint:RandomSampling",
             policy="random",

@@ -14,9 +14,9 @@ A file contains its members, or names entries of the zoo, whose weights are read
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -185,7 +185,7 @@ def _size_of(policies: Sequence[Policy], name: str) -> int | None:
     return next((n for one in policies if (n := getattr(one, name, None)) is not None), None)
 
 
-def _in_0_2(member: Mapping[str, Any]) -> JsonObject:
+def _in_0_2(member: JsonObject) -> JsonObject:
     """Return a member under its name in version 0.2, on which fingerprints depend."""
     if "zoo" in member:
         return {**member, "zoo": in_0_2("zoo entry", member["zoo"])}
@@ -203,6 +203,3 @@ def _described(member: Policy | ZooMember) -> JsonObject:
         "arguments": {**retired_arguments(member), **constructor_arguments(member)},
         "gain_units": list(member.gain_units),
     }
-
-
-__all__ = ["MOST_MEMBERS", "EnsemblePolicy", "ZooMember", "check_can_be_member"]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from kscout.core import Context, Observation, Policy, SliceBatch
 from kscout.device import at_most_a_quarter
 from kscout.errors import ConfigError
-from kscout.layers.unet import UNetNetwork, peak_bytes
+from kscout.layers import UNetNetwork, peak_bytes
 from kscout.physics.fourier import completed, fft2c, ifft2c
 from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import apply_mask
@@ -216,6 +216,3 @@ def _chosen(
     numbers: Float[Tensor, "batch draw 3"], *counts: int
 ) -> list[Int[Tensor, "batch draw"]]:
     return [(x * n).long() for x, n in zip(numbers.unbind(dim=-1), counts, strict=True)]
-
-
-__all__ = ["N_NOISES", "PosteriorPolicy", "PosteriorSampler", "moved_noises", "noises"]

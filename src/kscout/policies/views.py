@@ -28,10 +28,10 @@ class View(Protocol):
         """Load the policy's present weights, and discard cached features."""
 
     def keep(self, n_states: int, n_bytes: int) -> int:
-        """Reserve memory for the features of the states that are scored next.
+        """Reserve at most `n_bytes` for the features of the states that are scored next.
 
         Returns:
-            Number of cached states: the first ones, as many as fit into `n_bytes`.
+            Number of cached states: the first ones.
         """
 
     def __call__(self, seen: Observation) -> Float[Tensor, "batch col"]:

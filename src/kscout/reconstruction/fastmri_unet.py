@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from kscout.core import Measurement, Reconstruction, Reconstructor, SliceBatch
 from kscout.errors import ConfigError
-from kscout.layers import InstanceNorm
-from kscout.layers.unet import ConvolutionBlock, check_size, peak_bytes
+from kscout.layers import ConvolutionBlock, InstanceNorm, check_size, peak_bytes
 from kscout.physics.normalization import denormalize, normalize_with
 
 SLOPE = 0.2

@@ -14,7 +14,7 @@ from kscout.core import Measurement, Protocol, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
 from kscout.kernels.convolution import Workspace
 from kscout.kernels.registry import SIDES, UNIT, Request, build, serving
-from kscout.layers.unet import UNetNetwork, peak_bytes
+from kscout.layers import UNetNetwork, peak_bytes
 from kscout.names import check_protocol
 from kscout.reconstruction.unet_fused import FusedUNet
 from kscout.reconstruction.unet_inference import InferenceUNet

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kscout.kernels.convolution import LAST, Convolution, Features, Input, Workspace
 from kscout.kernels.cuda import compile_kernel
-from kscout.layers.unet import UNetNetwork, combined_weight, convolution_weights
+from kscout.layers import UNetNetwork, combined_weight, convolution_weights
 
 
 @final

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from kscout.kernels.convolution_cpu import run_unet, transform_weights
 from kscout.kernels.registry import Request, serving
-from kscout.layers.unet import UNetNetwork, check_size, combined_weight, convolution_weights
+from kscout.layers import UNetNetwork, check_size, combined_weight, convolution_weights
 
 _N_PIXELS_AT_ONCE = 2**16
 """Pixels of the images per pass, so that features stay in the caches."""

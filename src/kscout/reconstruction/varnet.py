@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, unknown_name
-from kscout.layers.unet import peak_bytes
+from kscout.layers import peak_bytes
 from kscout.names.data import check_target
 from kscout.physics.coils import calibrated, central_mask, combine, keep, unit_norm
 from kscout.physics.fourier import ifft2c

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from kscout.training.fixed_order import fit_fixed_order as fit_fixed_order
     from kscout.training.joint.sampler import Sampler as Sampler
     from kscout.training.joint.train import train_joint as train_joint
+    from kscout.training.policy import train_policies as train_policies
     from kscout.training.policy import train_policy as train_policy
     from kscout.training.policy_gradient import advantages as advantages
     from kscout.training.policy_gradient import greedy_loss as greedy_loss
     from kscout.training.policy_gradient import non_greedy_loss as non_greedy_loss
     from kscout.training.policy_gradient import returns_to_go as returns_to_go
     from kscout.training.reconstructor import train_reconstructor as train_reconstructor
-    from kscout.training.several import train_policies as train_policies
 
 _MODULES = {
     "kscout.config": (
@@ -60,9 +60,8 @@ _MODULES = {
     "kscout.training.joint.sampler": "Sampler",
     "kscout.training.policy_gradient": "advantages greedy_loss non_greedy_loss returns_to_go",
     "kscout.training.joint.train": "train_joint",
-    "kscout.training.policy": "train_policy",
     "kscout.training.reconstructor": "train_reconstructor",
-    "kscout.training.several": "train_policies",
+    "kscout.training.policy": "train_policies train_policy",
 }
 
 __getattr__, __dir__, __all__ = on_first_use(__name__, _MODULES)

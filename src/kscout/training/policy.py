@@ -1,44 +1,55 @@
-"""Training of a policy on a frozen reconstruction."""
+"""Training of a policy on a frozen reconstruction, or of several, on a GPU in a process each."""
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from kscout.acquisition.plan import check_budget, training_plan
-from kscout.acquisition.rollout import action_uniforms, rollout
+from kscout.acquisition.episode import MEMORY_LIMIT
+from kscout.acquisition.plan import check_budget
 from kscout.assemble import make_policy
+from kscout.children import SAFE_PATH, end_with_parent, environment_of_children
 from kscout.columns import columns_text, parse_columns
 from kscout.compatibility import Use, network_notes, protocol_note, warn
-from kscout.config import AcquisitionSetting, JointConfig, PolicyConfig
-from kscout.contracts.policies import check_learnable
+from kscout.config import JointConfig, PolicyConfig
+from kscout.contracts import check_learnable
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
-from kscout.device import check_memory, resolve_device
-from kscout.errors import ConfigError
+from kscout.device import at_most_a_quarter, check_memory, free_memory, resolve_device
+from kscout.errors import ConfigError, RunError
 from kscout.json_types import JsonObject
-from kscout.names import ESTIMATORS, SAMPLERS, metric_word
+from kscout.names import ESTIMATORS, SAMPLERS, use, used
 from kscout.policies import load as load_policy
 from kscout.policies import save
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.reconstruction import load
-from kscout.runs import RunRecord, read_run
+from kscout.runs import Progress, RunRecord, read_run
 from kscout.training.algorithm import Estimator, Learner
+from kscout.training.algorithms.recording import KEPT_BYTES
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import refuse_processes
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.starting import begin_from, network_of
 from kscout.training.training_run import TrainingRun
-from kscout.training.validation import final_picture, zero_filled_note
+from kscout.training.validation import final_picture, final_scores, zero_filled_note
 from kscout.weights import fingerprint
 
-_VALIDATION_BATCH = {"cpu": 16, "cuda": 256}
+_KNOWN = {*ESTIMATORS.entries, *SAMPLERS.entries}
+"""Methods of kscout; those of other packages are not included."""
+_BY_SCORES = _KNOWN - {"posterior", "ensemble"}
+"""Methods that train with the gradients of scores."""
+_POLL_S = 0.5
 
 
 def train_policy(
@@ -67,7 +78,8 @@ def train_policy(
     estimator = ESTIMATORS.resolve(config.training.method)
     _check_groups(config, estimator)
     place, frozen, begun = resolve_device(device), load(reconstructor), None
-    config, store = _under_protocol_of(frozen, config), Store.open(store)
+    protocol, store = frozen.protocol_for(config.training.protocol), Store.open(store)
+    config = replace(config, training=replace(config.training, protocol=protocol))
     inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
     slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
     if start is not None:
@@ -112,56 +124,25 @@ def _train(
     acquisition = learner.config.acquisition
     use = (acquisition.start, acquisition.horizon, frozen.protocol_for(training.protocol))
     note = zero_filled_note(frozen, held_out, *use)
-    if note is not None:
-        warn([note])
+    warn([] if note is None else [note])
     if device.type == "cpu":
         # On CUDA what is frozen has chosen its own, which torch.compile may count on.
         to_layout(frozen, backend)
+
+    def validated(estimator: Estimator) -> tuple[Policy, Reconstructor, SliceSet, PolicyConfig]:
+        estimator.evaluated().eval()
+        policy, slices = estimator.chooser(), estimator.validated(held_out)
+        return policy, estimator.reconstructor, slices, estimator.config
+
     with convolution(backend):
         train_epochs(
             estimator(learner, learned, frozen),
             training_run,
-            partial(_validation, held_out),
-            picture=partial(_picture, held_out),
+            lambda estimator: final_scores(*validated(estimator)),
+            picture=lambda estimator: final_picture(*validated(estimator)),
             device=device,
             on_step=on_step,
         )
-
-
-def _validation(slices: SliceSet, estimator: Estimator) -> dict[str, float]:
-    estimator.evaluated().eval()
-    held_out = estimator.validated(slices)
-    return final_scores(estimator.chooser(), estimator.reconstructor, held_out, estimator.config)
-
-
-def _picture(slices: SliceSet, estimator: Estimator) -> Tensor:
-    estimator.evaluated().eval()
-    held_out = estimator.validated(slices)
-    return final_picture(estimator.chooser(), estimator.reconstructor, held_out, estimator.config)
-
-
-@torch.no_grad()
-def final_scores(
-    policy: Policy,
-    reconstructor: Reconstructor,
-    slices: SliceSet,
-    config: PolicyConfig | JointConfig,
-) -> dict[str, float]:
-    """Return mean final scores of one trajectory per held-out slice, with fixed random numbers.
-
-    The training's metric first, then SSIM.
-    """
-    plan, size = training_plan(config), _VALIDATION_BATCH[slices.device.type]
-    draws = action_uniforms(len(slices), 1, plan.horizon, config.training.seed, "validation")
-    index = torch.arange(len(slices), device=slices.index_device)
-    total = torch.zeros(2, device=slices.device)
-    for part, uniforms in zip(index.split(size), draws.to(slices.device).split(size), strict=True):
-        simulator = plan.simulator(slices.batch(part), reconstructor)
-        found = rollout(policy, simulator, plan, uniforms=uniforms)
-        scores = (found.ssim if found.score is None else found.score, found.ssim)
-        total += torch.stack([x[:, 0, -1].sum() for x in scores])
-    names = (f"val_{metric_word(plan.metric)}", "val_ssim")
-    return dict(zip(names, (total / len(slices)).tolist(), strict=True))
 
 
 def _save(
@@ -193,15 +174,19 @@ def _several(config: PolicyConfig | JointConfig) -> dict[str, list[int]]:
 def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     """Build the policy to train, with its initial weights."""
     policy = make_policy(config.policy, seed=config.training.seed, **_sizes(config, slices))
-    _check_trainable(config.policy.name, policy)
-    method = config.training.method
+    name, method = config.policy.name, config.training.method
+    if not list(policy.parameters()):
+        raise ConfigError(
+            f"policy {name!r} has nothing to train; use a learnable one, e.g. policy.name = 'conv'"
+        )
+    check_learnable(policy, name)
     if isinstance(policy, EnsemblePolicy) and method in _KNOWN - {"ensemble"}:
         raise ConfigError(
             f"{method} would change the members of an ensemble; train it with --method ensemble"
         )
     if policy.needs_gain_estimator and method in _BY_SCORES:
         raise ConfigError(
-            f"policy {config.policy.name!r} tries columns, so its scores have no gradients with "
+            f"policy {name!r} tries columns, so its scores have no gradients with "
             "respect to its weights; train it with --method posterior"
         )
     return policy
@@ -216,13 +201,6 @@ def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> JsonObject:
     starts = {config.acquisition.n_initial, *drawn.get("starts", ())} - {n_initial}
     sizes = {"known_cols": drawn["sizes"]} if "sizes" in drawn else {}
     return {**own, **sizes, "known_starts": sorted(starts)}
-
-
-def _under_protocol_of(reconstructor: Reconstructor, config: PolicyConfig) -> PolicyConfig:
-    """Return settings with the protocol of a reconstruction, if they name none."""
-    training = config.training
-    protocol = reconstructor.protocol_for(training.protocol)
-    return replace(config, training=replace(training, protocol=protocol))
 
 
 def _protocol_note(
@@ -245,9 +223,12 @@ def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]
         check_budget(split.selectable, n_initial=setting.start, horizon=setting.horizon)
         split.check_start(setting.start)
         _check_span(config, split)
-    note = _size_note(setting, splits[0].n_cols)
-    if note is not None:
-        logging.getLogger(__name__).warning(note)
+    if setting.size not in (None, n_cols := splits[0].n_cols):
+        logging.getLogger(__name__).warning(
+            f"the setting {setting.n_initial} + {setting.horizon} columns is meant for "
+            f"{setting.size}, and the images have {n_cols}; name --n-initial and --steps, or "
+            "another --preset, if it was not chosen for them"
+        )
 
 
 def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:
@@ -283,27 +264,116 @@ def _check_memory(config: PolicyConfig, slices: SliceSet) -> None:
     )
 
 
-def _size_note(setting: AcquisitionSetting, n_cols: int) -> str | None:
-    """Return a warning if a setting is meant for another image size."""
-    if setting.size in (None, n_cols):
-        return None
-    return (
-        f"the setting {setting.n_initial} + {setting.horizon} columns is meant for {setting.size}, "
-        f"and the images have {n_cols}; name --n-initial and --steps, or another --preset, if it "
-        "was not chosen for them"
-    )
+def train_policies(
+    configs: Sequence[PolicyConfig],
+    store: Store,
+    reconstructor: str | Path,
+    outs: Sequence[str | Path],
+    *,
+    start: str | Path | None = None,
+    device: str = "auto",
+    on_step: OnStep = lambda _: None,
+    n_at_once: int | None = None,
+) -> list[RunRecord]:
+    """Train several policies, each into its own run folder, as `train_policy` does.
+
+    Args:
+        configs: settings of each.
+        store: slices with the splits `train` and `val`.
+        reconstructor: as for `train_policy`.
+        outs: a run folder for each.
+        start: as for `train_policy`.
+        device: `auto`, `cpu` or `cuda`.
+        on_step: called as by `train_policy`; for processes, once per epoch of the first training
+            that is not finished.
+        n_at_once: number of processes. Not given: 1 on a CPU, which trains in this process; on
+            CUDA the number that fits into the free memory of the device.
+    """
+    if n_at_once is None:
+        n_at_once = _n_at_once(device, len(configs))
+    how = {"start": start, "device": device}
+    pairs = list(zip(configs, outs, strict=True))
+    if n_at_once == 1:
+        return [
+            train_policy(config, store, reconstructor, out, **how, on_step=on_step)  # type: ignore[arg-type]
+            for config, out in pairs
+        ]
+    with environment_of_children(SAFE_PATH):
+        pool = ThreadPoolExecutor(n_at_once)
+        try:
+            tasks = [
+                pool.submit(
+                    _in_a_process,
+                    partial(_worker, config, store.path, reconstructor, out, how, is_first=i == 0),
+                )
+                for i, (config, out) in enumerate(pairs)
+            ]
+            _watch(tasks, pairs, on_step)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return [task.result() for task in tasks]
 
 
-def _check_trainable(name: str, policy: Policy) -> None:
-    """Raise an error for a policy without weights, or with scores that differ between passes."""
-    if not list(policy.parameters()):
-        raise ConfigError(
-            f"policy {name!r} has nothing to train; use a learnable one, e.g. policy.name = 'conv'"
-        )
-    check_learnable(policy, name)
+def _n_at_once(device: str, n_runs: int) -> int:
+    """Return the number of trainings that fit into the free memory of a device; 1 on a CPU."""
+    place = resolve_device(device)
+    if place.type == "cpu":
+        return 1
+    n_bytes = sum(at_most_a_quarter(x[place.type], place) for x in (MEMORY_LIMIT, KEPT_BYTES))
+    return max(1, min(n_runs, free_memory(place) // n_bytes))
 
 
-_KNOWN = {*ESTIMATORS.entries, *SAMPLERS.entries}
-"""Methods of kscout; those of other packages are not included."""
-_BY_SCORES = _KNOWN - {"posterior", "ensemble"}
-"""Methods that train with the gradients of scores."""
+def _in_a_process(training: Callable[[], RunRecord]) -> RunRecord:
+    """Run a training in a process of its own, whose end frees all memory of the device."""
+    modules = used() - {"__main__"}
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        process.submit(_begin, modules).result()
+        return process.submit(training).result()
+
+
+def _begin(modules: Iterable[str]) -> None:
+    """Prepare a worker process; components may come from modules that the command uses."""
+    end_with_parent()
+    for module in modules:
+        use(module)
+
+
+def _worker(
+    config: PolicyConfig,
+    store: Path,
+    reconstructor: str | Path,
+    out: str | Path,
+    how: JsonObject,
+    *,
+    is_first: bool,
+) -> RunRecord:
+    """Train one policy in a worker process."""
+    if not is_first:
+        # All trainings have equal warnings, which the first one prints.
+        logging.disable(logging.WARNING)
+    return train_policy(config, Store.open(store), reconstructor, out, **how)
+
+
+def _watch(
+    tasks: Sequence["Future[RunRecord]"],
+    runs: Sequence[tuple[PolicyConfig, str | Path]],
+    on_step: OnStep,
+) -> None:
+    """Report epochs of the first unfinished training until all end or one fails."""
+    n_reported = [0] * len(tasks)
+    while True:
+        left = wait(tasks, _POLL_S, FIRST_EXCEPTION).not_done
+        first = next((i for i, task in enumerate(tasks) if task in left), len(tasks) - 1)
+        config, out = runs[first]
+        for record in _metrics(Path(out))[n_reported[first] :]:
+            n_reported[first] += 1
+            on_step(Progress(record["epoch"], config.training.n_epochs, 1, 1, record))
+        if not left or any(task.done() and task.exception() for task in tasks):
+            return
+
+
+def _metrics(out: Path) -> list[JsonObject]:
+    try:
+        return read_run(out).metrics
+    except RunError:
+        return []  # not begun

@@ -4,12 +4,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from kscout.acquisition.loop import action_uniforms, rollout
 from kscout.acquisition.plan import training_plan
-from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.config import JointConfig, JointTraining, PolicyConfig, ReconstructorTraining
 from kscout.core import Policy, Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.metrics import ssim
+from kscout.names import metric_word
 from kscout.physics.sampling import Initial, start_mask
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import RECONSTRUCTORS, is_learnable
@@ -18,6 +19,12 @@ from kscout.training.augmentation import coarser
 from kscout.training.distributed import share, sum_over_processes
 
 VALIDATION_BATCH = 64
+_FINAL_BATCH = {"cpu": 16, "cuda": 256}
+"""Slices that are acquired together."""
+_AMPLIFIED = 4.0
+"""Of the error."""
+_STRIP = 16
+"""The rows of the image for each row of the strip below it."""
 _N_COMPARED = 16
 """Slices on which a reconstruction is compared with zero-filled images."""
 _NEGLIGIBLE = 1e-5
@@ -92,12 +99,6 @@ def arithmetic(
     return torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16")
 
 
-_AMPLIFIED = 4.0
-"""Of the error."""
-_STRIP = 16
-"""The rows of the image for each row of the strip below it."""
-
-
 def panel(
     target: Float[Tensor, "row col"], image: Float[Tensor, "row col"], mask: Bool[Tensor, " col"]
 ) -> Float[Tensor, "new_row new_col"]:
@@ -126,3 +127,27 @@ def final_picture(
     start = start_mask(plan.start, batch.selectable.shape, slices.device)
     mask = start.scatter(-1, found.columns[:, 0], True)
     return panel(batch.target[0], found.images[-1, 0, 0], mask[0])
+
+
+@torch.no_grad()
+def final_scores(
+    policy: Policy,
+    reconstructor: Reconstructor,
+    slices: SliceSet,
+    config: PolicyConfig | JointConfig,
+) -> dict[str, float]:
+    """Return mean final scores of one trajectory per held-out slice, with fixed random numbers.
+
+    The training's metric first, then SSIM.
+    """
+    plan, size = training_plan(config), _FINAL_BATCH[slices.device.type]
+    draws = action_uniforms(len(slices), 1, plan.horizon, config.training.seed, "validation")
+    index = torch.arange(len(slices), device=slices.index_device)
+    total = torch.zeros(2, device=slices.device)
+    for part, uniforms in zip(index.split(size), draws.to(slices.device).split(size), strict=True):
+        simulator = plan.simulator(slices.batch(part), reconstructor)
+        found = rollout(policy, simulator, plan, uniforms=uniforms)
+        scores = (found.ssim if found.score is None else found.score, found.ssim)
+        total += torch.stack([x[:, 0, -1].sum() for x in scores])
+    names = (f"val_{metric_word(plan.metric)}", "val_ssim")
+    return dict(zip(names, (total / len(slices)).tolist(), strict=True))

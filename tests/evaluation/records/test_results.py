@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kscout.acquisition.rollout import Trajectory
+from kscout.acquisition.loop import Trajectory
 from kscout.errors import DataError
 from kscout.evaluation.records.results import COLUMNS, read_scores, writing_results
 

@@ -16,7 +16,7 @@ from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.entropy import Entropy
 from kscout.evaluation.summaries.paper_numbers import SSIM
-from kscout.policies.alphazero import AlphaZeroPolicy
+from kscout.policies.conv import AlphaZeroPolicy
 from kscout.randomness import slices_of_round
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run

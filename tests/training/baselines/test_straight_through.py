@@ -22,8 +22,7 @@ from kscout.training.baselines.straight_through import (
     masks_drawn_blindly,
     scores_on_the_way,
 )
-from kscout.training.joint.dense import policy_config
-from kscout.training.joint.sampler import Material, acquire
+from kscout.training.joint.sampler import Material, acquire, policy_config
 
 N_SLICES, N_ROWS, N_COLS, HORIZON, TEMPERATURE = 3, 8, 10, 3, 0.7
 TRAINING = joint_config("straight-through").training

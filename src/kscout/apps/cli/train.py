@@ -175,7 +175,7 @@ def train_policy(options: _PolicyOptions, **flags: Any) -> None:  # noqa: ANN401
     Example: kscout train policy --data stores/knee --reconstructor runs/unet --out runs/greedy
     """
     from kscout.data.store import Store
-    from kscout.training.several import train_policies
+    from kscout.training.policy import train_policies
 
     flags |= {"policy.name": options.policy, "training.method": options.method}
     flags |= {"training.gamma": options.gamma[0] if options.gamma else None}

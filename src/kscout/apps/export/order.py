@@ -13,7 +13,7 @@ from typing import final
 import torch
 
 from kscout.acquisition.choose import best_columns, draws_columns
-from kscout.acquisition.session_file import read_session
+from kscout.acquisition.scan import read_session
 from kscout.apps.export.parameters import OrderSetting
 from kscout.columns import MOST_COLUMNS, center_columns
 from kscout.compatibility import Use, acquisition_note, warn

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 
 from kscout import __version__
 from kscout.acquisition import Scan
-from kscout.acquisition.session_file import NotSavedError
+from kscout.acquisition.scan import NotSavedError
 from kscout.apps.serve.guard import NO_HANDLES, log_once_per_minute
 from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.page.routes import OutsideError, add_pages

@@ -15,8 +15,8 @@ from typing import final
 import torch
 
 from kscout.acquisition import Advisor, Scan, Session
-from kscout.acquisition.session_file import NotSavedError, read_session
-from kscout.acquisition.warm_up import warm_up
+from kscout.acquisition.scan import NotSavedError, read_session
+from kscout.acquisition.session import warm_up
 from kscout.config.records import read
 from kscout.core import Policy, Reconstructor
 from kscout.errors import KScoutError, RunError

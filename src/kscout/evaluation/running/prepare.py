@@ -11,8 +11,8 @@ from typing import final
 import torch
 
 from kscout import reconstruction
+from kscout.acquisition.loop import Trajectory
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import Trajectory
 from kscout.columns import columns_text
 from kscout.compatibility import Use, network_notes, policy_notes, target_note, warn
 from kscout.core import Policy, Reconstructor, SliceBatch

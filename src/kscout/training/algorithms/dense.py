@@ -55,7 +55,7 @@ from kscout.training.augmentation import (
     coarser_slices,
     varied,
 )
-from kscout.training.fixed_order import FixedOrderResult, filled_gains, fit_fixed_order
+from kscout.training.fixed_order import filled_gains, fit_fixed_order
 from kscout.training.starting import StartsFromGains, StartsFromManyGains, is_resized
 from kscout.training.states import Memory, Rows, joined, observation_of, observe, rows_of
 
@@ -262,8 +262,10 @@ class Dense(WarmedEstimator):
     def _takes_baseline(self) -> bool:
         """Return whether the policy begins with baseline gains, as it has none for this metric."""
         start = self.learner.start
-        is_begun = start is not None and not is_resized(self.learner.module, start)
-        return not (is_begun and _trained_for(start) in ("", self.training.metric))
+        if start is None or is_resized(self.learner.module, start):
+            return True
+        metric = start.labels or (GAINS if start.gain_units else "")
+        return metric not in ("", self.training.metric)
 
     def _set_units(self) -> None:
         """Set the units of gains: those of a trained policy, else along a fixed order."""
@@ -442,19 +444,21 @@ class BaselineGains:
     slices: SliceSet
     reconstructor: Reconstructor
     device: torch.device
-    orders: dict[_Span, FixedOrderResult] = field(default_factory=dict)
+    measured: dict[_Span, Float[Tensor, "step col"]] = field(default_factory=dict)
+
+    @property
+    def _own(self) -> _Span:
+        return _Span(self.slices.n_cols, *self.config.spanned)
 
     def units(self) -> Float[Tensor, " step"]:
         """Return the standard deviation over columns at each step, for slices as stored."""
-        own = _Span(self.slices.n_cols, *self.config.spanned)
-        units = [row[~row.isnan()].std(correction=0) for row in self._gains(own)]
+        units = [row[~row.isnan()].std(correction=0) for row in self._gains(self._own)]
         return torch.stack(units).clamp(min=1e-8)
 
     def give(self, policy: StartsFromGains, units: Float[Tensor, " unit"]) -> None:
         """Set the scores of a new policy, for each size and start that it has a table for."""
         if not isinstance(policy, StartsFromManyGains):
-            own = _Span(self.slices.n_cols, *self.config.spanned)
-            return policy.start_from(self._in_units(own, units))
+            return policy.start_from(self._in_units(self._own, units))
         for one in policy.tables:
             # Tables of other sizes stay unchanged.
             if one.n_cols in (self.slices.n_cols, *_dense(self.config).sizes):
@@ -462,34 +466,22 @@ class BaselineGains:
                 policy.start_from(self._in_units(span, units), one)
         return None
 
-    def _fitted(self, span: _Span) -> FixedOrderResult:
-        if span not in self.orders:
-            self.orders[span] = self._measured(span)
-        return self.orders[span]
-
-    def _measured(self, span: _Span) -> FixedOrderResult:
-        """Fit a fixed order to slices of this size."""
-        slices, n_each = self._slices(span.n_cols)
-        plan = replace(training_plan(self.config), start=self._start(span), horizon=span.n_rows)
-        return fit_fixed_order(
-            slices, self.reconstructor, plan, n_slices_per_step=n_each, device=self.device
-        )
-
     def _gains(self, span: _Span) -> Float[Tensor, "step col"]:
-        """Return mean gains along the order; NaN for measured columns."""
-        return self._fitted(span).gains.to(self.device)
-
-    def _slices(self, n_cols: int) -> tuple[SliceSet, int]:
-        """Return slices of this size, and the number of them per step."""
-        n_each, n_stored = _dense(self.config).n_baseline_slices, self.slices.n_cols
-        if n_cols == n_stored:
-            return self.slices, n_each
-        n_each = max(n_each, min(_MOST_COARSER, n_each * n_stored**2 // n_cols**2))
-        return coarser_slices(self.slices.sample(n_each), n_cols), n_each
-
-    def _start(self, span: _Span) -> Initial:
-        is_stored = span.n_cols == self.slices.n_cols and not _dense(self.config).starts
-        return self.config.acquisition.start if is_stored else span.n_first
+        """Return mean gains along an order fitted to slices of this size; NaN if measured."""
+        if span not in self.measured:
+            training, n_stored = _dense(self.config), self.slices.n_cols
+            slices, n_each = self.slices, training.n_baseline_slices
+            plan = replace(training_plan(self.config), horizon=span.n_rows)
+            if span.n_cols != n_stored:
+                n_each = max(n_each, min(_MOST_COARSER, n_each * n_stored**2 // span.n_cols**2))
+                slices = coarser_slices(slices.sample(n_each), span.n_cols)
+            if span.n_cols != n_stored or training.starts:
+                plan = replace(plan, start=span.n_first)
+            order = fit_fixed_order(
+                slices, self.reconstructor, plan, n_slices_per_step=n_each, device=self.device
+            )
+            self.measured[span] = order.gains.to(self.device)
+        return self.measured[span]
 
     def _in_units(self, span: _Span, units: Float[Tensor, " unit"]) -> Float[Tensor, "step col"]:
         measured = torch.arange(span.n_rows, device=self.device)
@@ -501,10 +493,3 @@ class BaselineGains:
 def _dense(config: PolicyConfig) -> DenseTraining:
     assert isinstance(config.training, DenseTraining)
     return config.training
-
-
-def _trained_for(start: Policy | None) -> str:
-    """Return the metric whose gains a policy predicts; "" if it is unknown."""
-    if start is None:
-        return ""
-    return start.labels or (GAINS if start.gain_units else "")

@@ -22,8 +22,8 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
+from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import training_plan
-from kscout.acquisition.rollout import rollout
 from kscout.compatibility import check_matrix
 from kscout.config import PosteriorTraining
 from kscout.core import Reconstructor, SliceBatch

@@ -132,6 +132,8 @@ class GradientSampler(Sampler):
     On CUDA the passes of a batch, from its first draw to its gradients, are one graph.
     """
 
+    training: DifferentiatedSampling
+
     def __init__(self, policy: Policy, material: Material) -> None:
         super().__init__(policy, material)
         self.gradients: BatchGradients | None = None
@@ -151,12 +153,6 @@ class GradientSampler(Sampler):
         assert isinstance(training, LearnedSampling)
         n_moments = config.acquisition.horizon + 1 if cls.looks else 1
         return min(training.sampler_batch, len(slices)) * n_moments * n_image
-
-    @property
-    def training(self) -> DifferentiatedSampling:
-        training = self.material.config.training
-        assert isinstance(training, DifferentiatedSampling)
-        return training
 
     def renew(self, epoch: int, *, is_first: bool) -> None:
         """Do nothing: gradients are all there is."""
@@ -218,9 +214,8 @@ class GradientSampler(Sampler):
         # What comes from outside may wait for the device, which no graph can.
         is_plain = any(map(is_outside, (config.training.metric, config.policy.name)))
         is_plain |= self.material.snapshot.waits_for_device
-        if is_plain or self.material.slices.device.type != "cuda":
-            return BatchGradients(self._backward, parameters)
-        return BatchGradients(self._backward, parameters, inputs)
+        is_plain |= self.material.slices.device.type != "cuda"
+        return BatchGradients(self._backward, parameters, None if is_plain else inputs)
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         *tensors, start, noise, moment = inputs

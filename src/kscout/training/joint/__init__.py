@@ -4,7 +4,5 @@
 |---|---|
 | `train` | `train_joint`: opens the run, checks, trains |
 | `algorithm` | updates of the reconstruction on pooled masks, and of the sampler for it |
-| `pool` | the masks of the newest acquisitions |
-| `sampler` | what a sampler is, and how it acquires |
-| `blind`, `dense` | samplers, found by name in `kscout.names.SAMPLERS` |
+| `sampler` | what a sampler is, how it acquires, and the samplers of `kscout.names.SAMPLERS` |
 """

@@ -5,10 +5,10 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.config import JointConfig, warmed_rate
@@ -22,13 +22,14 @@ from kscout.policies.random import Random
 from kscout.randomness import keyed_generator, slices_of_round
 from kscout.training.algorithm import Algorithm, EpochResult, Learner, optimizer_step
 from kscout.training.augmentation import varied
-from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
 from kscout.training.reconstructor import training_loss
+from kscout.training.states import Memory
 
 JointLearner = Learner[Pair, JointConfig]
 
 _N_ACQUIRED_AT_ONCE = {"cpu": 16, "cuda": 256}
+_Moment = float | torch.cuda.Event
 
 
 @final
@@ -232,7 +233,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self.is_cuda = device.type == "cuda"
-        self.parts: list[tuple[Any, Any]] = []
+        self.parts: list[tuple[_Moment, _Moment]] = []
         self.begin()
 
     def begin(self) -> None:
@@ -251,15 +252,66 @@ class Stopwatch:
         last = self._now()
         if self.is_cuda:
             torch.cuda.synchronize()
-        whole = self._between(self.first, last)
-        return sum(self._between(*part) for part in self.parts) / max(whole, 1e-9)
+        whole = _between(self.first, last)
+        return sum(_between(*part) for part in self.parts) / max(whole, 1e-9)
 
-    def _now(self) -> Any:  # noqa: ANN401 - an event, or seconds
+    def _now(self) -> _Moment:
         if not self.is_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def _between(self, one: Any, other: Any) -> float:  # noqa: ANN401 - events, or seconds
-        return one.elapsed_time(other) if self.is_cuda else other - one
+
+def _between(one: _Moment, other: _Moment) -> float:
+    if isinstance(one, float) and isinstance(other, float):
+        return other - one
+    assert isinstance(one, torch.cuda.Event) and isinstance(other, torch.cuda.Event)
+    return one.elapsed_time(other)
+
+
+@final
+class MaskPool:
+    """Numbers of slices, their augmentation, and their masks from the start to the budget.
+
+    The oldest leave first.
+    """
+
+    def __init__(self, slices: SliceSet, n_most: int) -> None:
+        self.slices, self.memory = slices, Memory(n_most)
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.memory.rows = {}
+
+    def add(
+        self,
+        index: Int[Tensor, " slice"],
+        numbers: Float[Tensor, "slice number"],
+        masks: Bool[Tensor, "slice moment col"],
+    ) -> None:
+        """Add acquisitions, with the random numbers of their augmentation."""
+        index = index.to(self.slices.index_device)
+        self.memory.add({"index": index, "numbers": numbers, "masks": masks})
+
+    def draw(
+        self, uniforms: Float[Tensor, "batch 2"]
+    ) -> tuple[Int[Tensor, " batch"], Float[Tensor, "batch number"], Bool[Tensor, "batch col"]]:
+        """Sample slices, each with its augmentation and the mask of one step."""
+        index, numbers, masks = (self.memory.rows[x] for x in ("index", "numbers", "masks"))
+        entry, moment = ((uniforms[:, i] * n).long() for i, n in enumerate(masks.shape[:2]))
+        here, at = (x.to(masks.device) for x in (entry, moment))
+        return index[entry], numbers[here], masks[here, at]
+
+    def state(self) -> StateDict:
+        """Return the content of a checkpoint."""
+        return {name: value.cpu() for name, value in self.memory.rows.items()}
+
+    def restore(self, state: StateDict) -> None:
+        """Restore the content of `state`."""
+        self.clear()
+        masks = state["masks"].to(self.slices.device)
+        self.add(state["index"], state["numbers"].to(masks.device), masks)

@@ -1,7 +1,8 @@
-"""The interface of samplers, which choose the columns of a reconstruction in training."""
+"""Samplers, which choose the columns of a reconstruction in training: their interface, and all."""
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -12,13 +13,31 @@ from kscout.acquisition.choose import check_chosen, choose_columns
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.loop import Acquisition
 from kscout.acquisition.plan import training_plan
-from kscout.config import JointConfig, JointTraining
+from kscout.config import (
+    DenseSampling,
+    DenseTraining,
+    FixedSampling,
+    JointConfig,
+    JointTraining,
+    PolicyConfig,
+    RandomSampling,
+    warmed_rate,
+)
 from kscout.core import Observation, Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.errors import RunError
+from kscout.errors import ConfigError, RunError
 from kscout.json_types import StateDict
 from kscout.physics.sampling import start_mask
+from kscout.policies.fixed import FixedOrder
+from kscout.policies.random import Random
+from kscout.training.algorithm import Learner, optimizer_step
+from kscout.training.algorithms.dense import Dense
+from kscout.training.algorithms.gradient import EpochDraws
+from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import new_policy
+
+_N_FITTED_AT_ONCE = {"cpu": 16, "cuda": 64}
+"""Slices on which columns are tried together, by kind of device; does not change results."""
 
 
 @final
@@ -64,6 +83,7 @@ class Sampler(ABC):
 
     def __init__(self, policy: Policy, material: Material) -> None:
         self.learner, self.material = policy, material
+        self.training: JointTraining = material.config.training
 
     @property
     def policy(self) -> Policy:
@@ -188,3 +208,148 @@ def moments_of(
     """Return the masks before and after each column."""
     taken = nn.functional.one_hot(columns, start.shape[1]).cumsum(dim=1).bool()
     return torch.cat([start[:, None], start[:, None] | taken], dim=1)
+
+
+@final
+class DenseGains(Sampler):
+    """Trains a policy by the estimator `dense`, after updates of the reconstruction."""
+
+    settings = DenseSampling
+    training: DenseSampling
+
+    def __init__(self, policy: Policy, material: Material) -> None:
+        super().__init__(policy, material)
+        self.config = policy_config(material.config)
+        learner = Learner(policy, self.config, material.optimizer)
+        self.estimator = Dense(learner, material.slices, material.view)
+        self.drawn: tuple[int, EpochDraws] | None = None
+
+    @classmethod
+    def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:
+        """Return the memory of the random numbers of a pass over the slices."""
+        horizon, n_pixels = config.acquisition.horizon, math.prod(slices.shape)
+        return policy_config(config).training.n_bytes(len(slices), horizon, n_pixels)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy with the moving average of the weights."""
+        return self.estimator.evaluated()
+
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        """Begin with the mean gains of a fixed order on the present network."""
+        if is_first:
+            self.estimator.restore({})
+
+    def is_due(self, number: int) -> bool:
+        return self.training.is_due(number)
+
+    def update(self, number: int) -> Float[Tensor, ""]:
+        training, estimator = self.training, self.estimator
+        epoch, step = divmod(number, estimator.n_steps)
+        if self.drawn is None or self.drawn[0] != epoch:
+            self.drawn = epoch, estimator.draws_of(epoch + 1)
+        drawn = self.drawn[1]
+        self.learner.train()
+        score = estimator.batch_gradients(drawn, step)
+        n_steps = training.n_sampler_updates
+        rate = warmed_rate(training.sampler_rate, number, n_steps, training.n_warm)
+        optimizer_step(self.material.optimizer, rate)
+        estimator.after_step(drawn, step)
+        # Repeats leave gradients behind, which a step of the reconstruction must not take.
+        self.material.optimizer.zero_grad()
+        return score
+
+    def state(self) -> StateDict:
+        return self.estimator.state()
+
+    def restore(self, state: StateDict) -> None:
+        """Restore units, averaged weights and the replay buffer."""
+        self.estimator.restore(state)
+
+
+def policy_config(config: JointConfig) -> PolicyConfig:
+    """Return the settings of the estimator from those of the sampler."""
+    training = config.training
+    assert isinstance(training, DenseSampling)
+    n_labelled = training.sampler_batch * config.acquisition.horizon
+    return PolicyConfig(
+        config.policy,
+        replace(config.acquisition, size=None),
+        DenseTraining(
+            batch_size=training.sampler_batch,
+            clip=training.sampler_clip,
+            average=training.sampler_average,
+            n_best=training.n_best,
+            n_random=training.n_tried_at_random,
+            n_baseline_slices=training.n_baseline_slices,
+            n_repeats=training.n_repeats,
+            n_repeated=training.n_repeated,
+            buffer_size=training.n_batches_kept * n_labelled,
+            flips=training.flips,
+            zoom=training.zoom,
+            metric=training.metric,
+            protocol=training.protocol,
+            precision=training.sampler_precision,
+            seed=training.seed,
+        ),
+    )
+
+
+@final
+class AtRandom(Sampler):
+    """Samples columns uniformly."""
+
+    settings, looks = RandomSampling, False
+
+    @classmethod
+    def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
+        """Return the random policy."""
+        _check_plain(config)
+        return Random()
+
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        """Do nothing."""
+
+
+@final
+class Fixed(Sampler):
+    """Acquires one order, fitted greedily to the present network on training slices."""
+
+    settings, looks = FixedSampling, False
+    training: FixedSampling
+
+    @classmethod
+    def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
+        """Return an empty order."""
+        _check_plain(config)
+        return FixedOrder(n_cols=slices.n_cols, order=[])
+
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        """Fit the order again, always on the same samples of slices."""
+        slices, config, training = self.material.slices, self.material.config, self.training
+        size = _N_FITTED_AT_ONCE[slices.device.type]
+        found = fit_fixed_order(
+            slices,
+            self.material.view,
+            replace(training_plan(config), batch_size=size, seed=training.seed),
+            n_slices_per_step=training.n_fit_slices,
+            device=slices.device,
+        )
+        self.restore({"order": found.order})
+
+    def state(self) -> StateDict:
+        assert isinstance(self.learner, FixedOrder)
+        return {"order": self.learner.order}
+
+    def restore(self, state: StateDict) -> None:
+        """Restore the order."""
+        slices = self.material.slices
+        self.learner = FixedOrder(n_cols=slices.n_cols, order=state["order"]).to(slices.device)
+
+
+def _check_plain(config: JointConfig) -> None:
+    if config.policy.arguments:
+        raise ConfigError(
+            f"the policy of the sampler {config.training.method} has no settings, and [policy] has "
+            f"{', '.join(config.policy.arguments)}; leave them out"
+        )

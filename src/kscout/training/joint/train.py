@@ -24,10 +24,10 @@ from kscout.training.distributed import refuse_processes
 from kscout.training.joint.algorithm import Joint
 from kscout.training.joint.sampler import Pair, Sampler
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
-from kscout.training.policy import check_setting, final_scores
+from kscout.training.policy import check_setting
 from kscout.training.reconstructor import check_trainable, new_model
 from kscout.training.training_run import TrainingRun
-from kscout.training.validation import final_picture
+from kscout.training.validation import final_picture, final_scores
 from kscout.weights import constructor_arguments, fingerprint, joint_policy_path
 from kscout.zoo import zoo_names, zoo_path
 

@@ -17,9 +17,8 @@ from kscout.acquisition.choose import (
     is_any_blocked,
 )
 from kscout.acquisition.episode import Simulator
-from kscout.acquisition.loop import Acquisition
+from kscout.acquisition.loop import Acquisition, action_uniforms
 from kscout.acquisition.plan import Plan
-from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.state import State
 from kscout.core import Policy, SliceBatch
 from kscout.errors import ConfigError, DataError

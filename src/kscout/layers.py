@@ -13,9 +13,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kscout.errors import ConfigError
-from kscout.layers import InstanceNorm
 
 _MOST_POOLS = 12
+
+
+@final
+class InstanceNorm(nn.Module):
+    """Instance norm without parameters."""
+
+    def forward(
+        self, features: Float[Tensor, "batch channel row col"]
+    ) -> Float[Tensor, "batch channel row col"]:
+        if not torch.compiler.is_compiling():
+            return F.instance_norm(features)
+        # Torch's function calls batch norm, which a compiler cannot fuse, and which copies
+        # features stored channels last.
+        variance, mean = torch.var_mean(features.float(), dim=(2, 3), correction=0, keepdim=True)
+        return ((features - mean) * torch.rsqrt(variance + 1e-5)).to(features.dtype)
 
 
 @final
