@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from kscout.config.retired import of_today
 from kscout.errors import ConfigError, KScoutError
 from kscout.files import parse_json, parse_toml, read_text
+from kscout.json_types import JsonObject
 
-Table = dict[str, Any]
+Table = JsonObject
 _KINDS_OF_RUNS = ("reconstructor", "policy", "joint")
 """A table of such a kind was written by kscout."""
 _MOST_DOTS = 16
@@ -89,7 +89,7 @@ def nested(options: Mapping[str, object]) -> Table:
     return found
 
 
-def differences(there: Any, here: Any, where: str = "") -> list[str]:  # noqa: ANN401 - plain values
+def differences(there: object, here: object, where: str = "") -> list[str]:
     """Return in words, one by one, where two tables differ."""
     if not (isinstance(there, dict) and isinstance(here, dict)):
         return [] if _is_same(there, here) else [f"{where} is {there!r} there and {here!r} here"]
@@ -103,7 +103,7 @@ def differences(there: Any, here: Any, where: str = "") -> list[str]:  # noqa: A
     ]
 
 
-def _is_same(there: Any, here: Any) -> bool:  # noqa: ANN401 - plain values
+def _is_same(there: object, here: object) -> bool:
     """Return whether two values are equal; unlike in Python, true is not 1."""
     if isinstance(there, list) and isinstance(here, list):
         return len(there) == len(here) and all(map(_is_same, there, here))
@@ -116,7 +116,7 @@ def listed(found: Sequence[str], most: int = 5) -> str:
     return "; ".join([*found[:most], f"{n_more} more"] if n_more > 0 else found)
 
 
-def _parsed(text: str) -> Any:  # noqa: ANN401 - any TOML value
+def _parsed(text: str) -> object:
     try:
         return parse_toml(f"value = {text}")["value"]
     except ValueError:

@@ -27,7 +27,7 @@ class Option:
     default: Any
     """`dataclasses.MISSING` where it must be given."""
     docstring: str = ""
-    marks: tuple[Any, ...] = ()
+    marks: tuple[object, ...] = ()
     """Bounds and form."""
 
     @property
@@ -42,7 +42,7 @@ class Option:
     def is_many(self) -> bool:
         return get_origin(self.type) is tuple
 
-    def several(self, value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - one value or several
+    def several(self, value: object) -> tuple[object, ...]:
         values = value if isinstance(value, list | tuple) else [value]
         is_text = get_args(self.type)[0] is str
         return tuple(str(one) if is_text else one for one in values if one is not None)

@@ -26,12 +26,22 @@ raises an error that suggests the nearest valid key.
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tomli_w
 
@@ -44,6 +54,11 @@ from kscout.json_types import JsonObject
 from kscout.names.renamed import check_current
 
 R = TypeVar("R")
+Hint: TypeAlias = Any
+"""The annotation of a field: a class, a union, a generic or an annotated type."""
+Value: TypeAlias = Any
+"""A value of a table or of a field."""
+_origin: Callable[[Hint], Hint] = get_origin
 
 _LONGEST = 200
 """Characters of an invalid value in a message."""
@@ -81,7 +96,7 @@ def read(kind: type[R], table: object, where: str = "") -> R:
         raise ConfigError(f"[{where}] {error}" if where else str(error)) from error
 
 
-def check(record: Any) -> None:  # noqa: ANN401 - any dataclass
+def check(record: Value) -> None:
     """Validate a record that was built in Python; convert NumPy scalars and lists.
 
     Called in `__post_init__` of classes that users build.
@@ -107,17 +122,17 @@ def check_arguments(kind: type[Any], arguments: Mapping[str, object], where: str
             _convert(hints[name], value, _at(where, name))
 
 
-def _is_plain(kind: Any) -> bool:  # noqa: ANN401 - a type
+def _is_plain(kind: Hint) -> bool:
     """Return whether a table can hold values of a type, as fields of records do."""
-    if get_origin(kind) is Literal:
+    if _origin(kind) is Literal:
         return True
-    inner = [one for one in get_args(kind)[: 1 if get_origin(kind) is Annotated else None]]
+    inner = [one for one in get_args(kind)[: 1 if _origin(kind) is Annotated else None]]
     return kind in (*_NOUNS, NoneType, Ellipsis, Any) or (
-        bool(inner) and get_origin(kind) in _GENERIC and all(map(_is_plain, inner))
+        bool(inner) and _origin(kind) in _GENERIC and all(map(_is_plain, inner))
     )
 
 
-def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - any dataclass
+def to_table(record: Value, *, nulls: bool = False) -> Table:
     """Return a record as plain tables, lists and scalars; `nulls` includes None, for JSON."""
     kind, tag = type(record), _tag(type(record))
     table: Table = {} if tag is None else {"kind": tag}
@@ -169,11 +184,11 @@ def to_toml(record: object) -> str:
     return tomli_w.dumps(to_table(record))
 
 
-def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
+def _convert(kind: Hint, value: Value, where: str) -> Value:
     """Convert a value to the type of its field, or raise an error."""
     if type(value).__module__ == "numpy":
         value = value.tolist()
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin, arguments = _origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotated(arguments[0], arguments[1:], value, where)
     if origin in (Union, UnionType):
@@ -187,7 +202,7 @@ def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types 
     return _scalar(kind, value, where)
 
 
-def _scalar(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
+def _scalar(kind: Hint, value: Value, where: str) -> Value:
     if type(value) is int and not -_LARGEST <= value <= _LARGEST:
         raise ConfigError(f"{where} is {_shown(value)}; whole numbers must fit in 64 bits")
     if type(value) is float and not math.isfinite(value):
@@ -196,7 +211,7 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types a
         return float(value)
     if kind is Path and isinstance(value, str | Path):
         return Path(value)
-    is_literal = get_origin(kind) is Literal
+    is_literal = _origin(kind) is Literal
     if kind is Any or (value in get_args(kind) if is_literal else type(value) is kind):
         return value
     raise ConfigError(f"{where} is {_shown(value)}; expected {_words(kind, where)}")
@@ -207,7 +222,7 @@ _SECTIONS = (dict, Mapping)
 _GENERIC = (*_LISTS, *_SECTIONS, Union, UnionType, Annotated)
 
 
-def _annotated(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401
+def _annotated(kind: Hint, marks: Sequence[object], value: Value, where: str) -> Value:
     words = next((mark.words for mark in marks if isinstance(mark, Words)), None)
     try:
         converted = _convert(_chosen(kind, marks, value, where), value, where)
@@ -221,7 +236,7 @@ def _annotated(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any: 
     return converted
 
 
-def _chosen(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401
+def _chosen(kind: Hint, marks: Sequence[object], value: Value, where: str) -> Value:
     for mark in marks:
         if isinstance(mark, Chosen) and isinstance(value, dict):
             try:
@@ -231,7 +246,7 @@ def _chosen(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # 
     return kind
 
 
-def _either(kinds: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
+def _either(kinds: Sequence[Hint], value: Value, where: str) -> Value:
     """Convert to the first type that preserves the value, or else to the first valid one."""
     converted, errors = [], []
     for kind in kinds:
@@ -249,7 +264,7 @@ def _either(kinds: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN40
     raise ConfigError(f"{where} is {_shown(value)}; expected {_any_words(kinds, where)}")
 
 
-def _listed(origin: Any, kinds: Sequence[Any], value: Sequence[Any], where: str) -> Any:  # noqa: ANN401
+def _listed(origin: Hint, kinds: Sequence[Hint], value: Sequence[Value], where: str) -> Value:
     is_fixed = origin is tuple and kinds[-1] is not Ellipsis
     if is_fixed and len(kinds) != len(value):
         raise ConfigError(f"{where} is {_shown(value)}; expected {_list_words(origin, kinds)}")
@@ -268,9 +283,9 @@ _NOUNS = {
 _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
-def _words(kind: Any, where: str) -> str:  # noqa: ANN401 - a type
+def _words(kind: Hint, where: str) -> str:
     """Return the description of the values of a type in messages."""
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin, arguments = _origin(kind), get_args(kind)
     if origin is Annotated:
         words = next((mark.words for mark in arguments[1:] if isinstance(mark, Words)), None)
         return words or _words(arguments[0], where)
@@ -283,20 +298,20 @@ def _words(kind: Any, where: str) -> str:  # noqa: ANN401 - a type
     return _NOUNS[kind][0] if kind in _NOUNS else f"a section [{where}]"
 
 
-def _any_words(kinds: Sequence[Any], where: str) -> str:
+def _any_words(kinds: Sequence[Hint], where: str) -> str:
     words = [_words(kind, where) for kind in kinds if kind is not NoneType]
     return " or ".join(dict.fromkeys(words))
 
 
-def _list_words(origin: Any, kinds: Sequence[Any]) -> str:  # noqa: ANN401 - a type
-    each = get_args(kinds[0])[0] if get_origin(kinds[0]) is Annotated else kinds[0]
+def _list_words(origin: Hint, kinds: Sequence[Hint]) -> str:
+    each = get_args(kinds[0])[0] if _origin(kinds[0]) is Annotated else kinds[0]
     several = _NOUNS[each][1] if each in _NOUNS else f"values, each {_words(each, 'below')}"
     is_fixed = origin is tuple and kinds[-1] is not Ellipsis
     n_values = f"{_COUNTS.get(len(kinds), str(len(kinds)))} " if is_fixed else ""
     return f"a list of {n_values}{several}"
 
 
-def _check_complete(kind: Any, table: Table, where: str) -> None:  # noqa: ANN401 - a dataclass
+def _check_complete(kind: Hint, table: Table, where: str) -> None:
     types = _types(kind)
     missing = [
         f"{key}, {_words(types[key], _at(where, key))}"
@@ -318,7 +333,7 @@ def unknown_key(key: str, names: Sequence[str], where: str) -> ConfigError:
     return ConfigError(f"unknown setting {_at(where, key)!r}{hint}; choose one of: {choices}")
 
 
-def _plain(value: Any, nulls: bool) -> Any:  # noqa: ANN401 - a field's value
+def _plain(value: Value, nulls: bool) -> Value:
     if is_dataclass(value) and not isinstance(value, type):
         return to_table(value, nulls=nulls)
     if isinstance(value, Mapping):
@@ -339,17 +354,17 @@ def _shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _types(kind: Any) -> JsonObject:  # noqa: ANN401 - a dataclass
+def _types(kind: Hint) -> JsonObject:
     return _cached_types(kind)
 
 
 @cache
-def _cached_types(kind: Any) -> JsonObject:  # noqa: ANN401 - a dataclass
+def _cached_types(kind: Hint) -> JsonObject:
     hints = get_type_hints(kind, include_extras=True)
     return {_key(item.name): hints[item.name] for item in fields(kind) if item.init}
 
 
-def _tag(kind: Any) -> str | None:  # noqa: ANN401 - a dataclass
+def _tag(kind: Hint) -> str | None:
     own = getattr(kind, "kind", None)
     return own if isinstance(own, str) and "kind" not in _types(kind) else None
 
@@ -358,6 +373,6 @@ def _key(name: str) -> str:
     return name.removesuffix("_")
 
 
-def _rest(kind: Any) -> str | None:  # noqa: ANN401 - a dataclass
+def _rest(kind: Hint) -> str | None:
     marked = [name for name, hint in _types(kind).items() if REST in get_args(hint)[1:]]
     return marked[0] if marked else None
