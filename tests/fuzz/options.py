@@ -78,8 +78,8 @@ def bad_setting(draw: random.Random, kind: str) -> tuple[str, str]:
 def _settings(kind: str) -> list[tuple[str, list[str]]]:
     from kscout.config import RECONSTRUCTOR_TRAININGS
     from kscout.config.methods import settings_class
-    from kscout.config.policy import DenseTraining, NonGreedyTraining
     from kscout.config.schema import AcquisitionSetting
+    from kscout.config.training import DenseTraining, NonGreedyTraining
     from kscout.names import SAMPLERS
 
     def names(record: Any) -> list[str]:

@@ -1,6 +1,6 @@
 """Settings of a run: classes and presets, read strictly (`records`).
 
-`schema` has whole files; `reconstructor`, `policy` and `joint` the section `[training]` of each.
+`schema` has whole files; `training` and `joint` have the section `[training]`.
 """
 
 from kscout.config.bounds import check_bounded
@@ -13,22 +13,6 @@ from kscout.config.joint import (
 )
 from kscout.config.layers import differences, given, listed, merge, read_file, section
 from kscout.config.methods import settings_class
-from kscout.config.policy import (
-    DenseTraining,
-    EnsembleTraining,
-    FrozenPrecision,
-    GradientTraining,
-    GreedyTraining,
-    NonGreedyTraining,
-    PolicyTraining,
-    PosteriorTraining,
-    VariedSlices,
-    estimators_with,
-    learning_rate_at,
-    training_of,
-    warmed_rate,
-)
-from kscout.config.reconstructor import ReconstructorTraining
 from kscout.config.records import (
     check,
     check_arguments,
@@ -49,4 +33,20 @@ from kscout.config.schema import (
     JointConfig,
     PolicyConfig,
     ReconstructorConfig,
+)
+from kscout.config.training import (
+    DenseTraining,
+    EnsembleTraining,
+    FrozenPrecision,
+    GradientTraining,
+    GreedyTraining,
+    NonGreedyTraining,
+    PolicyTraining,
+    PosteriorTraining,
+    ReconstructorTraining,
+    VariedSlices,
+    estimators_with,
+    learning_rate_at,
+    training_of,
+    warmed_rate,
 )

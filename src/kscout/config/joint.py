@@ -9,9 +9,14 @@ from typing import Annotated, ClassVar, Self, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.methods import check_method
-from kscout.config.policy import DenseTraining, FrozenPrecision, VariedSlices
-from kscout.config.reconstructor import Convolution, Precision
 from kscout.config.records import check
+from kscout.config.training import (
+    Convolution,
+    DenseTraining,
+    FrozenPrecision,
+    Precision,
+    VariedSlices,
+)
 from kscout.errors import ConfigError
 from kscout.names import METRICS, SAMPLERS, Protocol
 

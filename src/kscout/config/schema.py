@@ -12,9 +12,13 @@ from kscout.columns import parse_columns
 from kscout.config.bounds import REST, AtLeast, Chosen, Words
 from kscout.config.joint import FixedSampling, JointTraining
 from kscout.config.methods import picked_settings, settings_class
-from kscout.config.policy import GreedyTraining, PolicyTraining, training_of
-from kscout.config.reconstructor import ReconstructorTraining
 from kscout.config.records import check
+from kscout.config.training import (
+    GreedyTraining,
+    PolicyTraining,
+    ReconstructorTraining,
+    training_of,
+)
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, SAMPLERS
 

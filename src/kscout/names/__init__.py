@@ -181,31 +181,31 @@ ESTIMATORS = Registry(
         "greedy": EstimatorEntry(
             "algorithms.greedy:Greedy",
             "the paper's greedy estimator: the gain of the next column",
-            settings="kscout.config.policy:GreedyTraining",
+            settings="kscout.config.training:GreedyTraining",
         ),
         "ngreedy": EstimatorEntry(
             "algorithms.non_greedy:NonGreedy",
             "the paper's non-greedy estimator: discounted gains until the end",
-            settings="kscout.config.policy:NonGreedyTraining",
+            settings="kscout.config.training:NonGreedyTraining",
             label="ngreedy-{gamma:g}",
             varies=("gamma",),
         ),
         "dense": EstimatorEntry(
             "algorithms.dense:Dense",
             "regression on the gains of many columns at each state",
-            settings="kscout.config.policy:DenseTraining",
+            settings="kscout.config.training:DenseTraining",
             policy="column",
         ),
         "posterior": EstimatorEntry(
             "algorithms.posterior:Posterior",
             "posterior sampler: columns are tried on sampled images",
-            settings="kscout.config.policy:PosteriorTraining",
+            settings="kscout.config.training:PosteriorTraining",
             policy="posterior",
         ),
         "ensemble": EstimatorEntry(
             "algorithms.ensemble:Ensemble",
             "per-step weights of several trained policies, by non-negative least squares",
-            settings="kscout.config.policy:EnsembleTraining",
+            settings="kscout.config.training:EnsembleTraining",
             policy="ensemble",
         ),
         "alphazero": EstimatorEntry(
