@@ -13,7 +13,7 @@ import pytest
 
 from fuzz.cases import ARTIFACTS, KINDS, Case, case
 from fuzz.commands import ENTROPY, EVALUATE, FINISHED, IMPORT, MAKE, RESUME, TRAIN, UNET
-from fuzz.forks import TRACEBACK, Ended, command, in_child, stand_in
+from fuzz.forks import TRACEBACK, Ended, command, in_child, load_modules, stand_in
 from fuzz.hostile import IMAGES, ORDER
 from fuzz.judge import LIMIT_S, fault_of, snapshot
 from fuzz.long_commands import CAMPAIGN, JOINT
@@ -57,6 +57,8 @@ def test_killed_trainings_end_with_the_bytes_of_undisturbed_ones() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", WHOLE, ids=lambda words: " ".join(words[:2]))
 def test_commands_succeed_before_a_case_damages_anything(tmp_path: Path, words: list[str]) -> None:
+    # Here, so that no child does.
+    load_modules()
     here = shutil.copytree(ARTIFACTS, tmp_path / "here")
     (here / "volumes").mkdir()
     for number in (1, 2, 3):

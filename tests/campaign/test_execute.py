@@ -244,7 +244,8 @@ def imported(tmp_path: Path) -> Path:
 
 
 def test_runs_of_a_campaign(plan_of: PlanOf, imported: Path) -> None:
-    nodes = plan_of().nodes.values()
+    stores = {"knee": {"make": "knee", "volumes": [1, 1, 1], "slices": 1, "size": 64}}
+    nodes = plan_of(stores=stores).nodes.values()
     make = next(node for node in nodes if node.command[:2] == ("data", "make"))
     assert run_task(Task(make)).is_done
     assert not imported.exists()
