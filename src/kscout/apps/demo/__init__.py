@@ -20,7 +20,7 @@ import torch
 
 from kscout.apps.campaign.execute import OnEvent, RunOptions, run_campaign
 from kscout.apps.campaign.grid import parse_grid
-from kscout.apps.campaign.nodes import Node
+from kscout.apps.campaign.nodes import Node, flags
 from kscout.apps.campaign.plan import CampaignPlan, make_plan
 from kscout.apps.campaign.workers import WorkerOptions
 from kscout.apps.report.build import (
@@ -227,36 +227,17 @@ def next_commands(out: Path, plans: Mapping[str, CampaignPlan], seed: int) -> li
     nodes = {one.kind: one for one in plans["trained"].nodes.values()}
     store, unet, policy = (nodes[kind] for kind in ("store", "reconstructor", "policy"))
     unseen, longer = plans["ready"].of_kind("store")[0], out / "longer"
-    where = ("--data", str(store.output), "--reconstructor", str(unet.output))
-    other = str(out.with_name(f"{out.name}-seed{seed + 1}"))
-    served = ("--policy", "knee-base-column", "--policy", "knee-base-fixed")
-    learned = ("--config", str(policy.output / "config.toml"), "--epochs", "4")
+    where = {"data": store.path, "reconstructor": unet.path}
+    again = {"seed": seed + 1, "out": out.with_name(f"{out.name}-seed{seed + 1}")}
+    policies = ["knee-base-column", "knee-base-fixed"]
+    served = {"reconstructor": "knee-unet", "policy": policies, "data": unseen.path}
+    learned = {**where, "config": policy.output / "config.toml", "epochs": 4, "out": longer}
+    compared = {**where, "policy": [longer, "fixed"], "out": f"{longer}-evaluation"}
     return [
-        (
-            "The same with other knees and other draws",
-            ("demo", "--seed", f"{seed + 1}", "--out", other),
-        ),
-        (
-            "Steer acquisitions yourself, in a browser",
-            ("serve", "--reconstructor", "knee-unet", *served, "--data", str(unseen.output)),
-        ),
-        (
-            "Let the policy learn longer",
-            ("train", "policy", *where, *learned, "--out", str(longer)),
-        ),
-        (
-            "Compare it",
-            (
-                "evaluate",
-                *where,
-                "--policy",
-                str(longer),
-                "--policy",
-                "fixed",
-                "--out",
-                f"{longer}-evaluation",
-            ),
-        ),
+        ("The same with other knees and other draws", ("demo", *flags(again))),
+        ("Steer acquisitions yourself, in a browser", ("serve", *flags(served))),
+        ("Let the policy learn longer", ("train", "policy", *flags(learned))),
+        ("Compare it", ("evaluate", *flags(compared))),
     ]
 
 
