@@ -18,7 +18,7 @@ from kscout.core import Observation, Policy, SliceBatch
 from kscout.errors import ConfigError, DataError
 from kscout.physics import center_mask
 from kscout.physics.coils import keep
-from kscout.physics.units import unit_of_kspace
+from kscout.physics.normalization import unit_of_kspace
 from kscout.policies import build
 from kscout.policies.random import Random
 from kscout.reconstruction import load

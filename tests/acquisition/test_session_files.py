@@ -17,7 +17,7 @@ from kscout.acquisition import Advisor, Scan, Session
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.errors import DataError, RunError
 from kscout.physics import center_mask, fft2c
-from kscout.physics.units import unit_of_kspace
+from kscout.physics.normalization import unit_of_kspace
 from kscout.policies import load as load_policy
 from kscout.reconstruction import load
 from kscout.reconstruction.varnet import VarNet

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kscout.acquisition.starts import for_slices, read_budgets, read_starts
+from kscout.acquisition.plan import for_slices, read_budgets, read_starts
 from kscout.columns import columns_text, parse_columns
 from kscout.errors import ConfigError, DataError
 

@@ -7,9 +7,9 @@ import torch
 from golden_numbers import GOLDEN, Golden
 from kscout.config import RECONSTRUCTOR_TRAININGS, JointTraining, RandomSampling
 from kscout.data.slices import SliceSet
+from kscout.training.augmentation import MaskDistribution
 from kscout.training.joint.algorithm import MaskPool
 from kscout.training.joint.sampler import moments_of
-from kscout.training.masks import MaskDistribution
 
 PAPER = RECONSTRUCTOR_TRAININGS["paper-unet"]
 

@@ -22,9 +22,8 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run
 from kscout.training import loop, reconstructor
-from kscout.training.augmentation import coarser
+from kscout.training.augmentation import MaskDistribution, coarser
 from kscout.training.convolution import BACKENDS, choose_convolution
-from kscout.training.masks import MaskDistribution
 from kscout.training.reconstructor import train_reconstructor, training_loss
 from kscout.training.validation import validation_ssim, zero_filled_note
 

@@ -48,8 +48,7 @@ from kscout.json_types import JsonObject
 from kscout.physics.coils import keep
 from kscout.physics.fourier import column_ramps, ifft_rows
 from kscout.physics.measurement import Pairs, measure_columns
-from kscout.physics.normalization import denormalize
-from kscout.physics.units import unit_of_kspace
+from kscout.physics.normalization import denormalize, unit_of_kspace
 
 _LOG = logging.getLogger(__name__)
 

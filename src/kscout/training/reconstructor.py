@@ -32,7 +32,7 @@ from kscout.reconstruction import is_learnable, save
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Run, RunRecord, read_run
 from kscout.training.algorithm import Algorithm, EpochResult, Learner, optimizer_step
-from kscout.training.augmentation import check_sizes, coarser, mirrored
+from kscout.training.augmentation import MaskDistribution, check_sizes, coarser, mirrored
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
     FAULTS,
@@ -45,7 +45,6 @@ from kscout.training.distributed import (
     sum_over_processes,
 )
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
-from kscout.training.masks import MaskDistribution
 from kscout.training.training_run import TrainingRun
 from kscout.training.validation import VALIDATION_BATCH, arithmetic, panel, validation_ssim
 

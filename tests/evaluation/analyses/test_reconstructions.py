@@ -38,7 +38,7 @@ from kscout.policies.fixed import CenterOut
 from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.masks import MaskDistribution
+from kscout.training.augmentation import MaskDistribution
 
 N_ROWS, N_COLS = 16, 24
 

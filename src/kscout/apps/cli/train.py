@@ -198,7 +198,7 @@ def train_policy(options: _PolicyOptions, **flags: Any) -> None:  # noqa: ANN401
 
 
 def _start(initial: str, n_initial: int | None, data: Path) -> JsonObject:
-    from kscout.acquisition.starts import read_starts
+    from kscout.acquisition.plan import read_starts
     from kscout.columns import columns_text
     from kscout.data.store import Store
 

@@ -40,7 +40,7 @@ with lazily():
     from kscout.evaluation.running.trajectories import choose_slices
     from kscout.figures.pictures import draw_reconstructions
     from kscout.metrics import nmse, psnr, ssim
-    from kscout.training.masks import MaskDistribution
+    from kscout.training.augmentation import MaskDistribution
 
 _PICTURES = "reconstructions-*.npz"
 _BATCH_SIZE = 16

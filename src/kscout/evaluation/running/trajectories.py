@@ -12,8 +12,7 @@ from torch import Tensor
 from kscout.acquisition.choose import draws_columns
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.loop import Trajectory, action_uniforms, rollout
-from kscout.acquisition.plan import Plan
-from kscout.acquisition.starts import for_slices, read_budgets, read_starts
+from kscout.acquisition.plan import Plan, for_slices, read_budgets, read_starts
 from kscout.compatibility import check_matrix, check_real
 from kscout.core import Measurement, Policy, Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
