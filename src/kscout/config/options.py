@@ -66,6 +66,24 @@ def with_options(kind: type[R], values: Mapping[str, object]) -> R:
     return read(kind, {k: many[k].several(v) if k in many else v for k, v in values.items()})
 
 
+def flags(options: Mapping[str, object]) -> list[str]:
+    """Return settings as words of a command; lists repeat, false and None are omitted.
+
+    `center_volume` is true by default, and has a separate flag for false.
+    """
+    words: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "center_volume":
+            words.append(flag if value else "--whole-volume")
+        elif isinstance(value, bool | None):
+            words += [flag] if value else []
+        else:
+            values = value if isinstance(value, list | tuple) else [value]
+            words += [word for value_ in values for word in (flag, str(value_))]
+    return words
+
+
 def _docstrings(kind: type) -> dict[str, str]:
     """Return the strings that stand under the fields of a class and of those it derives from."""
     found: dict[str, str] = {}

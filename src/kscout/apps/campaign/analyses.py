@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from kscout.apps.campaign.file import Wholes
-from kscout.apps.campaign.nodes import Node, Setting, file_name, flags, make_node, name_of
+from kscout.apps.campaign.nodes import Node, Setting, file_name, make_node, name_of
 from kscout.columns import LEAST_CENTRAL
+from kscout.config.options import flags
 from kscout.config.records import read, unknown_key
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import Analysis, options_of

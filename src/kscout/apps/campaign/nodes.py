@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import final
 
 from kscout.config import AcquisitionSetting
+from kscout.config.options import flags
 from kscout.json_types import JsonObject
 from kscout.names import Protocol
 
@@ -203,21 +204,3 @@ def name_of(part: Node | Source) -> str:
 def file_name(name: str) -> str:
     """Return a name as part of a folder's name; that of a class `module:Class` has a colon."""
     return re.sub(r"[^\w.+-]", "-", name)
-
-
-def flags(options: Mapping[str, object]) -> list[str]:
-    """Return settings as options of a command: lists repeat, true is a flag, false is omitted.
-
-    `center_volume` is true by default, and has a separate flag for false.
-    """
-    words: list[str] = []
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if name == "center_volume":
-            words.append(flag if value else "--whole-volume")
-        elif isinstance(value, bool):
-            words += [flag] if value else []
-        else:
-            values = value if isinstance(value, list | tuple) else [value]
-            words += [word for value_ in values for word in (flag, str(value_))]
-    return words

@@ -9,7 +9,7 @@ from typing import final
 from kscout.apps.campaign.analyses import analysis_nodes, spanning_nodes
 from kscout.apps.campaign.file import EvaluationSection, GivenStore, MadeStore, Store
 from kscout.apps.campaign.grid import CampaignGrid, Network
-from kscout.apps.campaign.nodes import Node, Setting, Source, address, file_name, flags, make_node
+from kscout.apps.campaign.nodes import Node, Setting, Source, address, file_name, make_node
 from kscout.compressed import plain_checksum
 from kscout.config import (
     AcquisitionSetting,
@@ -19,6 +19,7 @@ from kscout.config import (
     to_table,
     to_toml,
 )
+from kscout.config.options import flags
 from kscout.data.manifest import MANIFEST, read_manifest
 from kscout.errors import ConfigError, DataError
 from kscout.files import read_record

@@ -20,7 +20,7 @@ import torch
 
 from kscout.apps.campaign.execute import OnEvent, RunOptions, run_campaign
 from kscout.apps.campaign.grid import parse_grid
-from kscout.apps.campaign.nodes import Node, flags
+from kscout.apps.campaign.nodes import Node
 from kscout.apps.campaign.plan import CampaignPlan, make_plan
 from kscout.apps.campaign.workers import WorkerOptions
 from kscout.apps.report.build import (
@@ -36,6 +36,7 @@ from kscout.apps.report.build import (
 from kscout.apps.report.evaluations import describe_comparison, result_parts
 from kscout.apps.report.page import Front, as_shell, code_html
 from kscout.config import merge
+from kscout.config.options import flags
 from kscout.data.store import Store
 from kscout.errors import RunError
 from kscout.evaluation.records.acquisitions import load_acquisition

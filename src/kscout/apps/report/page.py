@@ -13,6 +13,7 @@ from typing import final
 from markupsafe import Markup
 
 from kscout.apps.player import templates
+from kscout.config.options import flags
 from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
 from kscout.figures.style import save_figure, to_inline_svg
 from kscout.figures.tables import Table, to_html
@@ -76,17 +77,18 @@ def _evaluation(runs: Sequence[RunRecord]) -> list[str]:
     # A policy of joint training is only evaluated with its own network.
     alike = [first] if is_joint else alike
     network = _paths([first])[0] if is_joint else _given(first, "--reconstructor", "RECONSTRUCTOR")
-    options: JsonObject = {"data": _given(first, "--data", "STORE"), "reconstructor": network}
-    initial = setting.get("initial")
-    options |= {"n-initial": setting.get("n_initial")} if initial is None else {"initial": initial}
-    options |= {"steps": setting.get("horizon")}
-    options |= {"columns-per-step": setting.get("columns_per_step"), "protocol": protocol}
-    words = ["kscout", "evaluate"]
-    for name, value in options.items():
-        words += [] if value is None else [f"--{name}", str(value)]
-    for policy in ("random", "fixed", *_paths(alike)):
-        words += ["--policy", policy]
-    return [*words, "--out", _OUT]
+    start = "n_initial" if setting.get("initial") is None else "initial"
+    options: JsonObject = {
+        "data": _given(first, "--data", "STORE"),
+        "reconstructor": network,
+        start: setting.get(start),
+        "steps": setting.get("horizon"),
+        "columns_per_step": setting.get("columns_per_step"),
+        "protocol": protocol,
+        "policy": ["random", "fixed", *_paths(alike)],
+        "out": _OUT,
+    }
+    return ["kscout", "evaluate", *flags(options)]
 
 
 def _protocol(run: RunRecord) -> str | None:
