@@ -199,7 +199,7 @@ class Models:
         self, reconstructors: Sequence[str], policies: Sequence[str], *, device: torch.device
     ) -> None:
         self.device = device
-        named = {_label(one): one for one in reconstructors}
+        named = {run_label(Path(x)) if Path(x).exists() else x: x for x in reconstructors}
         if len(named) < len(reconstructors):
             raise ConfigError("two reconstructions have the same name; rename a folder")
         self._reconstructors = {name: reconstruction.load(one) for name, one in named.items()}
@@ -274,8 +274,3 @@ class Models:
             raise unknown_name("policy", name, self.policies)
         entry = self._policies[name]
         return resolve(name, shape, plan)[0] if entry is None else entry
-
-
-def _label(name: str) -> str:
-    path = Path(name)
-    return run_label(path) if path.exists() else name
