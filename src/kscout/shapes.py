@@ -12,7 +12,7 @@ def one_line(value: Any) -> str:  # noqa: ANN401 - any dataclass
 
 
 def _short(value: Any) -> str:  # noqa: ANN401 - a field of a dataclass
-    # Tensors and arrays alike: neither torch nor NumPy is imported for a description.
+    # Tensors and arrays; a description needs neither torch nor NumPy.
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         device = str(getattr(value, "device", "cpu"))
         place = "" if device == "cpu" else f" on {device}"

@@ -1,7 +1,7 @@
 """Acquisitions as a loop over batches: start, choose, measure, reconstruct, score.
 
-A `Plan` says where acquisitions start and end. An `Acquisition` measures the columns that a caller
-chooses, and `kscout.rollout` those of a policy, from the start to the budget. Both use a
+A `Plan` defines where acquisitions start and end. An `Acquisition` measures the columns that a
+caller chooses, and `kscout.rollout` those of a policy, from the start to the budget. Both use a
 `Simulator`, which reconstructs and scores. A `Session` acquires one slice without ground truth; an
 `Advisor` computes its decisions.
 """

@@ -1,9 +1,9 @@
 """Several receive coils: sensitivities, compression and the encoding operator.
 
 Coil c sees the image x times its sensitivity s_c, so that its k-space is y_c = M F (s_c x), with
-the column mask M and the unitary transform F. Whatever is estimated here (sensitivities, the basis
-of a compression) comes from central columns alone, which every acquisition starts from: nothing
-that was not measured can tell of itself through it.
+the column mask M and the unitary transform F. Sensitivities and the basis of a compression are
+estimated from the central columns, with which every acquisition starts. They contain no information
+on columns that were not measured.
 
 Sensitivities have unit norm over coils: `combine(expand(image, maps), maps)` is the image. Their
 phase is that of the object at low resolution, so that combined images are nearly real.
@@ -76,7 +76,7 @@ def compress(
 
     Args:
         kspace: of all coils.
-        n_coils: virtual coils; where there are no more coils than that, nothing changes.
+        n_coils: virtual coils; k-space of at most this number of coils is unchanged.
         n_center: central columns that the basis is computed from.
     """
     check_compression(n_coils, n_center, kspace.shape[-1])
@@ -86,14 +86,14 @@ def compress(
     center = kspace[..., columns.start : columns.stop].flatten(-2)
     _, vectors = torch.linalg.eigh(center @ center.mH)
     basis = vectors[..., -n_coils:].flip(-1)
-    # An eigenvector's phase is free: its largest entry is made real, on every device alike.
+    # The phase of an eigenvector is arbitrary: its largest entry is made real, on every device.
     largest = basis.gather(-2, basis.abs().argmax(dim=-2, keepdim=True))
     basis = basis * largest.conj() / largest.abs()
     return torch.einsum("...cv,...crk->...vrk", basis.conj(), kspace)
 
 
 def check_compression(n_coils: int, n_center: int, n_cols: int) -> None:
-    """Refuse a compression to no coil, or from columns that there are not."""
+    """Raise an error for a compression to no coil, or from columns that do not exist."""
     if n_coils < 1:
         raise ConfigError(f"cannot compress to {n_coils} coils; keep 1 or more")
     _checked(n_center, n_cols, 1)
@@ -105,11 +105,11 @@ def sensitivities(
     """Estimate sensitivity maps from the central columns by ESPIRiT.
 
     Uecker et al. 2014 (doi 10.1002/mrm.24751). Patches of k-space span a space that is smaller than
-    their number of samples, as one object lies behind all coils; at each pixel the maps are the
-    eigenvector that the projection on that space leaves as it is.
+    their number of samples, as all coils see one object; at each pixel the maps are the eigenvector
+    of the projection on that space with eigenvalue 1.
 
     Args:
-        kspace: of which only the central columns, and of these the central rows, are looked at.
+        kspace: only the central rows of its central columns are used.
         n_center: number of central columns.
     """
     n_coils, n_rows, n_cols = kspace.shape[-3:]
@@ -134,11 +134,11 @@ def rough_sensitivities(
 ) -> Complex[Tensor, "batch coil row col"]:
     """Return coil images of low resolution over their root sum of squares.
 
-    Serves any number of central columns, never waits for the device, and costs one transform; far
-    from the center of k-space it lacks what ESPIRiT finds.
+    This needs one transform for any number of central columns, and never waits for the device. Far
+    from the center of k-space the result is less accurate than that of ESPIRiT.
 
     Args:
-        kspace: of which the measured columns around DC are looked at.
+        kspace: only the measured columns around DC are used.
         mask: measured columns.
     """
     n_rows = kspace.shape[-2]
@@ -154,7 +154,7 @@ def combined(
 ) -> Complex[Tensor, "batch 1 row col"]:
     """Return one nearly real image of all coils: weighted by `rough_sensitivities`.
 
-    An image of one coil stays as it is.
+    An image of one coil is unchanged.
     """
     if zero_filled.shape[1] == 1:
         return zero_filled
@@ -277,7 +277,7 @@ def _pixel_projection(
 def _lags(
     kernel: tuple[int, int], device: torch.device
 ) -> tuple[Int[Tensor, " pair"], tuple[int, int]]:
-    """Return where the difference of each pair of samples lies in a table of differences."""
+    """Return the index of each pair's difference in a table of differences, and its shape."""
     n_lags = (2 * kernel[0] - 1, 2 * kernel[1] - 1)
     row, col = (torch.arange(n, device=device) for n in kernel)
     row, col = (x.flatten() for x in torch.meshgrid(row, col, indexing="ij"))

@@ -5,7 +5,7 @@ With R rows and C columns, coordinates r, c and frequencies u, v counted from th
 
     y[u, v] = 1 / sqrt(R C) * sum over r, c of x[r, c] exp(-2 pi i (u r / R + v c / C)).
 
-The transform F is unitary: its inverse is its adjoint, and norms are kept.
+The transform F is unitary: its inverse is its adjoint, and it preserves norms.
 """
 
 from functools import lru_cache
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def fft2c(image: Inexact[Tensor, "*lead row col"]) -> Complex[Tensor, "*lead row col"]:
-    """Transform an image to k-space, y = F x; DC lies at index `size // 2` of both axes."""
+    """Transform an image to k-space, y = F x; DC is at index `size // 2` of both axes."""
     shifted = torch.fft.ifftshift(image, dim=(-2, -1))
     return torch.fft.fftshift(torch.fft.fft2(shifted, norm="ortho"), dim=(-2, -1))
 
@@ -55,7 +55,7 @@ def frequencies(n: int, device: torch.device) -> Float[Tensor, " n"]:
 
 
 def opposite(n: int, device: torch.device) -> Int[Tensor, " n"]:
-    """Return where the opposite of each of n centered frequencies lies.
+    """Return the index of the opposite of each of n centered frequencies.
 
     K-space of a real image is the complex conjugate of itself at opposite frequencies.
     """
@@ -63,7 +63,7 @@ def opposite(n: int, device: torch.device) -> Int[Tensor, " n"]:
 
 
 def at_opposite(values: Shaped[Tensor, "*batch row col"]) -> Shaped[Tensor, "*batch row col"]:
-    """Return what lies at opposite frequencies."""
+    """Return the values at opposite frequencies."""
     rows, cols = (opposite(n, values.device) for n in values.shape[-2:])
     return values[..., rows, :][..., cols]
 

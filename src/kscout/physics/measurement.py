@@ -1,4 +1,4 @@
-"""What was measured of a batch of images: the only thing that a reconstruction may look at.
+"""The measurement of a batch of images: the only input of a reconstruction.
 
 `measure_columns` adds one more column, for many (state, column) pairs at once.
 """
@@ -29,8 +29,8 @@ class Measurement:
     """Masked k-space of a batch of images, in the image domain, with what is derived from it.
 
     The zero-filled image x = F^-1 M y, with k-space y, column mask M and the unitary transform F,
-    holds all that was measured: `kspace` is one transform away. Derived tensors are computed at
-    first use and kept, and gradients flow through them.
+    contains all that was measured: `kspace` is one transform of it. Derived tensors are computed at
+    first use and stored, and gradients flow through them.
     """
 
     zero_filled: Complex[Tensor, "batch coil row col"]
@@ -40,7 +40,7 @@ class Measurement:
     n_images: Int[Tensor, ""] | None = None
     """A count on the device: images from there on are padding. None means that all count."""
     summary: Summary | None = None
-    """Magnitude, mean and standard deviation, where a kernel has computed them already."""
+    """Magnitude, mean and standard deviation, if a kernel has computed them already."""
     maps: Complex[Tensor, "batch coil row col"] | None = None
     """Sensitivities that the reconstructor found at the start (`Reconstructor.calibrate`)."""
 
@@ -50,7 +50,7 @@ class Measurement:
     def of(
         cls, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
     ) -> "Measurement":
-        """Measure the columns of a mask, of k-space that may hold more."""
+        """Measure the columns of a mask, of k-space that may contain others."""
         return cls(ifft2c(apply_mask(kspace, mask)), mask)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Column masks: which columns of k-space are measured."""
+"""Column masks: the columns of k-space that are measured."""
 
 from collections.abc import Sequence
 
@@ -55,7 +55,7 @@ def apply_mask(
     kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
 ) -> Complex[Tensor, "batch coil row col"]:
     """Return M y: k-space with the columns that are not measured set to zero."""
-    # Not a product, which keeps the sign of what was not measured, and makes NaN of what is none.
+    # Not a product, which keeps signs of unmeasured values, and the NaN among them.
     return torch.where(mask[:, None, None, :], kspace, 0)
 
 

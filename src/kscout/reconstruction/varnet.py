@@ -60,8 +60,8 @@ class ComplexUNet(nn.Module):
         padded = F.pad((parts - mean) / std, [left, right, above, below])
         with torch.autocast(image.device.type, torch.float16) if self.is_half else nullcontext():
             # A single image would be compiled again, since sizes of one are compiled as constants.
-            serves = self.is_compiled and len(padded) > 1 and not torch.is_grad_enabled()
-            output = (compiled_passes() if serves else _passes)(self.unet, padded).float()
+            is_compiled = self.is_compiled and len(padded) > 1 and not torch.is_grad_enabled()
+            output = (compiled_passes() if is_compiled else _passes)(self.unet, padded).float()
         output = output[..., above : above + parts.shape[-2], left : left + parts.shape[-1]]
         return torch.complex(*(output * std + mean).unbind(dim=1))
 

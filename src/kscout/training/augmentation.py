@@ -43,7 +43,7 @@ def varied(
 def is_flipped(
     numbers: Float[Tensor, "slice number"], training: VariedSlices
 ) -> Bool[Tensor, " slice"]:
-    """Return which slices `varied` mirrors."""
+    """Return the slices that `varied` mirrors."""
     return (numbers[:, 0] < 0.5) & training.flips
 
 
@@ -75,8 +75,8 @@ def mirrored(batch: SliceBatch, is_mirrored: Bool[Tensor, " slice"]) -> SliceBat
 def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
     """Return slices of real images magnified about their center; the outside is zero.
 
-    A reduced slice is what a scanner with a larger field of view shows: what is finer than its
-    pixels is left out before, as it would fold in.
+    A reduced slice is the image of a scanner with a larger field of view. Details finer than its
+    pixels are removed first, to avoid aliasing.
     """
     n_rows, n_cols = batch.kspace.shape[-2:]
     y, x = _places(n_rows, n_cols, factor.device)
@@ -110,14 +110,14 @@ def _sampled(
 ) -> Float[Tensor, "slice 1 row col"]:
     """Return real images interpolated at coordinates in fields of view from the center.
 
-    They are first interpolated exactly, by zeros around k-space, to twice the points: at their own
-    points cubic interpolation would dim the outer columns.
+    They are first interpolated exactly to twice the points, by zeros around k-space: cubic
+    interpolation at the original points would attenuate the outer columns.
     """
     n_rows, n_cols = kspace.shape[-2:]
-    # So that the center of k-space, n // 2, comes to lie at n.
+    # The center of k-space, n // 2, moves to n.
     around = [part for n in (n_cols, n_rows) for part in (n - n // 2, n // 2)]
     image = 2 * ifft2c(F.pad(kspace, around)).real
-    # Where -1 and 1 are the outer edges of the outer pixels, and pixel n is the center.
+    # -1 and 1 are the outer edges of the outer pixels, and pixel n is the center.
     grid = torch.stack([2 * at_x + 0.5 / n_cols, 2 * at_y + 0.5 / n_rows], dim=-1)
     found = F.grid_sample(image, grid, mode="bicubic", align_corners=False)
     return found.clamp(min=0)
@@ -126,8 +126,8 @@ def _sampled(
 def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:
     """Return slices downsampled to fewer columns, and rows in proportion, with equal field of view.
 
-    They are what a scanner measures that leaves out the outer part of k-space. With as many
-    columns as before they stay as they are.
+    A scanner measures such slices without the outer part of k-space. Slices with this number of
+    columns are unchanged.
     """
     if n_cols == batch.n_cols:
         return batch
@@ -143,7 +143,7 @@ def coarser_slices(slices: SliceSet, n_cols: int) -> SliceSet:
     if n_cols == slices.n_cols:
         return slices
     batch = coarser(slices.batch(torch.arange(len(slices))), n_cols)
-    # Not the targets, of which the brightest pixels are cut off already.
+    # Not the targets, whose brightest pixels are clamped.
     images = magnitude(ifft2c(batch.kspace))
     found = SliceSet.from_images(images, slices.volumes)
     return replace(found, data_range=slices.data_range)

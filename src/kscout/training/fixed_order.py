@@ -55,8 +55,8 @@ def fit_fixed_order(
         reconstructor: turns measured columns into images.
         plan: start, number of columns, protocol and metric; its seed decides the draws. The batch
             size, 16 by default, has no effect on results.
-        n_slices_per_step: slices, drawn again for each step; None for all.
-        n_candidates: columns tried, drawn again for each step; None for all that are left.
+        n_slices_per_step: slices, sampled again for each step; None for all.
+        n_candidates: columns tried, sampled again for each step; None for all that are left.
         device: where the work is done.
         on_step: called after each step with `step` (from 1), `n_steps`, `column`, `ssim`.
     """

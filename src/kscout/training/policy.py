@@ -92,7 +92,7 @@ def train_policy(
     # Before the folder is made: a policy that cannot be trained leaves nothing behind.
     policy = new_policy(config, slices).to(place)
     if isinstance(policy, EnsemblePolicy):
-        # As long as it has no weights of its own, its members are all that it consists of.
+        # Its own weights are not fitted yet, so its members determine it.
         inputs["members"] = fingerprint(policy)
     if begun is not None:
         begin_from(policy, begun)

@@ -61,7 +61,7 @@ def train_reconstructor(
 ) -> RunRecord:
     """Train a reconstructor, or resume an interrupted training.
 
-    Under `torchrun` all processes call this alike, and the main one writes. An interrupted run
+    Under `torchrun` all processes call this function, and the main one writes. An interrupted run
     ends with the same weights as an undisturbed one, on a CPU bit for bit.
 
     Args:

@@ -127,7 +127,7 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
         if takes_best:
             with written_whole(self.folder.weights_path) as aside:
                 shutil.copyfile(self.folder.best_path, aside)
-        # The checkpoint comes last: what a kill leaves ahead of it is made again, alike.
+        # The checkpoint comes last: files that a killed process wrote before it are written again.
         self._save_checkpoint()
 
     def keep_part(self, part: StateDict, carried: StateDict) -> None:

@@ -110,7 +110,7 @@ class Dense(WarmedEstimator):
             self._set_units()
         units = self.units[self.config.acquisition.n_initial - self.n_first :].tolist()
         for one in (policy, self.evaluated()):
-            # Gains of another metric say nothing of SSIM, which evaluations stop by.
+            # Evaluations stop by gains in SSIM, which gains in another metric do not determine.
             one.gain_units = tuple(units) if self.training.metric == GAINS else ()
             one.labels = self.training.metric
             if isinstance(one, StartsFromGains) and not state and self._takes_baseline():

@@ -169,7 +169,7 @@ class Posterior(WarmedEstimator):
         truth = ifft2c(slices.kspace)[:, 0].real
         n_rows, n_cols = truth.shape[-2:]
         noise = moved_noises(n_rows, n_cols, draws["moved"])
-        # The last batch of an epoch may be smaller, and compilation for it takes longer than it.
+        # The last batch of an epoch may be smaller; compilation for its size would not pay off.
         is_whole = len(kspace) == self.training.batch_size
         drawn = self.sampler.draw(
             kspace,

@@ -27,7 +27,8 @@ from kscout.training.baselines.settings import AlphaZeroTraining
 from kscout.training.states import Rows
 
 COLUMNS = ("index", "mask", "step", "visits")
-"""What the replay buffer stores of a decision: its slice, the mask before it, its step, and the
+"""The contents of the replay buffer for a decision: its slice, the mask before it, its step, and
+the
 number of searches that passed each column."""
 
 
@@ -100,7 +101,7 @@ class SearchDraws(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Episodes:
-    """What was decided for each slice, and what the searches found."""
+    """The decisions for each slice, and the results of its searches."""
 
     mask: Bool[Tensor, "slice step col"]
     """Before each decision."""

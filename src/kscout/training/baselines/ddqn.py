@@ -123,10 +123,10 @@ def double_target(
     blocked: Bool[Tensor, "step col"],
     discount: Float[Tensor, " step"],
 ) -> Float[Tensor, " step"]:
-    """Return what scores shall become: a gain and, discounted, the copy's score of the next best.
+    """Return the target of scores: a gain and, discounted, the copy's score of the next best.
 
     The network says which column is best, its copy evaluates it; the last step has discount 0.
     """
     best = best_columns(scores, blocked)[:, None]
-    worth = torch.where(discount > 0, copied.gather(-1, best)[:, 0], 0.0)
-    return gain + discount * worth
+    later = torch.where(discount > 0, copied.gather(-1, best)[:, 0], 0.0)
+    return gain + discount * later

@@ -1,4 +1,4 @@
-"""What AlphaZero and DDQN share: an epoch acquires episodes, then learns from a replay buffer."""
+"""The common part of AlphaZero and DDQN: an epoch of episodes, then steps on a replay buffer."""
 
 import math
 from abc import abstractmethod
@@ -24,13 +24,13 @@ from kscout.training.states import Memory, Rows
 @final
 @dataclass(frozen=True)
 class Replayed:
-    """Rows of a replay buffer with what it takes to observe their slices again."""
+    """Rows of a replay buffer, and the simulator that observes their slices again."""
 
     simulator: Simulator
     maps: Complex[Tensor, "row coil image_row col"] | None
     chooser: Policy
     values: list[Tensor]
-    """What the rows hold besides the slice, on the device."""
+    """Contents of the rows except the slice, on the device."""
 
     def observe(self, mask: Bool[Tensor, "row col"], step: Int[Tensor, " row"]) -> Observation:
         """Reconstruct the slices from these columns; return what the policy sees."""
@@ -46,7 +46,7 @@ class Episodic(Estimator):
 
     training: EpisodicTraining
     columns: ClassVar[tuple[str, ...]]
-    """Names of what a row holds; the first is `index`, the slice."""
+    """Names of the contents of a row; the first is `index`, the slice."""
     n_images: ClassVar[int]
     """Reconstructions for each row in an optimizer step."""
 

@@ -81,7 +81,7 @@ class Trees:
         self.maps = simulator.calibrate(mask)
         # A search adds at most the nodes below the present mask.
         n_most = 1 + n_searches * horizon * (horizon + 1) // 2
-        # Sums of random 64-bit numbers tell the masks of a tree apart, whatever the order.
+        # Sums of random 64-bit numbers identify the masks of a tree, in any order of columns.
         codes = torch.randint(-(2**62), 2**62, (n_cols,), generator=keyed_generator("masks"))
         self.codes = codes.to(device)
         self.keys = torch.full((n_trees, n_most), _EMPTY, dtype=torch.int64, device=device)

@@ -12,7 +12,7 @@ from kscout.names import ESTIMATORS, SAMPLERS
 Unvisited = Literal["parent", "lowest"]
 
 _N_SEEN, _N_REMEMBERED = 8, 5
-"""How often a decision is learned from, and for how many rounds, unless settings say so."""
+"""Defaults: how often a decision is used, and for how many rounds it is stored."""
 
 
 class Round(NamedTuple):

@@ -40,8 +40,8 @@ from kscout.training.baselines.settings import (
 from kscout.training.joint.sampler import Material, Sampler, without_image
 
 _N_NUMBERS = 19
-"""Numbers drawn for each slice, more than vary it: the number of version 0.2, so that a seed means
-the same."""
+"""Random numbers of a slice, more than its augmentation needs: version 0.2 sampled this number, and
+a seed has the same effect."""
 
 
 def drawn_through(
@@ -81,7 +81,7 @@ class Scorer:
     def reconstruct(
         self, mask: Float[Tensor, "slice col"]
     ) -> tuple[Measurement, Reconstruction, Float[Tensor, " slice"]]:
-        """Measure and reconstruct; return what was found, and its score."""
+        """Measure and reconstruct; return the measurement, the image and its score."""
         measured = replace(measured_through(self.batch, mask), maps=self.maps)
         found = self.reconstructor.reconstruct(measured)
         image = self.batch.unnormalized(found, self.protocol)
@@ -91,7 +91,7 @@ class Scorer:
 def differentiable_scores(
     metric: Callable[..., Tensor], image: Float[Tensor, "slice row col"], batch: SliceBatch
 ) -> Float[Tensor, " slice"]:
-    """Score images by a metric; refuse one that no gradient flows through."""
+    """Score images by a metric; one without gradients is an error."""
     found = metric(image, batch.target, data_range=batch.data_range)
     score = checked_scores(found, len(image))
     if image.requires_grad and not score.requires_grad:
@@ -109,7 +109,7 @@ def scores_on_the_way(
     noise: Float[Tensor, "slice step col"],
     temperature: float,
 ) -> tuple[Float[Tensor, "slice step"], Float[Tensor, "slice moment col"]]:
-    """Acquire by a policy that looks; return scores after each column, and all masks."""
+    """Acquire by an adaptive policy; return scores after each column, and all masks."""
     masks, scores = [start.float()], []
     measured, found, _ = scorer.reconstruct(masks[0])
     for step in range(noise.shape[1]):
@@ -137,9 +137,9 @@ class GradientSampler(Sampler):
     def __init__(self, policy: Policy, material: Material) -> None:
         super().__init__(policy, material)
         self.gradients: BatchGradients | None = None
-        """Made at the first update, when there is a network to learn for."""
+        """Made at the first update."""
         if is_outside(self.training.metric):
-            # Before random columns take their share of the time.
+            # Before the first part of the training, which uses random columns.
             slices = material.slices
             first = torch.arange(min(2, len(slices)), device=slices.index_device)
             batch = slices.batch(first)
@@ -155,7 +155,7 @@ class GradientSampler(Sampler):
         return min(training.sampler_batch, len(slices)) * n_moments * n_image
 
     def renew(self, epoch: int, *, is_first: bool) -> None:
-        """Do nothing: gradients are all there is."""
+        """Do nothing: the sampler is updated by gradients only."""
 
     def is_due(self, number: int) -> bool:
         return self.training.is_due(number)
@@ -204,14 +204,14 @@ class GradientSampler(Sampler):
         noise = -(-uniforms.log()).clamp(min=1e-30).log()
         moment = torch.randint(1, setting.horizon + 1, (n,), generator=generator)
         numbers = torch.rand((n, _N_NUMBERS), generator=generator).to(slices.device)
-        # Read outside of any graph: slices may lie in a file.
+        # Slices are read outside of the graph, as they may be in a file.
         batch = varied(slices.batch(index.to(slices.index_device)), numbers, training)
         start = start_mask(setting.start, batch.selectable.shape, slices.device)
         return [*batch.tensors(), start, noise.to(slices.device), moment.to(slices.device)]
 
     def _gradients(self, inputs: Sequence[Tensor]) -> BatchGradients:
         config, parameters = self.material.config, list(self.learner.parameters())
-        # What comes from outside may wait for the device, which no graph can.
+        # Components of other packages may wait for the device, which no graph can.
         is_plain = any(map(is_outside, (config.training.metric, config.policy.name)))
         is_plain |= self.material.snapshot.waits_for_device
         is_plain |= self.material.slices.device.type != "cuda"
@@ -227,7 +227,7 @@ class GradientSampler(Sampler):
 
 @final
 class StraightThrough(GradientSampler):
-    """Trains a policy that looks; scores of all moments after the start count alike."""
+    """Trains an adaptive policy; scores of all moments after the start have equal weight."""
 
     settings = StraightThroughSampling
 
@@ -268,7 +268,7 @@ def masks_drawn_blindly(
     noise: Float[Tensor, "slice step col"],
     temperature: float,
 ) -> Float[Tensor, "slice moment col"]:
-    """Draw columns by a policy that does not look; return all masks, to which gradients flow."""
+    """Sample columns by a policy without images; return all masks, to which gradients flow."""
     masks = [start.float()]
     for step in range(noise.shape[1]):
         mask = masks[-1].detach() > 0

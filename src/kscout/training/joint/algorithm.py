@@ -41,7 +41,7 @@ class Joint(Algorithm[Pair, JointConfig]):
         self.slices = slices
         self.training, self.model = learner.config.training, learner.module.reconstructor
         self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
-        # Random columns, which come first, take no time.
+        # The first epochs use random columns, which take no time.
         self.typical_epoch = 1 + math.ceil(
             self.training.n_random * self.training.n_epochs / self.training.n_updates
         )
@@ -55,7 +55,7 @@ class Joint(Algorithm[Pair, JointConfig]):
         self.watch = Stopwatch(slices.device)
         self.n_taught, self.is_asked = 0, False
         self.gradients = self._gradients()
-        # Making a graph leaves gradients behind, which no step may take.
+        # A captured graph leaves gradients that no step may use.
         learner.optimizer.zero_grad()
 
     def _gradients(self) -> BatchGradients:
@@ -131,7 +131,7 @@ class Joint(Algorithm[Pair, JointConfig]):
         """Renew the sampler and refill the pool before an update, if they are due."""
         training, is_first = self.training, number == self.training.n_random
         if is_first:
-            # Random masks are not the sampler's.
+            # The pool contains masks of random columns.
             self.is_asked = True
             self.pool.clear()
         if self.is_asked and (is_first or is_new):
@@ -177,7 +177,7 @@ class Joint(Algorithm[Pair, JointConfig]):
         """Take an update of the reconstruction; return its loss."""
         index, numbers, mask = self.pool.draw(uniforms)
         self.model.train()
-        # Slices are read outside of any graph: they may lie in a file.
+        # Slices are read outside of the graph, as they may be in a file.
         loss = self.gradients([mask, *self._batch(index, numbers).tensors()]).clone()
         optimizer_step(self.learner.optimizer, self._rate(number))
         self.learner.optimizer.zero_grad()

@@ -73,13 +73,13 @@ class Sampler(ABC):
     first `random_share` of the updates is done.
 
     Args:
-        policy: what chooses, on its device.
-        material: what it chooses for.
+        policy: the policy that chooses columns, on its device.
+        material: settings, slices, reconstruction and optimizer.
     """
 
     settings: ClassVar[type[JointTraining]] = JointTraining
     looks: ClassVar[bool] = True
-    """Whether choices depend on the slice; otherwise no image is reconstructed for them."""
+    """Whether choices depend on the slice; otherwise no image is reconstructed."""
 
     def __init__(self, policy: Policy, material: Material) -> None:
         self.learner, self.material = policy, material
@@ -112,7 +112,7 @@ class Sampler(ABC):
 
         Args:
             epoch: counted from 1.
-            is_first: whether the sampler has not been asked before.
+            is_first: whether this is the first call.
         """
 
     def is_due(self, number: int) -> bool:
