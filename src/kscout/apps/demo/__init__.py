@@ -23,16 +23,7 @@ from kscout.apps.campaign.grid import parse_grid
 from kscout.apps.campaign.nodes import Node
 from kscout.apps.campaign.plan import CampaignPlan, make_plan
 from kscout.apps.campaign.workers import WorkerOptions
-from kscout.apps.report.build import (
-    PLAYER_TITLE,
-    Report,
-    analysis_sections,
-    looks_of,
-    player_widget,
-    policy_colors,
-    search,
-    write_report,
-)
+from kscout.apps.report import build
 from kscout.apps.report.evaluations import describe_comparison, result_parts
 from kscout.apps.report.page import Front, as_shell, code_html
 from kscout.config import merge
@@ -142,14 +133,14 @@ def write_demo_page(
     """Write the self-contained page and return its path."""
     folders = {name: plan.of_kind("evaluation")[0].output for name, plan in plans.items()}
     summaries = {name: read_summary(folder) for name, folder in folders.items()}
-    looks = looks_of(*summaries.values())
+    looks = build.looks_of(*summaries.values())
     ready, oracle, trained = (
         result_parts(summary, looks, stem=f"{name}-") for name, summary in summaries.items()
     )
     kinds = ("reconstructor", "policy", "analysis")
     others = [one.output for kind in kinds for one in plans["trained"].of_kind(kind)]
     sections = (
-        Section(PLAYER_TITLE, (Prose(_PLAYED), _player(folders["oracle"], 1, looks))),
+        Section(build.PLAYER_TITLE, (Prose(_PLAYED), _player(folders["oracle"], 1, looks))),
         Section(
             "The lead over the fixed order",
             (*ready["Difference to fixed"][-1:], Prose(describe_seeds(LEADS))),
@@ -173,7 +164,7 @@ def write_demo_page(
             "How much is possible", (Prose(_BOUND), *oracle["Scores"], *oracle["SSIM by step"])
         ),
         Section("At the size of the training here", tuple(chain(*trained.values()))),
-        *analysis_sections(search(others), looks),
+        *build.analysis_sections(build.search(others), looks),
         _images(plans["trained"].of_kind("store")[0]),
         _how(out, plans),
     )
@@ -181,8 +172,8 @@ def write_demo_page(
     lead = _LEAD.format(n_slices=summary.n_slices, n_volumes=summary.n_volumes)
     lead += describe_comparison(summary)
     front = Front(TITLE, (lead,), subtitle=_QUICK if is_quick else _SUBTITLE)
-    provenance = search([*folders.values(), *others]).provenance
-    (path,) = write_report(Report(front, sections, provenance), out / "index.html")
+    provenance = build.search([*folders.values(), *others]).provenance
+    (path,) = build.write_report(build.Report(front, sections, provenance), out / "index.html")
     return path
 
 
@@ -190,7 +181,7 @@ def _player(folder: Path, number: int, looks: dict[str, LineStyle]) -> Widget:
     """Show a recorded slice of an evaluation: the first step by step, others at the end."""
     acquisition = load_acquisition(folder / f"acquisition-{number}.npz")
     name = f"player-{folder.parent.name}-{number}"
-    return player_widget(acquisition, name, colors=policy_colors(looks))
+    return build.player_widget(acquisition, name, colors=build.policy_colors(looks))
 
 
 def describe_seeds(leads: Sequence[tuple[float, float, float]]) -> str:

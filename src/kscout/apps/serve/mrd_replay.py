@@ -11,14 +11,7 @@ import h5py
 import numpy as np
 from jaxtyping import Float32
 
-from kscout.apps.serve.mrd_messages import (
-    Id,
-    Message,
-    acquisition_message,
-    close_message,
-    read_message,
-    text_message,
-)
+from kscout.apps.serve import mrd_messages as mrd
 from kscout.data.formats import reading
 from kscout.data.formats.mrd import COUNTERS, MrdRecording, find_measurement
 from kscout.errors import ConfigError, DataError, RunError
@@ -83,8 +76,8 @@ def replay(
         if group is None:
             raise DataError(f"{path} holds no MRD measurement; name another file")
         recording = MrdRecording.open(path, group, header)
-        begin = text_message(Id.CONFIG_TEXT, json.dumps(dict(config)))
-        begin += text_message(Id.HEADER, recording.xml.decode())
+        begin = mrd.text_message(mrd.Id.CONFIG_TEXT, json.dumps(dict(config)))
+        begin += mrd.text_message(mrd.Id.HEADER, recording.xml.decode())
     try:
         slices = asyncio.run(_play(recording, begin, (host.strip("[]"), int(port)), order))
     except EOFError as error:
@@ -148,7 +141,7 @@ class _Player:
         for number in numbers:
             with reading(self._recording.path, "MRD"):
                 (values,) = self._recording.lines(np.array([number]), whole=True)
-            self._writer.write(acquisition_message(self._recording.heads[number], values))
+            self._writer.write(mrd.acquisition_message(self._recording.heads[number], values))
             await self._writer.drain()
             # `drain` may return without a task switch; the reader has to see errors of the service.
             await asyncio.sleep(0)
@@ -166,7 +159,7 @@ class _Player:
                     )
                 await self.send(self._line[counters, column] for column in requested)
                 requested = (await self.next_text())["next_columns"]
-        self._writer.write(close_message())
+        self._writer.write(mrd.close_message())
         await self._listen()
 
     async def play_file(self) -> None:
@@ -174,7 +167,7 @@ class _Player:
 
         async def send_all() -> None:
             await self.send(sorted(self._line.values()))
-            self._writer.write(close_message())
+            self._writer.write(mrd.close_message())
 
         sending = asyncio.ensure_future(send_all())
         try:
@@ -187,24 +180,24 @@ class _Player:
         """Return the next response; images that arrive before it are stored."""
         while True:
             message = await self._next()
-            if message.id is Id.TEXT:
+            if message.id is mrd.Id.TEXT:
                 return parse_json(message.text)
-            if message.id is Id.CLOSE:
+            if message.id is mrd.Id.CLOSE:
                 raise EOFError
 
     async def _listen(self) -> None:
-        while (await self._next()).id is not Id.CLOSE:
+        while (await self._next()).id is not mrd.Id.CLOSE:
             pass
 
-    async def _next(self) -> Message:
+    async def _next(self) -> mrd.Message:
         try:
             async with asyncio.timeout(_SILENT_S):
-                message = await read_message(self._reader.readexactly, _MOST_BYTES)
+                message = await mrd.read_message(self._reader.readexactly, _MOST_BYTES)
         except DataError as error:
             raise ValueError(str(error)) from error
-        if message.id is Id.TEXT:
+        if message.id is mrd.Id.TEXT:
             self._record(parse_json(message.text))
-        elif message.id is Id.IMAGE:
+        elif message.id is mrd.Id.IMAGE:
             counters = tuple(int(message.head[name]) for name in COUNTERS)
             if not message.values.size or not np.isfinite(message.values).all():
                 raise ValueError(f"an image of shape {message.values.shape} is empty or not finite")
