@@ -28,8 +28,7 @@ from kscout.training.states import Rows
 
 COLUMNS = ("index", "mask", "step", "visits")
 """The contents of the replay buffer for a decision: its slice, the mask before it, its step, and
-the
-number of searches that passed each column."""
+the number of searches that passed each column."""
 
 
 @final
