@@ -164,6 +164,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "flat.nii": (nifti(srow_x=[0, 0, 0, 0]), "cannot be read as NIfTI"),
     "complex.nii": (nifti(datatype=32, bitpix=64), "complex64 of shape .* instead of real"),
     "huge/a.dcm": (dicom(Rows=65000, Columns=65000), "declares uint16 of shape"),
+    "report/a.dcm": (dicom(Rows=None, Columns=None), "no image, or is cut off .no Rows, Co"),
     "bits/a.dcm": (dicom(BitsAllocated=24), "cannot be read as DICOM images"),
     "number/a.dcm": (odd_number, "cannot be read as DICOM"),
     "nested/a.dcm": (nested, "cannot be read as DICOM"),

@@ -150,6 +150,12 @@ def _position(data: Dataset) -> tuple[float, int]:
 def _pixels(data: Dataset) -> Stack:
     path = Path(str(data.filename))
     with reading(path, "DICOM images", advice="convert it to an uncompressed transfer syntax"):
+        missing = [name for name in ("Rows", "Columns", "BitsAllocated") if data.get(name) is None]
+        if missing:
+            raise DataError(
+                f"{path} contains no image, or is cut off (no {', '.join(missing)}); export it "
+                "from its source again"
+            )
         frames = int(getattr(data, "NumberOfFrames", None) or 1)
         shape = (frames, int(data.Rows), int(data.Columns))
         check_size(path, shape, np.dtype(f"u{max(int(data.BitsAllocated) // 8, 1)}"))
