@@ -1,10 +1,11 @@
-"""Hostile inputs: links, nested texts, huge arguments, and bad input that looks good."""
+"""Hostile inputs: bombs, links, damage behind a valid start, and bad input that looks good."""
 
 import json
 import os
 import random
 import socket
 import stat
+import zlib
 from collections.abc import Callable
 from contextlib import chdir
 from dataclasses import asdict
@@ -12,16 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import nibabel
 import numpy as np
+import pydicom
 import torch
+from PIL import Image
+from pydicom.encaps import encapsulate
 
+from dicom_files import write_dicom
 from fuzz.commands import ENTROPY, EVALUATE, IMPORT, MAKE, RESUME, TRAIN, UNET
-from fuzz.damage import damage_bytes
+from fuzz.damage import damage_bytes, flipped
 from fuzz.long_commands import JOINT
 from fuzz.service import SERVE
 from fuzz.volumes import stack
 from kscout.apps.player import save_acquisition
-from kscout.evaluation.analyses.examples import Example, save_examples
+from kscout.evaluation.analyses.examples import Example, ExampleRow, save_examples
 from kscout.evaluation.analyses.masks import MaskRow
 from kscout.weights import Weights, read_weights, save_weights
 from synthetic_results import make_acquisition, write_run
@@ -151,6 +157,59 @@ _OUTPUTS: list[tuple[list[str], str]] = [
 """Commands up to what they write, and how its name ends; a folder has no suffix."""
 
 
+def compressed(draw: random.Random, folder: Path) -> Built:
+    """Damage behind a valid start of a compressed file, or one that unpacks without end."""
+    volumes = folder / "volumes"
+    volumes.mkdir()
+    way = draw.choice(("flip", "cut", "bomb", "deflated", "RLE", "JPEG", "JPEG2000"))
+    if way in ("flip", "cut", "bomb"):
+        path = volumes / "bad.nii.gz"
+        nibabel.save(nibabel.Nifti1Image(stack().transpose(), np.eye(4)), path)
+        content = path.read_bytes()
+        if way == "cut":
+            content = content[: -draw.randrange(1, 9)]
+        elif way == "bomb":
+            packer = zlib.compressobj(9, wbits=31)
+            raw = zlib.decompress(content, 31) + bytes(2**27)
+            content = packer.compress(raw) + packer.flush()
+        else:
+            middle = draw.randrange(100, len(content) - 8)
+            content = content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+        path.write_bytes(content)
+        return f"gzip {way}", IMPORT, True
+    path = volumes / "a" / "0.dcm"
+    if way == "deflated":
+        size = draw.choice(((18, 20), (8000, 8000)))
+        write_dicom(path, np.ones(size), syntax="1.2.840.10008.1.2.1.99")
+        return f"deflated {size}", IMPORT, size[0] > 18
+    _encapsulated(path, way)
+    content = path.read_bytes()
+    begin = content.index(b"\xe0\x7f\x10\x00")
+    path.write_bytes(content[:begin] + flipped(draw, content[begin:]))
+    return f"{way} flipped", IMPORT, False
+
+
+def _encapsulated(path: Path, way: str) -> None:
+    values = (stack()[0] * 100).clip(0, 255).astype(np.uint8)
+    write_dicom(path, values)
+    data = pydicom.dcmread(path)
+    data.BitsAllocated = data.BitsStored = 8
+    data.HighBit, data.PixelData = 7, values.tobytes()
+    if way == "RLE":
+        data.compress(pydicom.uid.RLELossless)
+    else:
+        picture = path.with_suffix(".tmp")
+        Image.fromarray(values).save(picture, way)
+        data.file_meta.TransferSyntaxUID = {
+            "JPEG": pydicom.uid.JPEGBaseline8Bit,
+            "JPEG2000": pydicom.uid.JPEG2000Lossless,
+        }[way]
+        data.PixelData = encapsulate([picture.read_bytes()])
+        data["PixelData"].is_undefined_length = True
+        picture.unlink()
+    data.save_as(path, enforce_file_format=True)
+
+
 def deep(draw: random.Random, folder: Path) -> Built:
     """Texts nested too deeply, and arrays of records that are NaN or have another shape."""
     n = draw.choice((101, 5000, 200_000))
@@ -179,8 +238,9 @@ def _record(draw: random.Random, folder: Path) -> tuple[str, str]:
         save_acquisition(make_acquisition(), path)
     elif name == "examples":
         image = np.ones((9, 11), np.float32)
-        save_examples(path, [Example("greedy", 0, "v", 3, np.arange(11) > 5, image, image, 0.9)])
-        row: Any = {"policy": "greedy", "seed": 0, "volume": "v", "slice": 3, "ssim": 0.9}
+        example = Example("greedy", 0, "v", 3, np.arange(11) > 5, image, image, 0.9)
+        save_examples(path, [example])
+        row: Any = asdict(ExampleRow.of(example))
     else:
         (folder / "masks").mkdir()
         path = folder / "masks" / "a.npz"
@@ -235,6 +295,27 @@ def endless(draw: random.Random, folder: Path) -> Built:
     return f"{what}: {' '.join(words[:2])}", words, must_fail
 
 
+def sequences(draw: random.Random, folder: Path) -> Built:
+    """Orders and sequences that no scanner can play, or that the raster cannot represent."""
+    pulseq = ["export", "pulseq", "center-out", *ORDER, "--n-rows", "16", "--out", "scan.seq"]
+    order = ["export", "order", "center-out", *ORDER, "--out", "order.csv"]
+    far = draw.choice(("1e300", "1e-300", "0", "-1", "nan", "inf", "99999999999"))
+    choices: list[tuple[list[str], str, str]] = [
+        (pulseq, "--dwell-us", draw.choice(("13", "1", "10.5", far))),
+        *((pulseq, x, far) for x in ("--fov-mm", "--readout-mm", "--slice-mm", "--field-t")),
+        (pulseq, "--echo-ms", draw.choice(("8.0001", far))),
+        (pulseq, "--repetition-ms", draw.choice(("20.0001", far))),
+        (pulseq, "--n-rows", far),
+        (order, "--n-cols", draw.choice(("99999999999", "70000", "1"))),
+        (order, "--fov-mm", far),
+        (order, "--slice", "a:1"),
+        (order, "--policy", "x"),
+    ]
+    words, flag, value = draw.choice(choices)
+    first = [] if flag == "--fov-mm" or words is order else ["--fov-mm", "220"]
+    return f"{words[1]} {flag} {value}", [*words, *first, flag, value], True
+
+
 def untrue(draw: random.Random, folder: Path) -> Built:
     """What was taken for a success: NaN in weights, true for 1, broken headers."""
     way = draw.choice(("checkpoint", "weights", "true", "header"))
@@ -287,7 +368,9 @@ def environment(draw: random.Random) -> tuple[tuple[str, str], list[str]]:
 HOSTILE: dict[str, Callable[[random.Random, Path], Built]] = {
     "arguments": arguments,
     "outputs": outputs,
+    "compressed": compressed,
     "deep": deep,
     "endless": endless,
+    "sequences": sequences,
     "untrue": untrue,
 }
