@@ -89,7 +89,6 @@ def _make(
 def _with_members(
     constructor: Callable[..., Any], arguments: dict[str, object]
 ) -> dict[str, object]:
-    """Load the members of an ensemble, which settings name."""
     named = arguments.get("members")
     if constructor is not EnsemblePolicy or not isinstance(named, list):
         return arguments

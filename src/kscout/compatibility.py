@@ -276,7 +276,6 @@ def _is_protocol(recorded: Mapping[str, object], protocol: Protocol | None) -> b
 
 
 def _is_for(recorded: Mapping[str, object], use: Use) -> bool:
-    """Return whether a policy was trained for this acquisition of images of this size."""
     here = _Acquisition(use.n_initial, use.horizon, use.start, use.columns_per_step)
     return _acquisition(recorded) == here and _is_shape(recorded, use.shape)
 
@@ -290,14 +289,12 @@ def _own(network: Reconstructor) -> str:
 
 
 def _network_of(recorded: Mapping[str, object]) -> str | None:
-    """Return the fingerprint of the reconstruction that a policy was trained with."""
     found = recorded.get("reconstructor")
     return as_shipped(found) if isinstance(found, str) else None
 
 
 @cache
 def _recorded(entry: str) -> Mapping[str, object]:
-    """Return what the file of a zoo entry records."""
     found = described(zoo_file(entry))
     return {} if found is None else found.extra
 

@@ -188,7 +188,6 @@ def _check_blindness(policy: Policy, seen: Observation, first: Float[Tensor, "ba
 
 
 def _tensors(seen: Observation) -> dict[str, Tensor]:
-    """Return the policy's inputs for each image, without the ground truth."""
     values = {field.name: getattr(seen, field.name) for field in fields(seen)}
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
@@ -257,8 +256,6 @@ def _kspace_example(
 @final
 @dataclass(frozen=True)
 class _Trial:
-    """A reconstructor and its test k-space."""
-
     reconstructor: Reconstructor
     kspace: Complex[Tensor, "batch coil row col"]
     mask: Bool[Tensor, "batch col"]
@@ -330,7 +327,6 @@ def _check_single_images(trial: _Trial, first: Reconstruction) -> None:
 
 
 def _check_training(trial: _Trial) -> None:
-    """Check the requirements of training and of the simulator."""
     model, mask = trial.reconstructor, trial.mask
     n_bytes = model.n_bytes(*trial.kspace.shape[1:])
     if not n_bytes > 0:

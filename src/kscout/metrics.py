@@ -47,7 +47,6 @@ def _check_pixels(image: Tensor, target: Tensor) -> None:
 
 
 def _per_image(data_range: Tensor | float, image: Tensor) -> Tensor:
-    """Align `data_range` with the leading axes of `image`, ready to broadcast over pixels."""
     value = torch.as_tensor(data_range, dtype=image.dtype, device=image.device)
     return value.reshape(value.shape + (1,) * (image.ndim - value.ndim))
 

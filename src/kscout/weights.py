@@ -239,7 +239,6 @@ def _name(kind: type) -> str:
 def _check_shapes(
     constructor: Callable[..., nn.Module], arguments: JsonObject, state: Mapping[str, Tensor]
 ) -> None:
-    """Compare the shapes of the component and its file before tensors are allocated."""
     try:
         with torch.device("meta"):
             expected = constructor(**arguments).state_dict()
@@ -343,8 +342,6 @@ def _header(first: Callable[[int], bytes], length: int, *, is_complete: bool) ->
 @final
 @dataclass(frozen=True)
 class _Header:
-    """Metadata of a weights file of kscout."""
-
     schema_version: int
     kind: Kind
     component: str

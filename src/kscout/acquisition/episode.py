@@ -235,7 +235,6 @@ class Simulator:
     def _state(
         self, measured: Measurement, owner: Int[Tensor, " state"], *, n_left: int, step: int = 0
     ) -> State:
-        """Reconstruct and score measurements of the slices of `owner`."""
         found = self.reconstructor.reconstruct(measured)
         shift, scale = self.batch.units(found, self.protocol)
         score = self.scorer.score(
@@ -333,7 +332,6 @@ def how_many_at_once(
 
 
 def _scorer(metric: str, batch: SliceBatch) -> SsimScorer | MetricScorer:
-    """Return the scorer of a batch; SSIM has specialized kernels."""
     if metric == "ssim":
         return SsimScorer(batch.target, data_range=batch.data_range)
     return MetricScorer(METRICS.resolve(metric), batch.target, data_range=batch.data_range)

@@ -106,7 +106,6 @@ class Acquisition:
         return self.simulator.observe(policy, state, n_left=self._n_left(state.owner))
 
     def _n_left(self, owner: Int[Tensor, " state"]) -> int | Int[Tensor, " state"]:
-        """Return the number of columns left; one number if all slices have the same."""
         if isinstance(self._horizon, int):
             return self._horizon - self.n_acquired
         return (self._horizon[owner] - self.n_acquired).clamp(min=0)

@@ -330,7 +330,6 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 
 
 def _columns(row: object, n_cols: int, path: Path | None) -> tuple[int, ...]:
-    """Return the columns of a text, a list of columns or a mask."""
     if isinstance(row, str):
         return parse_columns(row)
     if not isinstance(row, list) or not all(isinstance(value, bool | int) for value in row):

@@ -239,7 +239,6 @@ class Session:
     def _grown(
         self, kspace: Complex[Tensor, "1 coil row col"], columns: list[int]
     ) -> Measurement | None:
-        """Return the measurement with more columns, by the arithmetic of a `Simulator`."""
         known, device = [*self.order, *columns], kspace.device
         if not set(self.scan.start) <= set(known):
             return None

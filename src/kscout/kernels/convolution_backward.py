@@ -143,7 +143,6 @@ class ConvolutionBackward:
         self.thin_parts = (n_rows // 4 + 1) * (n_cols // width) * n_products(width)
 
     def _prepare_weights(self) -> None:
-        """Build the kernel for sums of products of derivatives and inputs."""
         n_rows, n_cols = min(self.shape[0], 8), min(self.shape[1], 16)
         # Blocks that share output channels compute the same derivatives, so they get many inputs.
         n_out, n_in = (32, 64) if self.n_in >= 64 else (64, 32)
@@ -155,7 +154,6 @@ class ConvolutionBackward:
         self.weights_parts = (self.n_out // n_out, self.n_in // n_in)
 
     def _prepare_plain(self) -> None:
-        """Build the convolution from derivatives of the output to those of the input."""
         n_rows, n_cols = min(self.shape[0], 16), min(self.shape[1], 32)
         n_products = n_rows * n_cols // 16
         warps_m = n_products // 4

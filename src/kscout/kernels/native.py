@@ -64,7 +64,6 @@ def native_library(file: str) -> ctypes.CDLL:
 
 @cache
 def _library(file: str) -> ctypes.CDLL | str:
-    """Return the loaded library, or the reason of a failure; tried once per process."""
     try:
         compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
         if compiler is None:
@@ -126,7 +125,6 @@ def _fault(path: Path, kind: int) -> str | None:
 
 
 def _cached(folder: Path, key: str) -> Path | None:
-    """Return the intact compiled file of the cache; damaged files are removed."""
     for path in sorted(folder.glob(f"{key}-*.so")):
         # Another process may remove it at the same time, and a folder may be read-only.
         with contextlib.suppress(OSError):
@@ -168,7 +166,6 @@ def _compiled(compiler: str, file: str, key: str, folder: Path | None) -> ctypes
 
 
 def _flush(path: Path) -> None:
-    """Flush a file to disk, so that its name never refers to an incomplete file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

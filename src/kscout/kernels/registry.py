@@ -314,7 +314,6 @@ def build(operation: str, request: Request, makers: Mapping[str, Callable[[], Ma
 
 
 def _fault(implementation: Implementation, request: Request) -> tuple[str | None, bool]:
-    """Return the first missing requirement, and whether it is the device's."""
     if implementation.device is not None and not kernels_are_on():
         return f"{SWITCH}=off", False
     for condition in implementation.conditions:

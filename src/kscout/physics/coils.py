@@ -301,7 +301,6 @@ def unit_norm(maps: Complex[Tensor, "*lead coil row col"]) -> Complex[Tensor, "*
 
 
 def _phase(value: Complex[Tensor, "*axes"]) -> Complex[Tensor, "*axes"]:
-    """Return exp(i angle), 1 where there is none."""
     size = value.abs()
     return torch.where(size > _TINY, value / size.clamp(min=_TINY), 1)
 

@@ -118,7 +118,6 @@ def read_policy(path: Path) -> Policy:
 
 
 def _with_members(path: Path, weights: Weights) -> Weights:
-    """Return the description and weights of an ensemble with its members as policies."""
     given = weights.arguments.get("members")
     if not isinstance(given, list) or len(given) > MOST_MEMBERS:
         return weights  # The constructor raises the error.
@@ -143,7 +142,6 @@ def _with_members(path: Path, weights: Weights) -> Weights:
 
 
 def _member(path: Path, given: JsonObject, state: dict[str, Tensor]) -> Policy | ZooMember:
-    """Return a member of an ensemble from its description and its weights."""
     if given.keys() == _ENTRY_KEYS:
         found = entry(given["zoo"])
         if found.sha256 != given["sha256"]:
@@ -176,7 +174,6 @@ def entry(name: str) -> ZooMember:
 
 
 def _missing(given: Path, file: Path) -> str:
-    """Describe the training state of a folder without weights."""
     best = given / "best.safetensors"
     if best.is_file():
         return (

@@ -150,7 +150,6 @@ class ColumnPolicy(Policy):
     def _before_learning(
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch col"]:
-        """Return the baseline gains of each image."""
         where = (mask.sum(dim=1), step, mask.shape[1])
         return read_nearest(self.tables, self.get_buffer, *where)
 
@@ -258,7 +257,6 @@ def _log_magnitudes(
 
 
 def _root(squares: Float[Tensor, "batch row col"]) -> Float[Tensor, "batch row col"]:
-    """Return magnitudes with finite gradients, also at zero."""
     return (squares + _LEAST_SQUARE).sqrt()
 
 

@@ -303,7 +303,6 @@ class KeptConvPolicy(ConvView[Kept]):
         return kept.hidden.clone()
 
     def _shapes(self) -> list[tuple[int, int, int]]:
-        """Return rows, columns and channels of the output of each convolution."""
         # The first layer does not pool, so the second has the same size.
         levels = [max(0, number - 1) for number in range(len(self.weights))]
         size = self.policy.n_rows, self.policy.n_cols

@@ -181,7 +181,6 @@ def _as_trained(policy: Policy, seen: Observation) -> Observation:
 
 
 def _size_of(policies: Sequence[Policy], name: str) -> int | None:
-    """Return the size of the first policy that has one; None without any."""
     return next((n for one in policies if (n := getattr(one, name, None)) is not None), None)
 
 
@@ -195,7 +194,6 @@ def _in_0_2(member: JsonObject) -> JsonObject:
 
 
 def _described(member: Policy | ZooMember) -> JsonObject:
-    """Return a member as files describe it."""
     if isinstance(member, ZooMember):
         return {"zoo": member.zoo, "sha256": member.sha256}
     return {

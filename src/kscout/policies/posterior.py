@@ -183,7 +183,6 @@ class PosteriorPolicy(PosteriorSampler, Policy):
         columns: Int[Tensor, "batch candidate"],
         seen: Observation,
     ) -> Float[Tensor, "batch draw candidate"]:
-        """Return the gains of columns on posterior samples."""
         assert self._context is not None
         n_draws = images.shape[1]
         mask, columns = (x.repeat_interleave(n_draws, dim=0) for x in (seen.mask, columns))

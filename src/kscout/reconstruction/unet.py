@@ -179,7 +179,6 @@ class HalfPrecisionUNet(Reconstructor):
         self.precision = "fp32" if self._kernels(n_rows, n_cols) is None else "fp16"
 
     def _kernels(self, n_rows: int, n_cols: int) -> FusedUNet | None:
-        """Return the kernels for images of a size; new ones are built."""
         size = (n_rows, n_cols)
         if size not in self.by_size:
             self.by_size[size] = self._make_kernels(self.network, *size, self.workspace)

@@ -133,7 +133,6 @@ class InferenceUNet(nn.Module):
 def _normalize(
     features: Float[Tensor, "batch channel row col"],
 ) -> Float[Tensor, "batch channel row col"]:
-    """Apply instance norm and ReLU."""
     n_images, n_channels, n_rows, n_cols = features.shape
     if features.is_contiguous() or n_rows * n_cols >= _N_PIXELS_OF_FAST_GROUP_NORM:
         return F.group_norm(features, n_channels, eps=_EPSILON).relu_()

@@ -106,7 +106,6 @@ def compile_networks(
 
 
 def _padding(n: int) -> tuple[int, int]:
-    """Return the padding before and after `n` pixels."""
     missing = -n % _MULTIPLE
     return missing // 2, missing - missing // 2
 

@@ -97,7 +97,6 @@ def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
 def _places(
     n_rows: int, n_cols: int, device: torch.device
 ) -> tuple[Float[Tensor, "row col"], Float[Tensor, "row col"]]:
-    """Return coordinates of pixels, in fields of view from the center."""
     rows, cols = (frequencies(n, device) / n for n in (n_rows, n_cols))
     y, x = torch.meshgrid(rows, cols, indexing="ij")
     return y, x
@@ -150,7 +149,6 @@ def coarser_slices(slices: SliceSet, n_cols: int) -> SliceSet:
 
 
 def _central(whole: int, n: int) -> slice:
-    """Return the slice of the n central entries."""
     return slice(whole // 2 - n // 2, whole // 2 - n // 2 + n)
 
 

@@ -88,8 +88,6 @@ def fit_fixed_order(
 @final
 @dataclass(frozen=True)
 class _Trial:
-    """Scores candidate columns on slices with equal measured columns."""
-
     slices: SliceSet
     reconstructor: Reconstructor
     start: Bool[Tensor, "slice col"]
@@ -134,7 +132,6 @@ class _Trial:
 def _draw(
     population: Int[Tensor, " n"], n_draws: int | None, seed: int, purpose: str, step: int
 ) -> Int[Tensor, " m"]:
-    """Sample without replacement; the result is sorted."""
     if n_draws is None or n_draws >= len(population):
         return population
     generator = keyed_generator("fixed order", purpose, seed, step)

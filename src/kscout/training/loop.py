@@ -133,7 +133,6 @@ class TrainingLoop:
         return algorithm.end_epoch(epoch)
 
     def _resume(self, n_steps: int) -> None:
-        """Restore the steps and sums of an epoch that was saved in part."""
         part, algorithm = self.training_run.part, self.algorithm
         device = next(algorithm.learner.module.parameters()).device
         self.n_taken = part.get("step", 0)
@@ -214,7 +213,6 @@ def opened_run(
 
 
 def _check_kept(config: Config, out: Path) -> None:
-    """Raise an error if a new run keeps epochs beyond its last one."""
     training = config.training
     never = [epoch for epoch in training.keep_epochs if not 1 <= epoch <= training.n_epochs]
     # By default the paper's epochs are kept, of those that a shorter training has.

@@ -193,7 +193,6 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
 
 
 def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> JsonObject:
-    """Return arguments of a policy that follow from images and acquisition."""
     n_initial, horizon = config.spanned
     n_rows, n_cols = slices.shape[1:]
     own = {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
@@ -232,7 +231,6 @@ def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]
 
 
 def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:
-    """Reject several columns per step if the estimator scores columns independently."""
     if config.acquisition.group == 1 or estimator.takes_groups:
         return
     others = [name for name in ESTIMATORS.entries if ESTIMATORS.resolve(name).takes_groups]
@@ -244,7 +242,6 @@ def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:
 
 
 def _check_span(config: PolicyConfig | JointConfig, split: SliceSet) -> None:
-    """Raise an error for starts and budgets beyond the columns of some slice."""
     n_initial, horizon = config.spanned
     if (n_initial, horizon) != (config.acquisition.n_initial, config.acquisition.horizon):
         check_budget(split.selectable, n_initial=n_initial, horizon=horizon)
@@ -254,7 +251,6 @@ def _check_span(config: PolicyConfig | JointConfig, split: SliceSet) -> None:
 
 
 def _check_memory(config: PolicyConfig, slices: SliceSet) -> None:
-    """Raise an error if the random numbers of an epoch do not fit into memory."""
     training, horizon = config.training, config.acquisition.horizon
     check_memory(
         training.n_bytes(len(slices), horizon, math.prod(slices.shape)),
@@ -347,7 +343,6 @@ def _worker(
     *,
     is_first: bool,
 ) -> RunRecord:
-    """Train one policy in a worker process."""
     if not is_first:
         # All trainings have equal warnings, which the first one prints.
         logging.disable(logging.WARNING)

@@ -163,7 +163,6 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
         self.gradients = {n: self._gradients(n, pool) for n in self.sizes}
 
     def _gradients(self, n_cols: int, pool: GraphPool | None) -> BatchGradients:
-        """Return the function for gradients of batches of one image size."""
         model, slices = self.learner.module, self.slices
         if slices.device.type != "cuda" or model.waits_for_device:
             return BatchGradients(self._backward, model.parameters())
@@ -195,7 +194,6 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
         return self._rate(epoch, self.n_steps - 1)
 
     def _rate(self, epoch: int, step: int) -> float:
-        """Return the learning rate of an optimizer step, counted from 0 in its epoch."""
         training, largest = self.training, self.learner.rate(epoch)
         if training.n_warm is None:
             return largest
@@ -253,7 +251,6 @@ def training_loss(
 
 
 def _check_centers(training: ReconstructorTraining, store: Store) -> None:
-    """Raise an error for masks without the central columns that define virtual coils."""
     sizes = training.sizes or (store.array("train").shape[-1],)
     n_center = min(round(n * share) for n in sizes for share in training.center_fractions)
     if n_center < store.manifest.n_basis:

@@ -244,7 +244,6 @@ class Dense(WarmedEstimator):
         return self.sizes[step % len(self.sizes)]
 
     def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
-        """Return which of the units belongs to each state."""
         share = self.slices.n_cols / mask.shape[1]
         return row_of(mask.sum(dim=-1), self.n_first, len(self.units), share=share)
 
@@ -268,7 +267,6 @@ class Dense(WarmedEstimator):
         return metric not in ("", self.training.metric)
 
     def _set_units(self) -> None:
-        """Set the units of gains: those of a trained policy, else along a fixed order."""
         start = self.learner.start
         known: Sequence[float] = ()
         if start is not None and not is_resized(self.learner.module, start):
@@ -408,7 +406,6 @@ class Augmentation:
         return (numbers[:, 3] * len(self.starts)).long()
 
     def _share(self, n: int, n_cols: int) -> int:
-        """Return the number of columns in proportion to n columns of slices as stored."""
         return share_of(n, n_cols, self.n_cols)
 
     def check(self, policy: Policy, slices: SliceSet) -> None:

@@ -65,7 +65,6 @@ class Ensemble(Estimator):
         self._check()
 
     def _check(self) -> None:
-        """Reject members and settings that cannot be fitted on these slices."""
         policy, metric, n_steps = (
             self.policy,
             self.training.metric,
@@ -130,7 +129,6 @@ class Ensemble(Estimator):
         self.sums[f"scores {part}"] += self._acquire(*self.batches[at], self._sums(part))
 
     def _sums(self, part: int) -> "Sums":
-        """Return the sums after one number of ordered steps."""
         return Sums(*(self.sums[f"{field.name} {part}"] for field in fields(Sums)))
 
     @torch.no_grad()
@@ -152,7 +150,6 @@ class Ensemble(Estimator):
         return EpochResult({f"train_{metric_word(self.training.metric)}": means[best]}, facts)
 
     def _begin(self, n_first: int) -> None:
-        """Let the policy start with this many columns of the order."""
         self.policy.begin_with(self.order[:n_first], self.slices.n_cols)
         if self.training.metric != "ssim":
             self.policy.gain_units = ()
@@ -169,7 +166,6 @@ class Ensemble(Estimator):
     def _acquire(
         self, index: Int[Tensor, " slice"], number: Int[Tensor, " slice"], sums: "Sums"
     ) -> Float[Tensor, ""]:
-        """Acquire slices, try columns of each step, and return the sum of their final scores."""
         training, plan = self.training, training_plan(self.config)
         simulator = plan.simulator(self.slices.batch(index), self.reconstructor)
         policy, acquisition = self.policy.bind(simulator.context), Acquisition(simulator, plan)

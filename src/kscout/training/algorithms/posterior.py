@@ -124,7 +124,6 @@ class Posterior(WarmedEstimator):
 
     @torch.no_grad()
     def _paths(self) -> Int[Tensor, "slice step"]:
-        """Return the columns that another policy acquires, slice by slice."""
         training, plan = self.training, replace(training_plan(self.config), is_argmax=True)
         policy, columns = load(training.follows, device=self.device), []
         name = str(training.follows)

@@ -178,7 +178,6 @@ class Recording:
 def _backward(
     scores: Float[Tensor, "state col"], rows: Rows, weights: Float[Tensor, "state draw"]
 ) -> None:
-    """Add the gradients of the weighted log-probabilities' sum to the policy's own."""
     log_probs = _log_probabilities(scores.float(), rows["blocked"], rows["columns"])
     (log_probs * weights).sum().backward()
 
@@ -188,7 +187,6 @@ def _log_probabilities(
     blocked: Bool[Tensor, "state col"],
     columns: Int[Tensor, "state draw *member"],
 ) -> Float[Tensor, "state draw"]:
-    """Return log-probabilities of columns, or of groups of columns."""
     if columns.ndim == 3:
         return group_log_probabilities(scores, blocked, columns)
     return column_log_probabilities(scores, blocked).gather(-1, columns)

@@ -178,7 +178,6 @@ class Trees:
     def _after(
         self, at: _Position, column: Int[Tensor, "tree 1"], node: Int[Tensor, " tree"]
     ) -> _Position:
-        """Return the position with one column more, of which the node is known."""
         key = at.key + self.codes[column[:, 0]]
         return _Position(node, key, at.mask.scatter(1, column, True))
 
@@ -251,17 +250,14 @@ class Trees:
 
     @torch.no_grad()
     def _chances(self, state: State, step: Int[Tensor, " state"]) -> Float[Tensor, "state col"]:
-        """Return pi of the network."""
         seen = replace(self.simulator.observe(self.policy.chooser, state, n_left=None), step=step)
         logits = self.policy(seen).float()
         return column_log_probabilities(logits, self.simulator.blocked(state)).exp()
 
     def _blocked(self, mask: Bool[Tensor, "tree col"]) -> Bool[Tensor, "tree col"]:
-        """Return the columns that may not be chosen."""
         return mask | ~self.simulator.batch.selectable
 
     def _scaled(self, values: Float[Tensor, "tree col"]) -> Float[Tensor, "tree col"]:
-        """Scale values to 0..1 by the extremes of each tree."""
         span = self.high - self.low
         return torch.where(span > 0, (values - self.low) / span, 0.0)
 

@@ -191,7 +191,6 @@ class GradientSampler(Sampler):
         return score
 
     def _inputs(self, number: int) -> list[Tensor]:
-        """Return the slices of an update, their start, Gumbel noise and a moment of each."""
         training, slices = self.training, self.material.slices
         setting = self.material.config.acquisition
         n = min(training.sampler_batch, len(slices))

@@ -161,7 +161,6 @@ class Joint(Algorithm[Pair, JointConfig]):
             self.pool.add(own, numbers, acquire(policy, batch, self.config, drawn, view))
 
     def _numbers(self, number: int, n: int) -> Float[Tensor, "slice number"]:
-        """Sample the augmentation of newly acquired slices: mirroring and zoom."""
         drawn = [
             torch.rand(n, 1, generator=keyed_generator(purpose, self.training.seed, number))
             for purpose in ("mirrored", "zoomed")
@@ -174,7 +173,6 @@ class Joint(Algorithm[Pair, JointConfig]):
         return varied(self.slices.batch(index), numbers, self.training)
 
     def _learn(self, number: int, uniforms: Float[Tensor, "batch 2"]) -> Float[Tensor, ""]:
-        """Take an update of the reconstruction; return its loss."""
         index, numbers, mask = self.pool.draw(uniforms)
         self.model.train()
         # Slices are read outside of the graph, as they may be in a file.

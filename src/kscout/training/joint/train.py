@@ -151,7 +151,6 @@ def _reconstructor(
 
 
 def _started(start: str | Path) -> Reconstructor:
-    """Return a trained network as the start; other components are errors."""
     is_known = isinstance(start, str) and (start in RECONSTRUCTORS or zoo_path(start) is not None)
     if not is_known and not Path(start).exists():
         raise ConfigError(
@@ -168,7 +167,6 @@ def _started(start: str | Path) -> Reconstructor:
 
 
 def _check_asked(wanted: Component, name: str, arguments: JsonObject, start: str | Path) -> None:
-    """Raise an error if the start is another network than the settings name."""
     others = {key: value for key, value in wanted.arguments.items() if arguments.get(key) != value}
     if wanted.name == name and not others:
         return
@@ -180,7 +178,6 @@ def _check_asked(wanted: Component, name: str, arguments: JsonObject, start: str
 
 
 def _check_whole(kind: type[Sampler]) -> None:
-    """Raise an error for an incomplete class of a sampler."""
     lacking = sorted(kind.__abstractmethods__)
     if not kind.looks and kind.make_policy.__func__ is Sampler.make_policy.__func__:  # type: ignore[attr-defined]
         lacking.append("make_policy")
@@ -210,7 +207,6 @@ def _check(
     model: Reconstructor,
     splits: tuple[SliceSet, SliceSet],
 ) -> None:
-    """Raise an error for settings that cannot be trained, before a folder is made."""
     training = config.training
     check_setting(config, splits)
     check_varied(training, splits[0].kind)
