@@ -119,7 +119,6 @@ class _Scanner:
         self._rows: list[int] = []
 
     def begin(self, rows: list[int]) -> None:
-        """Start new episodes with these slices."""
         if not all(0 <= row < len(self.slices) for row in rows):
             raise ConfigError(
                 f"there is no slice at one of the rows {rows}; give rows 0..{len(self.slices) - 1}"
@@ -130,7 +129,6 @@ class _Scanner:
 
     @property
     def acquisition(self) -> Acquisition:
-        """The acquisition of the present episodes."""
         if self._acquisition is None:
             raise ConfigError("no episode has begun; call reset() first")
         return self._acquisition
@@ -140,7 +138,6 @@ class _Scanner:
         return not self.acquisition.n_next
 
     def legal(self) -> Bool[np.ndarray, "batch col"]:
-        """Return the columns that can be measured next."""
         return (~self.acquisition.blocked).cpu().numpy()
 
     def measure(self, columns: Int[np.ndarray, "batch draw"]) -> Float[np.ndarray, " batch"]:
@@ -168,7 +165,6 @@ class _Scanner:
         return (self.acquisition.state.score - before).double().cpu().numpy()
 
     def observe(self) -> Arrays:
-        """Return image and measured columns of every slice."""
         state = self.acquisition.state
         image = state.image.clamp(-IMAGE_BOUND, IMAGE_BOUND).float()
         return {
@@ -177,7 +173,6 @@ class _Scanner:
         }
 
     def facts(self, row: int) -> Info:
-        """Return the info of one slice."""
         state, at = self.acquisition.state, self._rows[row]
         return {
             "ssim": float(self.acquisition.simulator.ssim(state)[row]),

@@ -140,7 +140,6 @@ class Features:
         return self.values if self.pooled is None else self.pooled
 
     def part(self, some: slice) -> "Features":
-        """Return the features of some images."""
         pooled = None if self.pooled is None else self.pooled[some]
         return Features(self.values[some], self.sums[some], self.n_tiles, pooled)
 

@@ -134,7 +134,6 @@ class NormResults(NamedTuple):
 
     @classmethod
     def empty(cls, pixels: Float[Tensor, "batch row col channel"], *, pools: bool) -> "NormResults":
-        """Allocate memory for features of this shape."""
         n, n_rows, n_cols, n_channels = pixels.shape
         step = 2 if pools else 1
         output = pixels.new_empty(n, n_rows // step, n_cols // step, n_channels)

@@ -66,12 +66,10 @@ class Passed(NamedTuple):
 
     @classmethod
     def empty(cls, n: int, n_rows: int, n_cols: int, n_channels: int, *, pools: bool) -> "Passed":
-        """Allocate memory for n images."""
         convolved = torch.empty(n, n_rows, n_cols, n_channels)
         return cls(convolved, compiled.NormResults.empty(convolved, pools=pools))
 
     def part(self, begin: int, end: int) -> "Passed":
-        """Return the part for some of the images."""
         normalized = compiled.NormResults(*(x[begin:end] for x in self.normalized))
         return Passed(self.convolved[begin:end], normalized)
 
@@ -221,7 +219,6 @@ class Kept:
     """Output of the first dense layer."""
 
     def part(self, begin: int, end: int) -> "Kept":
-        """Return the part for some of the images."""
         layers = [layer.part(begin, end) for layer in self.layers]
         rest = self.flat[begin:end], self.hidden[begin:end]
         return Kept(self.weights, layers, *rest)
@@ -269,7 +266,6 @@ class KeptConvPolicy(ConvView[Kept]):
         return n_images
 
     def n_bytes_kept(self, n_images: int) -> int:
-        """Return the number of bytes that `keep` allocates."""
         n_floats = self.dense.in_features + self.dense.out_features
         for number, (n_rows, n_cols, n_channels) in enumerate(self._shapes()):
             # Pooled to a quarter, except for the first.

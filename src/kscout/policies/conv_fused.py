@@ -59,7 +59,6 @@ class Room:
         )
 
     def part(self, begin: int, end: int) -> "Room":
-        """Return the part for some of the images."""
         own = slice(begin, end)
         features = [x.part(own) for x in self.features]
         # The count of all images is at least that of the part, and a pass covers no more images.

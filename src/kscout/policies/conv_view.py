@@ -59,7 +59,6 @@ class ConvView(Policy, Generic[KeptT]):
         return self.after_dense(_FirstDense.apply(self, image, kept, *own))  # type: ignore[no-untyped-call]
 
     def after_dense(self, features: Float[Tensor, "batch hidden"]) -> Float[Tensor, "batch col"]:
-        """Apply all layers after the first dense one."""
         for layer in self.rest:
             features = layer(features)
         return features

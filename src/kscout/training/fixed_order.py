@@ -95,7 +95,6 @@ class _Trial:
     device: torch.device | str
 
     def columns_left(self, order: list[int]) -> Int[Tensor, " n"]:
-        """Return the columns that are free in some slice, lowest first."""
         left = (self.slices.selectable.cpu() & ~self.start).any(dim=0)
         left[order] = False
         return left.nonzero()[:, 0]

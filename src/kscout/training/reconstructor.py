@@ -190,7 +190,6 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
         return EpochResult({"train_loss": loss}, {"n_slices": n_slices})
 
     def rate(self, epoch: int) -> float:
-        """Return the learning rate at the end of an epoch."""
         return self._rate(epoch, self.n_steps - 1)
 
     def _rate(self, epoch: int, step: int) -> float:

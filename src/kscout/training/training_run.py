@@ -71,7 +71,6 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
 
     @property
     def is_new(self) -> bool:
-        """Whether no step was taken before."""
         return not self.n_done and not self.part
 
     @property
@@ -131,7 +130,6 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
         self._save_checkpoint()
 
     def keep_part(self, part: StateDict, carried: StateDict) -> None:
-        """Write a checkpoint inside an epoch."""
         self.carried, self.part = carried, part
         if self.folder is not None:
             self._save_checkpoint()
@@ -144,7 +142,6 @@ class TrainingRun(Generic[ModuleT, ConfigT]):
         save_checkpoint(self.folder.checkpoint_path, state)
 
     def finish(self) -> None:
-        """Close the run."""
         if self.folder is None or self.save is None:
             return
         training = self.learner.config.training

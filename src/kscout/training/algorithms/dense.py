@@ -237,7 +237,6 @@ class Dense(WarmedEstimator):
         return coarser(batch, self._n_cols(step))
 
     def augmented(self, batch: SliceBatch, draws: Tensors) -> SliceBatch:
-        """Return slices of which some are mirrored or magnified."""
         return varied(batch, draws["augmentation"], self.training)
 
     def _n_cols(self, step: int) -> int:
@@ -380,7 +379,6 @@ class Augmentation:
     def horizons(
         self, numbers: Float[Tensor, "slice number"], n_cols: int
     ) -> Int[Tensor, " slice"]:
-        """Return the budget of each slice."""
         drawn = self.training.horizons
         horizons = numbers.new_full((len(numbers),), self.n_steps(n_cols)).long()
         for at, horizon in enumerate(drawn):
@@ -389,7 +387,6 @@ class Augmentation:
         return horizons
 
     def initial(self, numbers: Float[Tensor, "slice number"], n_cols: int) -> Initial:
-        """Return the start of the acquisition of each slice."""
         if not self.training.starts and not self.training.sizes:
             return self.config.acquisition.start
         counts = [self._share(n, n_cols) for n in self.starts]
@@ -409,7 +406,6 @@ class Augmentation:
         return share_of(n, n_cols, self.n_cols)
 
     def check(self, policy: Policy, slices: SliceSet) -> None:
-        """Raise an error if the settings do not fit the slices or the policy."""
         training = self.training
         check_sizes(training.sizes, slices.kind, slices.n_cols)
         check_varied(training, slices.kind)

@@ -110,12 +110,10 @@ class Ensemble(Estimator):
         return slices.sample(self.training.n_validated)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Draw the slices that are acquired together."""
         self.batches = [*self._batches(epoch)]
 
     @torch.no_grad()
     def take_step(self, epoch: int, step: int) -> None:
-        """Acquire some slices, after one number of ordered steps."""
         part, at = divmod(step, self.n_batches)
         self.policy.eval()
         self._begin(self.n_ordered[part])
@@ -204,7 +202,6 @@ class Sums:
 
     @classmethod
     def empty(cls, n_steps: int, n_members: int, device: torch.device) -> "Sums":
-        """Return zeros."""
         shapes = ((n_members, n_members), (n_members,), (n_members + 2,))
         nothing = torch.zeros((), dtype=torch.float64, device=device)
         return cls(*(nothing.new_zeros((n_steps, *shape)) for shape in shapes))

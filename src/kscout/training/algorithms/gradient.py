@@ -260,7 +260,6 @@ class WarmedEstimator(GradientEstimator, ABC):
         return self.step_size(epoch, self.n_steps - 1)
 
     def limit_gradients(self) -> None:
-        """Clip the norm of the gradients."""
         torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), self.training.clip)
 
 

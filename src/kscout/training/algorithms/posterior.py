@@ -152,7 +152,6 @@ class Posterior(WarmedEstimator):
         )
 
     def augmented(self, batch: SliceBatch, draws: Tensors) -> SliceBatch:
-        """Return slices of which some are mirrored or magnified."""
         return varied(batch, draws["augmentation"], self.training)
 
     @property

@@ -43,7 +43,6 @@ class AlphaZero(Episodic):
     def acquire(
         self, epoch: int, places: Int[Tensor, " episode"], order: Int[Tensor, " all"]
     ) -> tuple[list[Rows], dict[str, Tensor], int]:
-        """Acquire slices by search."""
         training, setting = self.training, self.config.acquisition
         self.view.refresh()
         episodes = search_episodes(

@@ -52,7 +52,6 @@ class Ddqn(Episodic):
         return {"memory": super().state(), "target": self.target.state_dict()}
 
     def restore(self, state: StateDict) -> None:
-        """Restore the replay buffer and the copy of the network."""
         if state:
             super().restore(state["memory"])
             self.target.load_state_dict(state["target"])

@@ -69,7 +69,6 @@ class Episodic(Estimator):
         return {**self.memory.rows}
 
     def restore(self, state: StateDict) -> None:
-        """Restore the replay buffer."""
         if state:
             self.memory.add(state)
 
@@ -130,7 +129,6 @@ class Episodic(Estimator):
         return loss.detach()
 
     def simulator(self, index: Int[Tensor, " slice"]) -> Simulator:
-        """Return a simulator of some slices."""
         batch = self.slices.batch(index.to(self.slices.index_device))
         return training_plan(self.config).simulator(batch, self.reconstructor)
 

@@ -92,7 +92,6 @@ class AlphaZeroTraining(EpisodicTraining):
         return Round(n_episodes, n_updates, self.buffer_size or _N_REMEMBERED * n_decisions)
 
     def searches(self, n_cols: int) -> int:
-        """Return the number of searches before each decision."""
         return self.n_searches or max(4, n_cols // 16)
 
 

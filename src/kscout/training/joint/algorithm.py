@@ -115,7 +115,6 @@ class Joint(Algorithm[Pair, JointConfig]):
         return {"pool": self.pool.state(), "sampler": sampler, "n_taught": self.n_taught}
 
     def restore(self, state: StateDict) -> None:
-        """Restore pool and sampler."""
         if not state:
             return
         self.pool.restore(state["pool"])
@@ -218,7 +217,6 @@ class Current:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the present weights."""
         present = self.model.state_dict()
         for name, kept in self.snapshot.state_dict().items():
             kept.copy_(present[name])
@@ -235,7 +233,6 @@ class Stopwatch:
         self.begin()
 
     def begin(self) -> None:
-        """Start the measurement."""
         self.first, self.parts = self._now(), []
 
     @contextmanager
@@ -282,7 +279,6 @@ class MaskPool:
         return len(self.memory)
 
     def clear(self) -> None:
-        """Remove all entries."""
         self.memory.rows = {}
 
     def add(
@@ -305,11 +301,9 @@ class MaskPool:
         return index[entry], numbers[here], masks[here, at]
 
     def state(self) -> StateDict:
-        """Return the content of a checkpoint."""
         return {name: value.cpu() for name, value in self.memory.rows.items()}
 
     def restore(self, state: StateDict) -> None:
-        """Restore the content of `state`."""
         self.clear()
         masks = state["masks"].to(self.slices.device)
         self.add(state["index"], state["numbers"].to(masks.device), masks)

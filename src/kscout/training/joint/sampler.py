@@ -263,7 +263,6 @@ class DenseGains(Sampler):
         return self.estimator.state()
 
     def restore(self, state: StateDict) -> None:
-        """Restore units, averaged weights and the replay buffer."""
         self.estimator.restore(state)
 
 
@@ -303,7 +302,6 @@ class AtRandom(Sampler):
 
     @classmethod
     def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
-        """Return the random policy."""
         _check_plain(config)
         return Random()
 
@@ -320,7 +318,6 @@ class Fixed(Sampler):
 
     @classmethod
     def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
-        """Return an empty order."""
         _check_plain(config)
         return FixedOrder(n_cols=slices.n_cols, order=[])
 
@@ -342,7 +339,6 @@ class Fixed(Sampler):
         return {"order": self.learner.order}
 
     def restore(self, state: StateDict) -> None:
-        """Restore the order."""
         slices = self.material.slices
         self.learner = FixedOrder(n_cols=slices.n_cols, order=state["order"]).to(slices.device)
 
