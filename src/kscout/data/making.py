@@ -112,13 +112,8 @@ class MakeSettings:
     @property
     def n_bytes(self) -> int:
         """Upper bound of the size of the store, in bytes."""
-        size = self.size or SOURCES[self.kind].size
-        return (
-            (4 if self.coils is None else 8 * self.coils)
-            * sum(self.volumes)
-            * self.slices
-            * size**2
-        )
+        n_pixels = sum(self.volumes) * self.slices * (self.size or SOURCES[self.kind].size) ** 2
+        return n_pixels * (4 if self.coils is None else 8 * self.coils)
 
     @property
     def receiver(self) -> "Receiver | None":

@@ -19,8 +19,8 @@ from kscout.evaluation.analyses.average_policy import (
     sampled_by_step,
 )
 from kscout.evaluation.analyses.entropy import (
-    EntropyAccumulator,
     entropies,
+    entropies_of_parts,
     entropy_rows,
     policy_entropies,
 )
@@ -68,10 +68,8 @@ def test_the_same_uniform_choice_carries_no_information() -> None:
 
 def test_streaming_equals_all_at_once(generator: torch.Generator) -> None:
     probabilities = torch.rand(2, 9, 3, 5, generator=generator).softmax(dim=-1)
-    accumulator = EntropyAccumulator()
-    for part in probabilities.split(4, dim=1):
-        accumulator.add(part)
-    found, whole = accumulator.result(), entropies(probabilities)
+    found = entropies_of_parts(probabilities.split(4, dim=1))
+    whole = entropies(probabilities)
     torch.testing.assert_close(found.marginal, whole.marginal)
     torch.testing.assert_close(found.conditional, whole.conditional)
 

@@ -11,7 +11,7 @@ column; it is zero for a policy that takes the same columns in every slice. The 
 deterministic policy is 1 at its column: its conditional entropy is zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, final
@@ -76,59 +76,45 @@ class Entropies:
         return self.marginal - self.conditional
 
 
-@final
-class EntropyAccumulator:
-    """Entropies from sums over slices: memory does not grow with their number."""
-
-    def __init__(self) -> None:
-        self.probabilities: Tensor | None = None
-        self.entropy: Tensor | None = None
-        self.count = 0
-
-    def add(self, probabilities: Float[Tensor, "step slice trajectory col"]) -> None:
-        exact = probabilities.double()
-        total = exact.sum(dim=(1, 2)).cpu()
-        entropy = _entropy(exact).sum(dim=(1, 2)).cpu()
-        self.probabilities = total if self.probabilities is None else self.probabilities + total
-        self.entropy = entropy if self.entropy is None else self.entropy + entropy
-        self.count += exact.shape[1] * exact.shape[2]
-
-    def result(self) -> Entropies:
-        if self.probabilities is None or self.entropy is None:
-            raise ConfigError("no distribution was added; entropies need at least one slice")
-        return Entropies(
-            marginal=_entropy(self.probabilities / self.count),
-            conditional=self.entropy / self.count,
-        )
-
-
 def _entropy(probabilities: Float[Tensor, "*lead col"]) -> Float[Tensor, "*lead"]:
     return -(probabilities * (probabilities + EPSILON).log()).sum(dim=-1)
 
 
 def entropies(probabilities: Float[Tensor, "step slice trajectory col"]) -> Entropies:
     """Return marginal and conditional entropy and mutual information per step."""
-    accumulator = EntropyAccumulator()
-    accumulator.add(probabilities)
-    return accumulator.result()
+    return entropies_of_parts([probabilities])
+
+
+def entropies_of_parts(parts: Iterable[Float[Tensor, "step slice trajectory col"]]) -> Entropies:
+    """Return the same of distributions in parts: memory does not grow with their number."""
+    total = entropy = torch.zeros((), dtype=torch.float64)
+    count = 0
+    for part in parts:
+        exact = part.double()
+        total = total + exact.sum(dim=(1, 2)).cpu()
+        entropy = entropy + _entropy(exact).sum(dim=(1, 2)).cpu()
+        count += exact.shape[1] * exact.shape[2]
+    return Entropies(marginal=_entropy(total / count), conditional=entropy / count)
 
 
 def policy_entropies(
     policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: Plan
 ) -> Entropies:
     """Run a policy on a dataset and return the entropies of its choices."""
-    accumulator = EntropyAccumulator()
-    for _, done in trajectories(
-        policy, slices, reconstructor, plan, keep_probabilities=policy.is_stochastic
-    ):
-        if not done.columns.shape[-1]:
-            raise ConfigError("entropies need at least one step; raise the number of steps")
-        if done.probabilities is not None:
-            accumulator.add(done.probabilities)
-        else:
-            taken = torch.nn.functional.one_hot(done.columns, slices.n_cols)
-            accumulator.add(taken.permute(2, 0, 1, 3).float())
-    return accumulator.result()
+
+    def choices() -> Iterator[Float[Tensor, "step slice trajectory col"]]:
+        for _, done in trajectories(
+            policy, slices, reconstructor, plan, keep_probabilities=policy.is_stochastic
+        ):
+            if not done.columns.shape[-1]:
+                raise ConfigError("entropies need at least one step; raise the number of steps")
+            if done.probabilities is not None:
+                yield done.probabilities
+            else:
+                taken = torch.nn.functional.one_hot(done.columns, slices.n_cols)
+                yield taken.permute(2, 0, 1, 3).float()
+
+    return entropies_of_parts(choices())
 
 
 @final
