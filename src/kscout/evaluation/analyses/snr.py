@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, final
+from typing import Annotated, Literal, NamedTuple, final
 
 from jaxtyping import Float
 
@@ -61,36 +61,36 @@ with lazily():
 FORMULAS = ("paper", "reference")
 
 
-@final
-class GradientMoments:
-    """Mean and spread of gradients, one at a time: memory does not grow with their number."""
+class GradientMoments(NamedTuple):
+    """Number of gradients, their mean, and the sum of squared deviations from it."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean: Tensor | None = None
-        self.squares: Tensor | None = None
+    n_batches: int
+    mean: Float[Tensor, "..."]
+    squares: Float[Tensor, "..."]
 
-    def add(self, gradient: Float[Tensor, "..."]) -> None:
-        """Add the gradient of one more batch (Welford's update)."""
-        value = gradient.detach().double()
-        self.count += 1
-        if self.mean is None or self.squares is None:
-            self.mean, self.squares = value.clone(), torch.zeros_like(value)
-            return
-        deviation = value - self.mean
-        self.mean = self.mean + deviation / self.count
-        self.squares = self.squares + deviation * (value - self.mean)
+    @classmethod
+    def of(cls, gradients: Iterable[Float[Tensor, "..."]]) -> "GradientMoments":
+        """Add one gradient at a time (Welford): memory does not grow with their number."""
+        count, mean, squares = 0, torch.zeros(()), torch.zeros(())
+        for gradient in gradients:
+            value = gradient.detach().double()
+            count += 1
+            deviation = value - mean
+            mean = mean + deviation / count
+            squares = squares + deviation * (value - mean)
+        return cls(count, mean, squares)
 
     def signal_to_noise(self, formula: str = "paper") -> float:
         """Return the ratio for all added gradients."""
         if formula not in FORMULAS:
             raise unknown_name("formula", formula, list(FORMULAS))
-        if self.count < 2 or self.mean is None or self.squares is None:
+        n_batches, batches = self.n_batches, "1 batch" if self.n_batches == 1 else "0 batches"
+        if n_batches < 2:
             raise ConfigError(
-                f"{self.count} batch{'' if self.count == 1 else 'es'} of gradients; their spread "
-                "needs at least 2: lower the batch size or give more slices"
+                f"{batches} of gradients; their spread needs at least 2: lower the batch size or "
+                "give more slices"
             )
-        divisor = self.count * (self.count - 1) if formula == "paper" else self.count**2
+        divisor = n_batches * (n_batches - 1) if formula == "paper" else n_batches**2
         noise = (self.squares.sum() / divisor).sqrt()
         return float(self.mean.norm() / noise)
 
@@ -99,13 +99,7 @@ def signal_to_noise(
     gradients: Float[Tensor, "pass batch ..."], formula: str = "paper"
 ) -> tuple[float, float]:
     """Return mean and std (ddof 1, nan for one pass) over passes of the ratio in each pass."""
-    ratios = []
-    for batches in gradients:
-        moments = GradientMoments()
-        for gradient in batches:
-            moments.add(gradient)
-        ratios.append(moments.signal_to_noise(formula))
-    return _mean_and_std(ratios)
+    return _mean_and_std([GradientMoments.of(x).signal_to_noise(formula) for x in gradients])
 
 
 def _mean_and_std(values: list[float]) -> tuple[float, float]:
@@ -217,17 +211,14 @@ def measure_passes(
     for pass_index in range(n_passes):
         if (epoch, pass_index) in finished:
             continue
-        moments, n_values = GradientMoments(), 0
         what = f"epoch {epoch}, pass {pass_index + 1}"
         report(Step(what, 0, 1))
-        for gradient in gradients(pass_index):
-            n_values = gradient.numel()
-            moments.add(gradient)
+        moments = GradientMoments.of(gradients(pass_index))
         line = PassRecord(
             epoch=epoch,
             pass_index=pass_index,
-            n_batches=moments.count,
-            n_values=n_values,
+            n_batches=moments.n_batches,
+            n_values=moments.mean.numel(),
             paper=moments.signal_to_noise("paper"),
             reference=moments.signal_to_noise("reference"),
             setting=setting,
