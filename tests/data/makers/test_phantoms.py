@@ -18,7 +18,7 @@ from kscout.data.makers.parallel import VolumeTask, make_volumes
 from kscout.data.makers.scanner import (
     SEQUENCES,
     TISSUES,
-    Scanner,
+    add_noise,
     crop_resolution,
     draw_signals,
     plane_grid,
@@ -257,7 +257,7 @@ def test_the_resolution_limit_keeps_low_waves_and_removes_high_ones(size: int) -
 def test_noise_in_air_follows_the_magnitude_of_complex_noise() -> None:
     clean = np.zeros((3, 40, 40), dtype=np.float32)
     clean[:, 10:20] = 1.0
-    noisy = Scanner(shading=(0.0,) * 5, noise=0.02).acquire(np.random.default_rng(0), clean)
+    noisy = add_noise(np.random.default_rng(0), clean, 0.02)
     scale = noisy[:, 10:20].mean()
     assert noisy[:, 22:].mean() / scale == pytest.approx(0.02 * np.sqrt(np.pi / 2), rel=0.05)
     assert noisy[:, 10:20].std() / scale == pytest.approx(0.02, rel=0.1)

@@ -27,7 +27,7 @@ from kscout.data.makers.drawing import (
     parts_of,
 )
 from kscout.data.makers.noise_fields import Band, Field, SmoothNoise, band_texture
-from kscout.data.makers.scanner import Scanner, Warp, draw_signals, plane_grid, rotation
+from kscout.data.makers.scanner import Warp, draw_signals, examine, plane_grid, rotation
 from kscout.data.makers.subject import choice, draw_subject, drawn, factor, normals, smooth, uniform
 
 _NUMBERS = load_table("brain.toml")
@@ -390,7 +390,7 @@ def draw_brain_volume(
     brain = draw_subject(Brain, rng)
     signals = draw_signals(rng, brain.contrast, spread=0.03)
     return Volume(
-        stored=Scanner.examine(
+        stored=examine(
             rng, n_slices, size, partial(_draw_slice, rng, brain, signals), receiver=receiver
         ),
         acquisition=f"axial-{brain.contrast}",

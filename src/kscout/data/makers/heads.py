@@ -25,7 +25,7 @@ from kscout.data.makers import load_table
 from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.noise_fields import Field
-from kscout.data.makers.scanner import Scanner, Warp, plane_grid, rotation
+from kscout.data.makers.scanner import Warp, examine, plane_grid, rotation
 from kscout.data.makers.subject import choice, draw_subject, drawn, factor, normals
 from kscout.data.manifest import SPLITS
 from kscout.errors import DataError
@@ -210,9 +210,7 @@ def draw_head_volume(
     head = heads[int(rng.integers(len(heads)))]
     cut = draw_subject(_Cut, rng)
     return Volume(
-        stored=Scanner.examine(
-            rng, n_slices, size, partial(_cut_slice, head, cut), receiver=receiver
-        ),
+        stored=examine(rng, n_slices, size, partial(_cut_slice, head, cut), receiver=receiver),
         acquisition=f"axial-{cut.contrast}",
         source=f"head {head.name}: {head.source}",
     )

@@ -29,7 +29,7 @@ from kscout.data.makers.drawing import (
     parts_of,
 )
 from kscout.data.makers.noise_fields import Band, Field, SmoothNoise, band_texture
-from kscout.data.makers.scanner import Scanner, Warp, draw_signals, plane_grid, rotation
+from kscout.data.makers.scanner import Warp, draw_signals, examine, plane_grid, rotation
 from kscout.data.makers.subject import (
     choice,
     draw_subject,
@@ -350,7 +350,7 @@ def draw_knee_volume(
     knee = draw_subject(Knee, rng, has_stripes=variant == "structured")
     signals = draw_signals(rng, knee.contrast)
     return Volume(
-        stored=Scanner.examine(
+        stored=examine(
             rng,
             n_slices,
             size,

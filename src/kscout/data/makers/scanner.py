@@ -88,62 +88,48 @@ def plane_grid(
     return Grid(x, y, z, field_of_view_mm / n_points)
 
 
-@final
-@dataclass(frozen=True)
-class Scanner:
-    """Properties of one examination, shared by its slices: coil shading and noise level."""
+def examine(
+    rng: np.random.Generator,
+    n_slices: int,
+    size: int,
+    draw_slice: Callable[[float, int], Field],
+    *,
+    receiver: Receiver | None = None,
+    axis: Axis = "slices",
+) -> Stack | Complex64[np.ndarray, "slice coil row col"]:
+    """Draw noise level, coil shading and every slice of an examination, and return its images.
 
-    shading: tuple[float, ...]
-    noise: float
+    `draw_slice` draws the slice at a position in [0, 1] on a grid of given points per side.
+    """
+    check_request(n_slices, size)
+    noise = math.exp(rng.uniform(math.log(0.008), math.log(0.03)))
+    # Points per side on which a slice is drawn before the crop in k-space.
+    n_points = 2 * size if size <= 160 else 2 * (3 * size // 4)
+    shading = _draw_shading(rng, n_points)
+    clean = np.empty((n_slices, size, size), dtype=np.float32)
+    for index in range(n_slices):
+        place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
+        clean[index] = crop_resolution(draw_slice(place, n_points) * shading, size)
+    if receiver is not None:
+        return receiver.receive(rng, clean, noise, axis)
+    return add_noise(rng, clean, noise)
 
-    @classmethod
-    def draw(cls, rng: np.random.Generator) -> "Scanner":
-        """Draw the shading's five coefficients and a noise level of .008 to .03."""
-        scales = np.array([0.16, 0.16, 0.10, 0.10, 0.10])
-        level = math.exp(rng.uniform(math.log(0.008), math.log(0.03)))
-        return cls(tuple((scales * rng.standard_normal(5)).tolist()), level)
 
-    def bias(self, n_points: int) -> Field:
-        line = ((np.arange(n_points) + 0.5) / n_points * 2.0 - 1.0).astype(np.float32)
-        x, y = line[None, :], line[:, None]
-        a, b, c, d, e = (np.float32(value) for value in self.shading)
-        log_bias = a * x + b * y + c * x * y + d * (x * x - 0.3) + e * (y * y - 0.3)
-        return np.exp(log_bias).astype(np.float32)
+def _draw_shading(rng: np.random.Generator, n_points: int) -> Field:
+    line = ((np.arange(n_points) + 0.5) / n_points * 2.0 - 1.0).astype(np.float32)
+    x, y = line[None, :], line[:, None]
+    scales = np.array([0.16, 0.16, 0.10, 0.10, 0.10])
+    a, b, c, d, e = (scales * rng.standard_normal(5)).astype(np.float32)
+    log_shading = a * x + b * y + c * x * y + d * (x * x - 0.3) + e * (y * y - 0.3)
+    return np.exp(log_shading).astype(np.float32)
 
-    @classmethod
-    def examine(
-        cls,
-        rng: np.random.Generator,
-        n_slices: int,
-        size: int,
-        draw_slice: Callable[[float, int], Field],
-        *,
-        receiver: Receiver | None = None,
-        axis: Axis = "slices",
-    ) -> Stack | Complex64[np.ndarray, "slice coil row col"]:
-        """Draw a scanner, then every slice, and return the images of the examination.
 
-        `draw_slice` draws the slice at a position in [0, 1] on a grid of given points per side.
-        """
-        check_request(n_slices, size)
-        scanner = cls.draw(rng)
-        # Points per side on which a slice is drawn before the crop in k-space.
-        n_points = 2 * size if size <= 160 else 2 * (3 * size // 4)
-        bias = scanner.bias(n_points)
-        clean = np.empty((n_slices, size, size), dtype=np.float32)
-        for index in range(n_slices):
-            place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
-            clean[index] = crop_resolution(draw_slice(place, n_points) * bias, size)
-        if receiver is not None:
-            return receiver.receive(rng, clean, scanner.noise, axis)
-        return scanner.acquire(rng, clean)
-
-    def acquire(self, rng: np.random.Generator, clean: Stack) -> Stack:
-        """Return `|image + complex normal noise|`, scaled so that the 99.8th percentile is one."""
-        level = np.float32(self.noise * float(np.percentile(clean, 99.5)))
-        real, imaginary = rng.standard_normal((2, *clean.shape), dtype=np.float32) * level
-        noisy = np.sqrt((clean + real) ** 2 + imaginary**2)
-        return (noisy / np.float32(np.percentile(noisy, 99.8))).astype(np.float32)
+def add_noise(rng: np.random.Generator, clean: Stack, noise: float) -> Stack:
+    """Return `|image + complex normal noise|`, scaled so that the 99.8th percentile is one."""
+    level = np.float32(noise * float(np.percentile(clean, 99.5)))
+    real, imaginary = rng.standard_normal((2, *clean.shape), dtype=np.float32) * level
+    noisy = np.sqrt((clean + real) ** 2 + imaginary**2)
+    return (noisy / np.float32(np.percentile(noisy, 99.8))).astype(np.float32)
 
 
 def crop_resolution(image: Field, size: int) -> Float32[np.ndarray, "{size} {size}"]:
