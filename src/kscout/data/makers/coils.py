@@ -9,6 +9,7 @@ folder has its license.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from jaxtyping import Complex64, Float32
 
 from kscout.data.formats import Stack
-from kscout.data.makers.noise_fields import Field, SmoothNoise
+from kscout.data.makers.noise_fields import SmoothNoise
 from kscout.data.transforms import root_sum_of_squares, to_kspace
 from kscout.errors import ConfigError
 from kscout.names import CoilMaps
@@ -77,11 +78,11 @@ class Receiver:
         is_measured = self.maps == "measured" and self.n_coils > 1
         draw = MeasuredArray.draw if is_measured else partial(CoilArray.draw, axis=axis)
         array = draw(rng, self.n_coils)
-        phase = _Phase.draw(rng) if self.has_phase else None
+        phase = _draw_phase(rng, size) if self.has_phase else None
         coil_images = np.empty((len(clean), self.n_coils, size, size), dtype=np.complex64)
         for index, image in enumerate(clean):
             place = (index + 0.5) / len(clean)
-            turned = image * phase.factor(size, place) if phase else image
+            turned = image * phase(place) if phase else image
             coil_images[index] = turned * array.maps(size, place)
         # Maps are one in the middle, so this is bright tissue there.
         level = np.percentile(clean, 99.5) * (noise if self.snr is None else 1 / self.snr)
@@ -164,24 +165,15 @@ class CoilArray:
         return np.stack(where).astype(np.float32), np.stack(pieces).astype(np.float32)
 
 
-@final
-@dataclass(frozen=True)
-class _Phase:
-    """A ramp of up to half a column or row of k-space, and smooth hills."""
-
-    ramp: tuple[float, float]
-    hills: SmoothNoise
-
-    @classmethod
-    def draw(cls, rng: np.random.Generator) -> "_Phase":
-        down, across = rng.uniform(-0.5, 0.5, 2).tolist()
-        return cls((down, across), SmoothNoise.draw(rng, 3, 2))
-
-    def factor(self, size: int, place: float) -> Complex64[np.ndarray, "row col"]:
-        line = ((np.arange(size) + 0.5) / size * 2 - 1).astype(np.float32) * np.float32(math.pi)
-        ramp = np.float32(self.ramp[0]) * line[:, None] + np.float32(self.ramp[1]) * line
-        angle: Field = ramp + np.float32(0.8) * self.hills.plane(size, place)
-        return np.exp(1j * angle).astype(np.complex64)
+def _draw_phase(
+    rng: np.random.Generator, size: int
+) -> Callable[[float], Complex64[np.ndarray, "row col"]]:
+    """Draw a ramp of up to half a column or row of k-space, and smooth hills: a factor by place."""
+    down, across = rng.uniform(-0.5, 0.5, 2).astype(np.float32)
+    hills = SmoothNoise.draw(rng, 3, 2)
+    line = ((np.arange(size) + 0.5) / size * 2 - 1).astype(np.float32) * np.float32(math.pi)
+    ramp = down * line[:, None] + across * line
+    return lambda place: np.exp(1j * (ramp + np.float32(0.8) * hills.plane(size, place)))
 
 
 @cache
