@@ -11,7 +11,7 @@ from platformdirs import user_cache_path
 from kscout.data.formats import amount
 from kscout.data.integrity import source_checksum
 from kscout.data.kinds import IMAGES, TARGETS
-from kscout.data.makers.heads import Head, HeadSplit, download_heads, load_heads, split_heads
+from kscout.data.makers.heads import Head, download_heads, load_heads, split_heads
 from kscout.data.makers.parallel import VolumeTask, make_volumes
 from kscout.data.making import MakeSettings
 from kscout.data.manifest import SPLITS
@@ -35,16 +35,16 @@ def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | No
     _check_room(out, settings)
     kind = IMAGES if settings.coils is None else TARGETS[settings.target]
     with StoreWriter(out, recipe, kind=kind, sources=settings.sources) as writer:
-        heads = _load_split_heads(settings) if SOURCES[settings.kind].needs_sources else None
+        heads, notes = _load_split_heads(settings)
         for split in SPLITS:
-            _make_split(split, settings, heads.pool(split) if heads else None, writer, on_volume)
-        return writer.finish([heads.note] if heads and heads.note else [])
+            _make_split(split, settings, heads.get(split, ()), writer, on_volume)
+        return writer.finish(notes)
 
 
 def _make_split(
     split: str,
     settings: MakeSettings,
-    heads: Sequence[Head] | None,
+    heads: Sequence[Head],
     writer: StoreWriter,
     on_volume: OnVolume | None,
 ) -> None:
@@ -68,7 +68,7 @@ def _make_split(
         for volume in range(settings.volumes[number])
     ]
     tasks = [task for task in tasks if not writer.holds(split, f"{split}-{task.name}")]
-    drawn = make_volumes(tasks, heads or (), workers=settings.workers or most)
+    drawn = make_volumes(tasks, heads, workers=settings.workers or most)
     for name, volume in drawn:
         stored = volume.stored
         if settings.phase_encoding == "rows":
@@ -100,7 +100,10 @@ def _check_room(out: Path, settings: MakeSettings) -> None:
         )
 
 
-def _load_split_heads(settings: MakeSettings) -> HeadSplit:
+def _load_split_heads(settings: MakeSettings) -> tuple[dict[str, tuple[Head, ...]], list[str]]:
+    """Return the heads by split, with notes; none for procedural images."""
+    if not SOURCES[settings.kind].needs_sources:
+        return {}, []
     paths = list(settings.sources)
     if settings.download:
         paths += download_heads(user_cache_path("kscout") / "heads")

@@ -106,12 +106,12 @@ def test_the_same_key_gives_the_same_bits(heads: list[Head]) -> None:
 def test_test_and_validation_subjects_are_never_seen_in_training(
     heads: list[Head], n_heads: int
 ) -> None:
-    split = split_heads(heads[:n_heads])
+    pools, _ = split_heads(heads[:n_heads])
     drawn = {
         name: {
             volume.source
             for _, volume in make_volumes(
-                tasks("heads", 12, n_slices=1, size=64, seed=seed), split.pool(name)
+                tasks("heads", 12, n_slices=1, size=64, seed=seed), pools[name]
             )
         }
         for seed, name in enumerate(("train", "val", "test"))
@@ -122,10 +122,10 @@ def test_test_and_validation_subjects_are_never_seen_in_training(
 
 
 def test_two_heads_keep_test_apart_and_say_what_validation_uses(heads: list[Head]) -> None:
-    split = split_heads(heads[:2])
-    assert [head.name for head in split.test] == ["bo"]
-    assert split.val == split.train == (heads[0],)
-    assert "validation reuses the training head ada" in split.note
+    pools, notes = split_heads(heads[:2])
+    assert [head.name for head in pools["test"]] == ["bo"]
+    assert pools["val"] == pools["train"] == (heads[0],)
+    assert "validation reuses the training head ada" in notes[0]
 
 
 def test_heads_that_cannot_be_split_are_refused(heads: list[Head]) -> None:

@@ -59,26 +59,13 @@ class Head:
         return self.values.shape[1] * self.spacing_mm[1]
 
 
-@final
-@dataclass(frozen=True)
-class HeadSplit:
-    """The heads of each split."""
-
-    train: tuple[Head, ...]
-    val: tuple[Head, ...]
-    test: tuple[Head, ...]
-    note: str = ""
-    """Caveat about the split for readers of results."""
-
-    def pool(self, split: str) -> tuple[Head, ...]:
-        return {"train": self.train, "val": self.val, "test": self.test}[split]
-
-
-def split_heads(heads: Sequence[Head], wanted: Sequence[str] = SPLITS) -> HeadSplit:
+def split_heads(
+    heads: Sequence[Head], wanted: Sequence[str] = SPLITS
+) -> tuple[dict[str, tuple[Head, ...]], list[str]]:
     """Assign the last head to test, the second to last to validation, the others to training.
 
-    Of two heads, validation uses the training head, and the note says so. One head is sufficient
-    if only one split is made.
+    Of two heads, validation uses the training head, which a note for readers of results describes.
+    One head is sufficient if only one split is made.
     """
     if len(heads) < min(len(wanted), 2):
         raise DataError(
@@ -88,13 +75,14 @@ def split_heads(heads: Sequence[Head], wanted: Sequence[str] = SPLITS) -> HeadSp
     if len({head.name for head in heads}) < len(heads):
         raise DataError("two heads have the same name; give each volume once, with a unique name")
     pool = tuple(heads)
+    notes: list[str] = []
     if len(pool) == 1:
-        return HeadSplit(train=pool, val=pool, test=pool)
-    if len(pool) == 2:
-        note = f"validation reuses the training head {pool[0].name}; test: {pool[1].name}"
-        is_shared = "train" in wanted and "val" in wanted
-        return HeadSplit(pool[:1], pool[:1], pool[1:], note=note if is_shared else "")
-    return HeadSplit(train=pool[:-2], val=pool[-2:-1], test=pool[-1:])
+        return dict.fromkeys(SPLITS, pool), notes
+    if len(pool) > 2:
+        return {"train": pool[:-2], "val": pool[-2:-1], "test": pool[-1:]}, notes
+    if "train" in wanted and "val" in wanted:
+        notes = [f"validation reuses the training head {pool[0].name}; test: {pool[1].name}"]
+    return {"train": pool[:1], "val": pool[:1], "test": pool[1:]}, notes
 
 
 def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, ...]]:
