@@ -23,11 +23,8 @@ from kscout.weights import few_tensors
 def make_reconstructor(component: Component, *, seed: int = 0, **implied: object) -> Reconstructor:
     """Build a reconstructor by name; its initial weights only depend on the seed.
 
-    Args:
-        component: name and arguments from the settings; the name may be `module:Class`.
-        seed: seed of the initial weights.
-        implied: arguments from other settings (the protocol); each is passed if the constructor
-            accepts it, and must not contradict the component's own.
+    Each implied argument, from other settings such as the protocol, is passed if the constructor
+    accepts it, and must not contradict those of the component.
     """
     return _make("reconstructor", RECONSTRUCTORS, component, seed, implied)
 

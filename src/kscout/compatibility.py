@@ -75,13 +75,7 @@ def check_matrix(
 
 
 def check_real(policy: Policy, images: str | None, *, name: str | None = None) -> None:
-    """Raise an error if a policy samples real images and these are not real.
-
-    Args:
-        policy: the policy.
-        images: what the message states about images that are not real; None for real ones.
-        name: of the policy in the message; by default that of its class.
-    """
+    """Raise an error if a policy samples real images; `images` describes those that are not."""
     if policy.needs_gain_estimator and images is not None:
         subject = type(policy).__name__ if name is None else f"policy {name!r}"
         raise ConfigError(

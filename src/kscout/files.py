@@ -290,13 +290,7 @@ def check_unpacked(file: BinaryIO) -> None:
 
 
 def checked_array(array: Any, kinds: str, n_axes: int) -> Any:  # noqa: ANN401 - of NumPy
-    """Return an array of a file; raise a ValueError for another type, shape, or NaN.
-
-    Args:
-        array: the array.
-        kinds: accepted kinds of its dtype, as in `dtype.kind`.
-        n_axes: its number of axes, none of them empty.
-    """
+    """Return an array of a file; raise a ValueError for another type, shape, or NaN."""
     import numpy as np
 
     if array.dtype.kind not in kinds or array.ndim != n_axes or 0 in array.shape:

@@ -51,11 +51,7 @@ _COMPILE_LIMIT_S, _ANSWER_LIMIT_S = 120.0, 60.0
 
 
 def native_library(file: str) -> ctypes.CDLL:
-    """Return the functions of a C file of this folder.
-
-    Raises:
-        KernelUnavailableError: it cannot be compiled or loaded.
-    """
+    """Return the functions of a C file of this folder."""
     loaded = _library(file)
     if isinstance(loaded, str):
         raise KernelUnavailableError(loaded)

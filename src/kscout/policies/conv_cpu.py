@@ -81,10 +81,8 @@ def pass_forward(
 ) -> Passed:
     """Run one layer: 3x3 convolution, instance norm, ReLU, and pooling in all but the first.
 
-    Args:
-        features: images for the first layer, otherwise features with channels last.
-        weights: unpacked for the first layer, otherwise packed.
-        to: memory for the result.
+    The input is images for the first layer, otherwise features with channels last; weights are
+    packed except for the first layer.
     """
     is_first = features.ndim == 3
     convolve = compiled.convolve_first if is_first else compiled.convolve

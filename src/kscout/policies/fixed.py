@@ -90,11 +90,7 @@ class NaOracle(Ranking):
 
 @final
 class CenterOut(Ranking):
-    """Acquires the unmeasured column nearest to DC; of two, the left one.
-
-    Args:
-        n_cols: number of columns of the image.
-    """
+    """Acquires the unmeasured column nearest to DC; of two, the left one."""
 
     def __init__(self, *, n_cols: int) -> None:
         super().__init__(scores_of_order(n_cols, []))
@@ -130,13 +126,7 @@ def _check_room(name: str, n_free: int, horizon: int) -> None:
 
 @final
 class EquispacedOne(Ranking):
-    """Spreads columns over the left side of k-space (paper: Equi (one)).
-
-    Args:
-        n_cols: number of columns of the image.
-        n_initial: central columns measured at the start.
-        horizon: columns to acquire.
-    """
+    """Spreads columns over the left side of k-space (paper: Equi (one))."""
 
     def __init__(self, *, n_cols: int, n_initial: int, horizon: int) -> None:
         order = one_sided_columns(n_cols=n_cols, n_initial=n_initial, horizon=horizon)
@@ -146,7 +136,7 @@ class EquispacedOne(Ranking):
 
 @final
 class EquispacedTwo(Ranking):
-    """Spreads columns over both sides of k-space (paper: Equi (two)); same arguments."""
+    """Spreads columns over both sides of k-space (paper: Equi (two))."""
 
     def __init__(self, *, n_cols: int, n_initial: int, horizon: int) -> None:
         order = two_sided_columns(n_cols=n_cols, n_initial=n_initial, horizon=horizon)

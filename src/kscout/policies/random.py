@@ -49,9 +49,6 @@ class LearnedDensity(Policy):
     """Samples an unmeasured column with probability proportional to `exp(logits)`.
 
     The budget is thus met exactly, and the sequence of samples has a Plackett-Luce distribution.
-
-    Args:
-        n_cols: number of columns of the image.
     """
 
     def __init__(self, *, n_cols: int) -> None:

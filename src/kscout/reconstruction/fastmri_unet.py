@@ -48,9 +48,6 @@ class FastMRINetwork(nn.Module):
 
     Supports any size whose coarsest level has at least two pixels; if a side is odd at some level,
     the upsampled features are extended by reflection to the size of the skip connection.
-
-    Args:
-        n_images: number of real input and output images: 2 for a complex one.
     """
 
     def __init__(

@@ -99,10 +99,7 @@ class Sampler(ABC):
     def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:
         """Return the least memory of the sampler, without slices and networks.
 
-        Args:
-            config: all settings.
-            slices: the training slices.
-            n_image: bytes that one more image takes in the reconstruction.
+        `n_image` is the number of bytes that one more image takes in the reconstruction.
         """
         return 0
 
@@ -120,11 +117,7 @@ class Sampler(ABC):
         return False
 
     def update(self, number: int) -> Float[Tensor, ""]:
-        """Train on some slices; return their mean score.
-
-        Args:
-            number: updates before this one.
-        """
+        """Train on some slices; return their mean score."""
         raise RunError(
             f"{type(self).__name__} says that it is due to learn and does not say how; give it "
             "`update`, or leave `is_due` as it is"
