@@ -21,8 +21,6 @@ from kscout.errors import DataError
 from kscout.reconstruction import save
 from kscout.reconstruction.unet import UNet
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-
 
 def keys(plan: CampaignPlan, kind: str) -> set[str]:
     return {node.key for node in plan.of_kind(kind)}

@@ -27,7 +27,6 @@ from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import check_setting, train_policy
 from kscout.training.states import Memory, Rows, joined
 
-ROOT = Path(__file__).parents[2]
 VARNET = {
     **{"n_cascades": 1, "n_channels": 2, "n_pools": 1},
     **{"sensitivity_channels": 2, "sensitivity_pools": 1},

@@ -193,13 +193,6 @@ def model_and_optimizer() -> tuple[nn.Linear, torch.optim.Adam]:
     return model, torch.optim.Adam(model.parameters(), lr=0.1)
 
 
-def checkpoint_train(model: nn.Linear, optimizer: torch.optim.Adam, n_steps: int) -> None:
-    for _ in range(n_steps):
-        optimizer.zero_grad()
-        model(torch.ones(1, 3)).square().sum().backward()
-        optimizer.step()
-
-
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
     path = tmp_path / "c.pt"

@@ -11,7 +11,7 @@ import torch
 
 from kscout.data.makers.brain import draw_brain_volume
 from kscout.data.makers.coils import CoilArray, MeasuredArray, Receiver
-from kscout.data.makers.drawing import Grid, Volume
+from kscout.data.makers.drawing import Volume
 from kscout.data.makers.knee import STRIPES, draw_knee_volume
 from kscout.data.makers.noise_fields import Band, SmoothNoise, band_texture
 from kscout.data.makers.parallel import VolumeTask, make_volumes
@@ -21,7 +21,6 @@ from kscout.data.makers.scanner import (
     add_noise,
     crop_resolution,
     draw_signals,
-    plane_grid,
     signal,
 )
 from kscout.data.making import MakeSettings
@@ -236,10 +235,6 @@ def test_a_directed_texture_varies_along_its_direction() -> None:
     waves = band_texture(np.random.default_rng(4), 80, Band(10.0, 2.0, angle=0.0, sharpness=8.0))
     across, down = np.diff(waves, axis=1).std(), np.diff(waves, axis=0).std()
     assert across > 2.0 * down
-
-
-def make_grid(n_points: int = 61, side_mm: float = 40.0, depth_mm: float = 3.0) -> Grid:
-    return plane_grid(n_points, side_mm, np.eye(3), np.array([0.0, 0.0, depth_mm]))
 
 
 @pytest.mark.parametrize("size", [24, 25])
