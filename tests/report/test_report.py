@@ -207,6 +207,22 @@ def test_ids_are_unique_on_a_page_of_several_evaluations(results: Path, tmp_path
     assert not {one for one in repeated if not re.search(r"-[mCp][0-9a-f]{10}", one)}
 
 
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("n_evaluations", [1, 2])
+def test_notes_on_an_evaluation_follow_its_first_sentence(
+    tmp_path: Path, n_evaluations: int
+) -> None:
+    note = "the reconstruction is worse than zero-filled images"
+    for number in range(n_evaluations):
+        write_evaluation(tmp_path / f"results-{number}", note=note)
+    report = build_report([tmp_path])
+    if n_evaluations == 1:
+        assert report.front.summary[1] == f"Note: {note}."
+    else:
+        for section in report.sections[1:]:
+            assert section.blocks[1] == Prose(f"Note: {note}.")
+
+
 def test_two_evaluations_of_one_name_have_distinct_names(results: Path, tmp_path: Path) -> None:
     write_evaluation(tmp_path / "more" / "base")
     columns = build_report([results, tmp_path / "more"]).tables[0].columns

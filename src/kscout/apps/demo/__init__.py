@@ -24,7 +24,7 @@ from kscout.apps.campaign.nodes import Node
 from kscout.apps.campaign.plan import CampaignPlan, make_plan
 from kscout.apps.campaign.workers import WorkerOptions
 from kscout.apps.report import build
-from kscout.apps.report.evaluations import describe_comparison, result_parts
+from kscout.apps.report.evaluations import describe_comparison, opening, result_parts
 from kscout.apps.report.page import Front, as_shell, code_html
 from kscout.config import merge
 from kscout.config.options import flags
@@ -137,6 +137,7 @@ def write_demo_page(
     ready, oracle, trained = (
         result_parts(summary, looks, stem=f"{name}-") for name, summary in summaries.items()
     )
+    comparison, *notes = opening(summaries["trained"])
     kinds = ("reconstructor", "policy", "analysis")
     others = [one.output for kind in kinds for one in plans["trained"].of_kind(kind)]
     sections = (
@@ -148,7 +149,8 @@ def write_demo_page(
         Section(
             "Trained here",
             (
-                Prose(f"{_TRAINED} {describe_comparison(summaries['trained'])}"),
+                Prose(f"{_TRAINED} {comparison}"),
+                *map(Prose, notes),
                 _player(folders["trained"], 1, looks),
             ),
         ),

@@ -9,9 +9,9 @@ from typing import Any, final
 from kscout import __version__
 from kscout.apps.player import acquisition_player
 from kscout.apps.report.evaluations import (
-    describe_comparison,
     describe_comparisons,
     describe_overall,
+    opening,
     result_parts,
 )
 from kscout.apps.report.page import Front, how_to_see, save_figures, tables_of, write_page
@@ -261,8 +261,8 @@ def _evaluation_sections(contents: FolderContents, styles: dict[str, LineStyle])
         if is_only:
             sections += [Section(title, blocks) for title, blocks in parts.items()]
         else:
-            headline = Prose(describe_comparison(one.summary))
-            blocks = (headline, *(block for part in parts.values() for block in part))
+            first = [Prose(sentence) for sentence in opening(one.summary)]
+            blocks = (*first, *(block for part in parts.values() for block in part))
             sections.append(Section(one.label, blocks))
     return [*sections, Section(PLAYER_TITLE, tuple(loose))]
 
@@ -303,8 +303,7 @@ def player_widget(
 def _front(contents: FolderContents, title: str | None) -> Front:
     evaluations = contents.evaluations
     if len(evaluations) == 1:
-        headline = describe_comparison(evaluations[0].summary)
-        return Front(title or "Acquisition policies compared", (headline,))
+        return Front(title or "Acquisition policies compared", opening(evaluations[0].summary))
     if evaluations:
         protocols = ", ".join(dict.fromkeys(one.summary.protocol for one in evaluations))
         return Front(

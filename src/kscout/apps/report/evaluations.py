@@ -147,11 +147,16 @@ def describe_headroom(summary: Summary) -> str | None:
     )
 
 
+def opening(summary: Summary) -> tuple[str, ...]:
+    """Return the first sentences of a report: the comparison, and what casts doubt on it."""
+    note = (f"Note: {summary.note}.",) if summary.note else ()
+    return (describe_comparison(summary), *note)
+
+
 def sentences(summary: Summary) -> tuple[str, ...]:
-    """Return the first sentences of a report: the comparison, the ranking, the bounds."""
-    note = f"Note: {summary.note}." if summary.note else None
+    """Return the comparison, the ranking and the bounds."""
     parts = [say(summary) for say in (describe_comparison, describe_winner, describe_headroom)]
-    return tuple(dict.fromkeys(sentence for sentence in (*parts, note) if sentence))
+    return tuple(dict.fromkeys(sentence for sentence in parts if sentence))
 
 
 _COLUMNS = {
