@@ -47,47 +47,6 @@ from kscout.names.table import (
     used,
 )
 
-__all__ = [
-    "ANALYSES",
-    "ESTIMATORS",
-    "FORMATS",
-    "IMPORT_PRESETS",
-    "METRICS",
-    "POLICIES",
-    "PROTOCOLS",
-    "RAW_FORMATS",
-    "RECONSTRUCTORS",
-    "SAMPLERS",
-    "SOURCES",
-    "TARGETS",
-    "CoilMaps",
-    "Entry",
-    "EstimatorEntry",
-    "FormatEntry",
-    "ImageFormat",
-    "Origin",
-    "PhaseEncoding",
-    "Plane",
-    "PolicyEntry",
-    "Protocol",
-    "ReconstructorEntry",
-    "Registry",
-    "SourceEntry",
-    "Target",
-    "check_label",
-    "check_protocol",
-    "check_target",
-    "import_target",
-    "is_outside",
-    "label_of",
-    "metric_word",
-    "trainable_reconstructions",
-    "unknown_policy",
-    "untrained_reconstructions",
-    "use",
-    "used",
-]
-
 Protocol = Literal["paper", "blind"]
 """Units of scored images: `paper` denormalizes with statistics of the target, which no scanner
 has; `blind` with those of the measurement."""
