@@ -2,6 +2,11 @@
 
 import math
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,3 +110,32 @@ def test_a_part_on_a_cpu_is_a_call(engine: Engine) -> None:
     assert calls == []
     run()
     assert calls == [1]
+
+
+_WAITING = """
+import os, time, torch
+from kscout.apps.bench.growth import alone
+def wait():
+    open("worker", "w").write(str(os.getpid()))
+    time.sleep(60)
+if __name__ == "__main__":
+    alone(torch.device("cpu"), wait)
+"""
+
+
+@pytest.mark.slow
+def test_a_measurement_ends_when_its_parent_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("waits.py").write_text(_WAITING)
+    with subprocess.Popen([sys.executable, "waits.py"], stdout=subprocess.DEVNULL) as parent:
+        worker = Path("worker")
+        while parent.poll() is None and not (worker.exists() and worker.read_text()):
+            time.sleep(0.1)
+        parent.send_signal(signal.SIGKILL)
+    end = time.monotonic() + 20
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < end:
+            os.kill(int(worker.read_text()), 0)
+            time.sleep(0.1)

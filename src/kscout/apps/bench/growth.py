@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kscout.apps.bench.engine import PAPER, Engine, TrainingBatch, Workload, best_time, release
-from kscout.children import SAFE_PATH, environment_of_children
+from kscout.children import SAFE_PATH, end_with_parent, environment_of_children
 from kscout.device import peak_memory
 from kscout.json_types import JsonObject
 from kscout.training.convolution import can_compile
@@ -90,9 +90,14 @@ def alone(device: torch.device, function: Callable[..., Result], *arguments: obj
     n_threads = (torch.get_num_threads(),)
     with (
         environment_of_children(SAFE_PATH),
-        ProcessPoolExecutor(1, context, torch.set_num_threads, n_threads) as pool,
+        ProcessPoolExecutor(1, context, _begin, n_threads) as pool,
     ):
         return pool.submit(function, *arguments).result()
+
+
+def _begin(n_threads: int) -> None:
+    end_with_parent()
+    torch.set_num_threads(n_threads)
 
 
 def measure_row(size: int, work: Workload, device: str) -> BatchCost:
