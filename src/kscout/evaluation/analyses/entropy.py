@@ -85,7 +85,7 @@ def entropies(probabilities: Float[Tensor, "step slice trajectory col"]) -> Entr
     return entropies_of_parts([probabilities])
 
 
-def entropies_of_parts(parts: Iterable[Float[Tensor, "step slice trajectory col"]]) -> Entropies:
+def entropies_of_parts(parts: Iterable[Float[Tensor, "step _slice trajectory col"]]) -> Entropies:
     """Return the same of distributions in parts: memory does not grow with their number."""
     total = entropy = torch.zeros((), dtype=torch.float64)
     count = 0
