@@ -5,7 +5,6 @@
     python lab/blind.py orders --jobs 4
     python lab/blind.py columns --jobs 4
     python lab/blind.py continued --jobs 4
-    python lab/blind.py cotrained --jobs 4
     python lab/blind.py posteriors --jobs 2
     python lab/blind.py ensembles --jobs 4
     python lab/blind.py evaluations --people heads-people --jobs 3
@@ -14,9 +13,11 @@
 Each stage runs the commands of its name, several at a time, and skips what is finished. Network
 `general` is trained on random masks, network `cotrained` on the masks of a fixed order that is
 fitted while it learns, one per start. Both learn from the same slices in equal numbers of updates
-of 64 slices, half of which are mirrored, and are rounded before policies are trained on them.
-Training of `column` policies continues from 16 to 4 columns, and from network `general` to
-`cotrained`. One posterior sampler per anatomy serves all ensembles; members are rounded first.
+of 64 slices, half of which are mirrored, and are rounded before policies are trained on them. The
+`column` policies from 4 columns and those on network `cotrained` continue from the one on network
+`general` from 16 columns. A network or policy whose rounded weights `NAME.safetensors.xz` lie in
+the folder of the runs is used from there. One posterior sampler per anatomy serves all ensembles;
+members are rounded first.
 `--train` names six heads, one more for validation and one for a test split that is not used;
 `--people` is the dataset of `people.py`, whose heads no training used.
 """
@@ -91,6 +92,15 @@ def tasks() -> Iterator[Task]:
                     yield Task(kind, network, n_initial, seed)
 
 
+Wanted = Callable[[str], bool]
+"""Whether the command of a name is needed."""
+
+
+def named_tasks(part: str, wanted: Wanted) -> dict[str, Task]:
+    """Return the tasks whose run of a part is needed, by its name."""
+    return {task.name(part): task for task in tasks() if wanted(task.name(part))}
+
+
 def words(*command: object) -> list[str]:
     """Return the words of a command."""
     return [str(word) for word in command]
@@ -150,31 +160,28 @@ def on_network(work: Path, task: Task, preset: str) -> tuple[object, ...]:
 
 def source_of(task: Task) -> Task | None:
     """Return the task whose `column` policy another one continues from, if any."""
-    if task.network == "cotrained":
-        return replace(task, network="general")
-    return replace(task, n_initial=16) if task.n_initial == 4 else None
+    source = replace(task, network="general", n_initial=16)
+    return None if source == task else source
 
 
-def column_commands(work: Path, stage: str) -> dict[str, list[str]]:
+def column_commands(work: Path, stage: str, wanted: Wanted) -> dict[str, list[str]]:
     """Return the commands of the `column` policies of one stage.
 
     Args:
         work: folder of all runs.
-        stage: `columns` for those that begin with random weights, `continued` for those from 4
-            columns, `cotrained` for those on co-trained networks.
+        stage: `columns` for those that begin with random weights, else `continued`.
+        wanted: which are needed.
     """
     found = {}
-    for task in tasks():
+    for name, task in named_tasks("column", wanted).items():
         source = source_of(task)
-        continued = "columns" if source is None else "continued"
-        if stage != ("cotrained" if task.network == "cotrained" else continued):
+        if stage != ("columns" if source is None else "continued"):
             continue
         how = (*on_network(work, task, ACQUISITIONS[task.n_initial][0]), "--method", "dense")
         n_epochs = N_EPOCHS[task.kind]
         if source is not None:
-            how += ("--start", work / source.name("column"))
+            how += ("--start", rounded(work, source.name("column"), N_POLICY_BITS))
             n_epochs = max(1, n_epochs // 2)
-        name = task.name("column")
         train = words("train", "policy", *how, "--compile", "--epochs", n_epochs)
         found[name] = [*train, *words("--out", work / name)]
     return found
@@ -186,44 +193,44 @@ def posterior_commands(work: Path) -> dict[str, list[str]]:
     for kind, n_epochs in N_POSTERIOR_EPOCHS.items():
         task = Task(kind, "general", 16, 0)
         how = (*on_network(work, task, "knee-base"), "--method", "posterior", "--compile")
-        how += ("--epochs", n_epochs, "--set", f"training.follows={work / task.name('column')}")
+        follows = rounded(work, task.name("column"), N_POLICY_BITS)
+        how += ("--epochs", n_epochs, "--set", f"training.follows={follows}")
         name = f"{kind}-posterior"
         found[name] = words("train", "policy", *how, "--out", work / name)
     return found
 
 
-def order_commands(work: Path) -> dict[str, list[str]]:
+def order_commands(work: Path, wanted: Wanted) -> dict[str, list[str]]:
     """Return the commands that fit fixed orders on training slices."""
     return {
-        task.name("order"): words(
+        name: words(
             *("evaluate", "--data", work / "data" / task.kind, "--split", "val", "--limit", 3),
             *("--reconstructor", network(work, task), "--policy", "fixed"),
             *("--n-initial", task.n_initial, "--steps", task.steps, "--protocol", "blind"),
-            *("--examples", 0, "--out", work / task.name("order")),
+            *("--examples", 0, "--out", work / name),
         )
-        for task in tasks()
+        for name, task in named_tasks("order", wanted).items()
     }
 
 
-def ensemble_commands(work: Path) -> dict[str, list[str]]:
+def ensemble_commands(work: Path, wanted: Wanted) -> dict[str, list[str]]:
     """Return the commands of the ensembles."""
     found = {}
-    for task in tasks():
+    for name, task in named_tasks("ensemble", wanted).items():
         names = (f"{task.kind}-posterior", task.name("column"))
         members = json.dumps([str(rounded(work, name, N_POLICY_BITS)) for name in names])
         how = ("--method", "ensemble", "--set", f"policy.members={members}")
         if task.n_initial == 4:
             how += ("--set", "training.ordered=[0,8,14,20]")
-        preset, name = ACQUISITIONS[task.n_initial][0], task.name("ensemble")
-        common = on_network(work, task, preset)
+        common = on_network(work, task, ACQUISITIONS[task.n_initial][0])
         found[name] = words("train", "policy", *common, *how, "--out", work / name)
     return found
 
 
-def evaluation_commands(work: Path, people: Path) -> dict[str, list[str]]:
+def evaluation_commands(work: Path, people: Path, wanted: Wanted) -> dict[str, list[str]]:
     """Return the commands that evaluate all policies on test slices."""
     found = {}
-    for task in tasks():
+    for name, task in named_tasks("scores", wanted).items():
         data = work / "data" / "paper" if task.kind == "knee" else people
         common = ("--data", data, "--split", "test", "--reconstructor", network(work, task))
         common += ("--protocol", "blind", "--argmax", "--seed", task.seed, "--examples", 0)
@@ -232,15 +239,14 @@ def evaluation_commands(work: Path, people: Path) -> dict[str, list[str]]:
             ship_order(work / task.name("order"), order)
         column = rounded(work, task.name("column"), N_POLICY_BITS)
         parts = [("fixed", order), ("column", column), ("ensemble", work / task.name("ensemble"))]
-        policies = [*BASELINES, *(f"{name}={path}" for name, path in parts)]
+        policies = [*BASELINES, *(f"{part}={path}" for part, path in parts)]
         named = [word for one in policies for word in ("--policy", one)]
         budget = ("--n-initial", task.n_initial, "--steps", task.steps, "--reference", "fixed")
-        name = task.name("scores")
         found[name] = words("evaluate", *common, *budget, *named, "--out", work / name)
         # The last of 128 columns is acquired, so that the final score is of all columns.
         full = ("--n-initial", 127, "--steps", 1, "--policy", "center-out")
-        name = task.name("full")
-        found[name] = words("evaluate", *common, *full, "--out", work / name)
+        full_name = task.name("full")
+        found[full_name] = words("evaluate", *common, *full, "--out", work / full_name)
     return found
 
 
@@ -326,7 +332,7 @@ def run_all(commands: dict[str, list[str]], work: Path, n_jobs: int) -> None:
 def main() -> None:
     """Run a stage."""
     options = parser(__doc__)
-    policies = ("columns", "continued", "cotrained", "posteriors", "ensembles")
+    policies = ("columns", "continued", "posteriors", "ensembles")
     stages_of_work = ("data", "networks", "orders", *policies, "evaluations")
     options.add_argument("stage", choices=[*stages_of_work, "record"])
     options.add_argument("--train", type=Path, nargs="+", default=[], help="heads, NIfTI files")
@@ -346,22 +352,24 @@ def main() -> None:
                 )
                 record(rows_of(work, task, n_seeds))
         return
+
+    def wanted(name: str) -> bool:
+        return asked.only is None or name.startswith(tuple(asked.only))
+
     stages: dict[str, Callable[[], dict[str, list[str]]]] = {
         "data": lambda: data_commands(work, asked.train),
         "networks": lambda: network_commands(work),
-        "orders": lambda: order_commands(work),
-        "columns": lambda: column_commands(work, "columns"),
-        "continued": lambda: column_commands(work, "continued"),
-        "cotrained": lambda: column_commands(work, "cotrained"),
+        "orders": lambda: order_commands(work, wanted),
+        "columns": lambda: column_commands(work, "columns", wanted),
+        "continued": lambda: column_commands(work, "continued", wanted),
         "posteriors": lambda: posterior_commands(work),
-        "ensembles": lambda: ensemble_commands(work),
-        "evaluations": lambda: evaluation_commands(work, asked.people),
+        "ensembles": lambda: ensemble_commands(work, wanted),
+        "evaluations": lambda: evaluation_commands(work, asked.people, wanted),
     }
-    commands = {
-        name: command
-        for name, command in stages[asked.stage]().items()
-        if asked.only is None or name.startswith(tuple(asked.only))
-    }
+    # The scores of all columns follow those of the policies on the same network.
+    is_evaluation = asked.stage == "evaluations"
+    found = stages[asked.stage]().items()
+    commands = {name: command for name, command in found if is_evaluation or wanted(name)}
     run_all(commands, work, asked.jobs)
 
 

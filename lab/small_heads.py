@@ -65,7 +65,7 @@ def cut_slices(
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(how, size=size, pad=size, absolute=True)
         store = import_folder(path, Path(folder) / "store", settings)
-        images = store.split("train").sample(n_slices).magnitudes().numpy()
+        images = store.split("test").sample(n_slices).magnitudes().numpy()
     return (images / np.percentile(images, 99.7))[:, ::-1, ::-1].transpose(2, 1, 0)
 
 
