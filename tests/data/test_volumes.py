@@ -1,6 +1,7 @@
 """Volumes of every format come out as slices, the right way round and in the right order."""
 
 import gzip
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -263,3 +264,29 @@ def test_damage_in_compressed_pixels_is_reported_with_its_reason(
     with pytest.raises(DataError, match=r"all available plugins: pydicom: .*; convert it to"):
         read_volume(find_volumes(tmp_path)[0])
     assert not caplog.records
+
+
+def damaged_archive(path: Path, how: str) -> None:
+    np.savez_compressed(path, images=np.linspace(0, 1, 4000).reshape(10, 20, 20))
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "overwritten":
+        content[200:300] = bytes(range(100))
+        path.write_bytes(content)
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("images.txt", "no array")
+
+
+@pytest.mark.parametrize("how", ["truncated", "overwritten", "no array"])
+def test_a_damaged_archive_is_named_and_can_be_skipped(tmp_path: Path, how: str) -> None:
+    source = tmp_path / "stacks"
+    source.mkdir()
+    for name in "abc":
+        np.save(source / f"{name}.npy", STACK[:, :, :9])
+    damaged_archive(source / "bad.npz", how)
+    with pytest.raises(DataError, match=r"bad\.npz (cannot be read|holds \|S8)"):
+        import_folder(source, tmp_path / "store", ImportSettings())
+    store = import_folder(source, tmp_path / "store", ImportSettings(skip_bad=True))
+    assert [entry["source"] for entry in store.manifest.left_out] == ["bad.npz"]

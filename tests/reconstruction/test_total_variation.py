@@ -226,3 +226,23 @@ def test_it_beats_least_squares_on_piecewise_constant_images() -> None:
 def test_settings_without_a_solution_are_refused_of_coils() -> None:
     with pytest.raises(ConfigError, match="both must be above zero"):
         SenseTotalVariation(weight=0.0)
+
+
+def test_gradient_and_its_adjoint_agree(generator: torch.Generator) -> None:
+    image = torch.randn(2, 5, 7, dtype=torch.complex128, generator=generator)
+    field = torch.randn(2, 2, 5, 7, dtype=torch.complex128, generator=generator)
+    left = (gradient(image).conj() * field).sum()
+    right = (image.conj() * gradient_adjoint(field)).sum()
+    torch.testing.assert_close(left, right)
+
+
+def test_any_field_bounds_the_objective_of_any_image(generator: torch.Generator) -> None:
+    kspace, mask, _ = problem(generator, 9, 14)
+    zero_filled = ifft2c(apply_mask(kspace, mask))[:, 0]
+    weight = torch.tensor([0.5, 0.02, 0.001])
+    bounds, values = [], []
+    for _ in range(20):
+        noise = torch.randn(3, 3, 9, 14, dtype=torch.complex64, generator=generator)
+        bounds.append(dual_objective(noise[:, 1:], zero_filled, mask, weight))
+        values.append(primal_objective(zero_filled + 0.1 * noise[:, 0], zero_filled, mask, weight))
+    assert (torch.stack(bounds).amax(0) <= torch.stack(values).amin(0)).all()

@@ -311,3 +311,33 @@ def test_other_networks_and_methods_are_refused(
     gone = config_of(["knee-base-fixed", str(tmp_path / "gone")])
     with pytest.raises(ConfigError, match="does not exist"):
         train_policy(gone, *where, device="cpu")
+
+
+def test_weights_are_what_the_columns_that_members_like_gain(store: Store, tmp_path: Path) -> None:
+    """Both members are orders, so that the test can compute all sums itself."""
+    orders = [4, 10, 12, 3, 5], [10, 11, 4, 2, 1]
+    paths = saved_orders(tmp_path, orders)
+    config = config_of(paths, n_slices=11, n_best=2)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    found, slices = policies.load(run.path), store.split("train")
+    members = [policies.load(path) for path in paths]
+    assert isinstance(found, EnsemblePolicy)
+    sums = Sums.empty(config.acquisition.horizon, 2, torch.device("cpu"))
+    first = {tuple(order[:2]) for order in orders}
+    assert first == {(4, 10), (10, 11)}
+    simulator = Simulator(slices.batch(torch.arange(11)), ZeroFilled())
+    state = simulator.start(config.acquisition.start)
+    seen = simulator.observe(found, state, n_left=None)
+    columns = torch.tensor([4, 10, 10, 11]).expand(11, -1)
+    after = [simulator.acquire(state, columns[:, n]).score - state.score for n in range(4)]
+    expected = torch.stack([member(seen).gather(-1, columns) for member in members])
+    sums.add(0, expected, torch.stack(after, dim=-1))
+    assert config.acquisition.horizon == 3
+    # The first step's states are known whoever is followed; those of others are not.
+    only = replace(config, acquisition=replace(config.acquisition, horizon=1))
+    one = train_policy(only, store, "zero-filled", tmp_path / "one", device="cpu")
+    fitted = policies.load(one.path)
+    assert isinstance(fitted, EnsemblePolicy)
+    wanted, constants = sums.solved()
+    torch.testing.assert_close(fitted.weights[0].detach(), wanted[0], rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(fitted.constants[0].detach(), constants[0], rtol=1e-4, atol=1e-6)

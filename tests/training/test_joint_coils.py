@@ -1,5 +1,6 @@
 """Joint training on complex k-space of coils: samplers choose, an unrolled network learns."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,14 @@ from joint_runs import VARNET, joint_config
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
-from kscout.core import Measurement
+from kscout.core import Measurement, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation import EvaluationSetting, evaluate
+from kscout.names import SAMPLERS
 from kscout.reconstruction.varnet import VarNet
 from kscout.runs import read_run
+from kscout.training.joint.sampler import acquire
 from kscout.training.joint.train import train_joint
 
 METHODS = ("dense", "straight-through", "random")
@@ -72,3 +75,27 @@ def test_the_units_of_a_target_are_refused(store: Store, tmp_path: Path) -> None
         config = joint_config("random", model=VARNET, protocol="paper")
         train_joint(config, store, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_that_was_not_measured_of_coils_changes_a_choice(
+    method: str, store: Store, trained: dict[str, tuple[Path, set]]
+) -> None:
+    path = trained[method][0]
+    policy, network = policies.load(path), reconstruction.load(path)
+    for parameter in policy.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(1))
+    config = joint_config(method, model=VARNET, protocol="blind", horizon=4)
+    batch = store.split("train").batch(torch.arange(3))
+    uniforms = torch.rand(3, 4, generator=torch.Generator().manual_seed(2))
+    view = network if SAMPLERS.resolve(method).looks else None
+
+    def masks(seen: SliceBatch) -> torch.Tensor:
+        return acquire(policy, seen, config, uniforms, view)
+
+    chosen = masks(batch)
+    hidden = ~chosen[:, -1][:, None, None, :].expand_as(batch.kspace)
+    noise = torch.randn(batch.kspace.shape, dtype=torch.complex64) * 100
+    for other in (noise, -torch.zeros_like(noise)):
+        changed = replace(batch, kspace=torch.where(hidden, other, batch.kspace))
+        assert torch.equal(masks(changed), chosen)

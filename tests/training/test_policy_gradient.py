@@ -1,5 +1,7 @@
 """Both estimators give the authors' losses and gradients, and what their formulas say."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -274,3 +276,34 @@ def test_gradients_of_kept_features_are_the_policies_own(
     torch.testing.assert_close(kept.losses, own.losses)
     for a, b in zip(gradients, expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+
+
+def test_expected_greedy_gradient_is_the_gradient_of_the_expected_reward(
+    generator: torch.Generator,
+) -> None:
+    logits = torch.randn(1, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    gains = torch.tensor([[0.3, -0.2, 0.9]], dtype=torch.float64)
+    expected_reward = -(logits.softmax(-1) * gains).sum()
+    (expected,) = torch.autograd.grad(expected_reward, logits)
+    total = torch.zeros((), dtype=torch.float64)
+    for drawn in itertools.product(range(3), repeat=2):
+        columns = torch.tensor([drawn])
+        log_probs = logits.log_softmax(-1).gather(-1, columns)
+        probability = log_probs.detach().sum().exp()
+        total = total + probability * greedy_loss(log_probs, gains.gather(-1, columns))
+    (found,) = torch.autograd.grad(total, logits)
+    torch.testing.assert_close(found, expected)
+
+
+def test_non_greedy_returns_are_discounted_sums(generator: torch.Generator) -> None:
+    log_probs = torch.randn(4, 2, 3, generator=generator)
+    rewards = torch.randn(4, 2, 3, generator=generator)
+    gamma, total = 0.8, 0.0
+    for batch, trajectory, step in itertools.product(range(2), range(3), range(4)):
+        value = sum(
+            gamma ** (later - step)
+            * (rewards[later, batch, trajectory] - rewards[later, batch].mean())
+            for later in range(step, 4)
+        )
+        total = total - float(log_probs[step, batch, trajectory] * value) / (2 * 2)
+    assert float(non_greedy_loss(log_probs, rewards, gamma)) == pytest.approx(total, rel=1e-5)

@@ -270,3 +270,10 @@ def test_a_sampler_learns_from_slices_that_are_varied_as_the_networks_are(
     n_plain = sum(any(torch.equal(one, other) for other in plain) for one in learned)
     assert 0 < n_plain < 12 if flips else n_plain == 12
     assert policy_config(joint_config("dense", flips=flips)).training.flips is flips  # type: ignore[union-attr]
+
+
+def test_step_sizes_rise_and_fall_over_a_samplers_own_steps() -> None:
+    training = joint_config("loupe", n_updates=30, sampler_every=4, random_share=0.2).training
+    due = [number for number in range(30) if training.is_due(number)]  # type: ignore[attr-defined]
+    assert due == [7, 11, 15, 19, 23, 27]
+    assert training.n_sampler_updates == len(due)  # type: ignore[attr-defined]
