@@ -90,10 +90,10 @@ def test_only_these_files_have_acquisition_loops_of_their_own() -> None:
         *("training/fixed_order.py", "training/baselines/search_trees.py"),
         "training/baselines/straight_through.py",
     }
-    # States of a replay buffer, and single states for a benchmark and an ONNX file.
+    # States of a replay buffer, and single states for an ONNX file.
     single = {
         *("training/algorithms/dense.py", "training/baselines/episodic.py"),
-        *("apps/bench/parts.py", "apps/export/onnx.py"),
+        "apps/export/onnx.py",
     }
     steps = {"start", "start_from", "acquire", "branch", "grow"}
     found = {

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from kscout.apps.bench import print_tables, run_benchmarks
-from kscout.apps.bench.engine import Engine, TrainingBatch, Workload
-from kscout.apps.bench.growth import measure_scaling
-from kscout.apps.bench.parts import replayed
+from kscout.apps.bench import run_benchmarks
+from kscout.apps.bench.engine import Engine, TrainingBatch
 from kscout.apps.bench.yardstick import compare_with_plain, gradient_cosine, plain_policy
 from kscout.kernels.graphs import BatchGradients
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
@@ -23,7 +21,7 @@ def engine() -> Engine:
 
 
 def test_the_engine_is_that_of_a_training(engine: Engine) -> None:
-    batch = TrainingBatch(engine, Workload(4, 3, 4))
+    batch = TrainingBatch(engine, horizon=3, q=4)
     batch.gradients()
     assert isinstance(engine.frozen, HalfPrecisionUNet) and engine.arithmetic == "fp16 fused"
     assert isinstance(batch.estimator.view, HalfPrecisionConvPolicy)
@@ -34,7 +32,7 @@ def test_the_engine_is_that_of_a_training(engine: Engine) -> None:
 
 
 def test_the_graph_has_the_gradients_that_are_compared(engine: Engine) -> None:
-    batch = TrainingBatch(engine, Workload(4, 3, 4))
+    batch = TrainingBatch(engine, horizon=3, q=4)
     batch.gradients()
     batch.gradients()
     copy = plain_policy(batch)
@@ -57,32 +55,7 @@ def test_the_plain_implementation_has_nearly_the_same_gradients() -> None:
     assert found["ratio"] == sorted(found["ratios"])[len(found["ratios"]) // 2] > 0
 
 
-def test_a_replay_computes_again(engine: Engine) -> None:
-    source = torch.ones(3, device="cuda")
-    target = torch.zeros(3, device="cuda")
-    run = replayed(engine, lambda _: target.copy_(2 * source))
-    source.fill_(5.0)
-    run()
-    assert target.tolist() == [10.0] * 3
-
-
-def test_scaling_is_measured_in_one_process() -> None:
-    device = torch.device("cuda")
-    steps = {"n_slices": (2, 8), "size": (64, 256)}
-    found = measure_scaling(device, base=(64, Workload(2, 2, 4)), steps=steps)
-    policies = {record["size"]: record["policy"] for record in found["scaling"]}
-    assert policies == {64: "HalfPrecisionConvPolicy", 256: "HalfPrecisionConvPolicy"}
-    assert all(record["peak_bytes"] > 0 for record in found["scaling"])
-
-
-def test_the_whole_is_in_16_bit(capsys: pytest.CaptureFixture[str]) -> None:
-    found: dict[str, Any] = run_benchmarks(device="cuda", sizes=[64], quick=True)
-    bits = {record["part"]: record["bits"] for record in found["parts"]}
-    assert bits == {
-        "U-Net forward": 16,
-        "SSIM": 32,
-        "candidate scoring": 16,
-        "policy forward + backward": 16,
-    }
-    print_tables(found)
-    assert "fp16 fused" in capsys.readouterr().out
+def test_the_paper_s_batch_is_compared_in_16_bit() -> None:
+    found: dict[str, Any] = run_benchmarks(device="cuda", sizes=[64])
+    assert found["yardstick_ratio"].keys() == {"64"}
+    assert found["yardstick"]["64"]["arithmetic"] == "fp16 fused"

@@ -61,9 +61,9 @@ def others(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
     choices: list[tuple[Sequence[str], str, Sequence[str]]] = [
         (("demo", "--out", "new"), "--seed", NO_SEEDS),
         (("demo",), "--out", NO_FOLDERS),
-        (("bench", "--quick", "--device", "cpu"), "--size", NO_SIZES),
-        (("bench", "--quick", "--size", "32"), "--device", WORDS),
-        (("bench", "--quick", "--size", "32", "--device", "cpu"), "--reconstructor", WORDS),
+        (("bench", "--device", "cpu"), "--size", NO_SIZES),
+        (("bench", "--size", "32"), "--device", WORDS),
+        (("bench", "--size", "32", "--device", "cpu"), "--reconstructor", WORDS),
     ]
     words, flag, values = draw.choice(choices)
     value = draw.choice(values)

@@ -1,7 +1,7 @@
 """The U-Net's forward pass in 16 bit on CUDA, close to the limit of the memory bandwidth.
 
 Statistics and sums are in 32 bit. Results differ from the plain network by the rounding of
-activations, which `kscout bench` measures.
+activations.
 """
 
 from typing import final

@@ -6,7 +6,6 @@ on a CPU eager code with the convolutions that a training would select.
 
 import gc
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import final
@@ -18,7 +17,7 @@ from torch import Tensor
 from kscout.acquisition.episode import Simulator
 from kscout.assemble import make_policy
 from kscout.config import PolicyConfig, read
-from kscout.core import Reconstructor, SliceBatch
+from kscout.core import Reconstructor
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.policies.conv import ConvPolicy
@@ -31,20 +30,6 @@ from kscout.training.convolution import choose_convolution, convolution, to_layo
 
 LARGEST_SIZE = 320
 _SMALLEST_KNEE = 64
-
-
-@final
-@dataclass(frozen=True)
-class Workload:
-    """The shape of one greedy batch."""
-
-    n_slices: int
-    horizon: int
-    q: int
-
-
-PAPER = Workload(n_slices=16, horizon=16, q=8)
-"""A batch of the paper's knee-base training."""
 
 
 def knee_images(n_slices: int, size: int) -> Float[Tensor, "slice row col"]:
@@ -72,18 +57,14 @@ class Engine:
     backend: str
 
     @classmethod
-    def build(
-        cls, size: int, n_slices: int, device: torch.device, *, backend: str = "auto"
-    ) -> "Engine":
+    def build(cls, size: int, n_slices: int, device: torch.device) -> "Engine":
         """Freeze the U-Net and select convolutions as a training does."""
         unet = load("knee-unet").to(device).eval().requires_grad_(False)
         assert isinstance(unet, UNet)
         volumes = [str(number // 2) for number in range(n_slices)]
         slices = SliceSet.from_images(knee_images(n_slices, size).to(device), volumes)
         frozen = unet.frozen(precision="auto", n_rows=size, n_cols=size, device=device)
-        backend = choose_convolution(
-            backend if device.type == "cpu" else "auto", device, trains=False
-        )
+        backend = choose_convolution("auto", device, trains=False)
         to_layout(frozen, backend)
         return cls(size, slices, unet, frozen, backend)
 
@@ -100,10 +81,6 @@ class Engine:
             return f"fp32, {self.backend}"
         return "fp32, TF32 convolutions" if torch.backends.cudnn.allow_tf32 else "fp32"
 
-    @property
-    def batch(self) -> SliceBatch:
-        return self.slices.batch(torch.arange(len(self.slices)))
-
     def ready_convolutions(self) -> AbstractContextManager[None]:
         """Switch the engine's convolutions on."""
         return convolution(self.backend)
@@ -117,17 +94,17 @@ class TrainingBatch:
     skipped.
     """
 
-    def __init__(self, engine: Engine, work: Workload) -> None:
+    def __init__(self, engine: Engine, *, horizon: int, q: int) -> None:
         self.engine = engine
-        training = {"method": "greedy", "batch_size": work.n_slices, "n_trajectories": work.q}
-        acquisition = {"n_initial": engine.size // 8, "horizon": work.horizon}
+        batch_size = len(engine.slices)
+        training = {"method": "greedy", "batch_size": batch_size, "n_trajectories": q}
+        acquisition = {"n_initial": engine.size // 8, "horizon": horizon}
         config = read(PolicyConfig, {"acquisition": acquisition, "training": training})
         policy = make_policy(config.policy, seed=0, n_cols=engine.size, n_rows=engine.size)
         learner = Learner.of(policy.to(engine.device), config)
         assert isinstance(policy, ConvPolicy)
         self.policy = policy
-        index = torch.arange(work.n_slices) % len(engine.slices)
-        self.estimator = Greedy(learner, engine.slices.subset(index), engine.frozen)
+        self.estimator = Greedy(learner, engine.slices, engine.frozen)
         self.drawn = self.estimator.draws_of(1)
 
     @property
@@ -170,16 +147,3 @@ def wait(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def best_time(
-    function: Callable[[], object], device: torch.device, *, at_least_s: float, n_least: int = 3
-) -> float:
-    """Return the best time in seconds of repeated calls, after one to warm up."""
-    function()
-    best, n_calls, begun = float("inf"), 0, wait(device)
-    while n_calls < n_least or wait(device) - begun < at_least_s:
-        before = wait(device)
-        function()
-        best, n_calls = min(best, wait(device) - before), n_calls + 1
-    return best

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kscout.acquisition.choose import draw_columns
-from kscout.apps.bench.engine import Engine, TrainingBatch, Workload, wait
+from kscout.apps.bench.engine import Engine, TrainingBatch, wait
 from kscout.json_types import JsonObject
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.sampling import center_mask
@@ -209,7 +209,7 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> JsonObject:
     the same, so gradients are also compared, outside the timing and with the columns of the plain
     implementation: if the arithmetic differs, the same random numbers may select other columns.
     """
-    batch = TrainingBatch(engine, Workload(len(engine.slices), horizon, q))
+    batch = TrainingBatch(engine, horizon=horizon, q=q)
     unet, policy = plain_unet(engine), plain_policy(batch)
     index, uniforms, followed = batch.inputs
     times: dict[str, list[float]] = {"plain_s": [], "kscout_s": []}
