@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from kscout.apps.player import acquisition_player, load_acquisition, save_acquisition
-from kscout.apps.player.frames import moving_picture, still_picture
 from kscout.errors import DataError
 from kscout.figures.png import gray_uri, heat_uri
 from synthetic_results import make_acquisition
@@ -128,29 +127,6 @@ def test_a_steered_player_shows_k_space_scores_and_a_speed_and_a_report_none_of_
     assert [len(line.split()) for line in lines] == [10, 4]
     plain = acquisition_player(recorded)
     assert not any(word in plain for word in ("kspace", "ratings", "speed", "steered", "pointed"))
-
-
-def test_a_picture_shows_the_pixels_of_its_step() -> None:
-    acquisition = make_acquisition()
-    shown = np.asarray(Image.open(io.BytesIO(still_picture(acquisition, 4))))
-    n_rows, n_cols = acquisition.target.shape
-    # 256 pixels hold 5 times 48; the second panel begins after the target and two gaps.
-    levels = np.clip(
-        acquisition.policies[0].images[4] / np.quantile(acquisition.target, 0.995), 0, 1
-    )
-    left, top = 8 + 240 + 8, 2 * 18 + 12 + 8
-    panel = shown[top : top + 5 * n_rows : 5, left : left + 5 * n_cols : 5, 0]
-    assert np.abs(panel - 255 * levels).max() <= 0.5
-    assert (
-        shown.tobytes()
-        != np.asarray(Image.open(io.BytesIO(still_picture(acquisition, 5)))).tobytes()
-    )
-    assert still_picture(acquisition, 99) == still_picture(acquisition, 9)
-    moving = Image.open(io.BytesIO(moving_picture(acquisition)))
-    moving.seek(4)
-    # 185 grays stand for 256, and Pillow finds the nearest color to a few levels.
-    assert np.abs(np.asarray(moving.convert("RGB")).astype(int) - shown).max() < 16
-    assert (moving.size[::-1], getattr(moving, "n_frames", 1)) == (shown.shape[:2], 10)
 
 
 def test_one_kept_step_stands_without_a_slider() -> None:

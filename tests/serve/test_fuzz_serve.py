@@ -30,7 +30,7 @@ PATHS = [
     "/sessions/",
     "/openapi.json",
     "/docs",
-    *[f"/page/data/{one}" for one in ("choices", "files", "acquisitions", "verdicts", "pictures")],
+    *[f"/page/data/{one}" for one in ("choices", "files", "acquisitions", "verdicts")],
     "/..",
     "//",
     "/%00",

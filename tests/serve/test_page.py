@@ -1,6 +1,5 @@
 """The page's questions are answered from the simulator; files and messages are not trusted."""
 
-import io
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ import pytest
 import torch
 from asgi_client import Client, Reply, requested
 from page_backend import N_COLS, N_ROWS, blobs, make_backend, npy, picture, write_store
-from PIL import Image
 from test_app import LIMITS, sessions_of
 
 from dicom_files import write_dicom
@@ -131,13 +129,6 @@ def test_k_space_of_coils_is_acquired_too(tmp_path: Path) -> None:
         assert len(found.policies) == 2 and found.target.shape == (N_ROWS, N_COLS)
 
 
-def test_pictures_hold_one_step_or_all(client: Client) -> None:
-    still = Image.open(io.BytesIO(client.post(f"{PLACE}/pictures", {**ASKED, "frame": 2}).body))
-    moving = Image.open(io.BytesIO(client.post(f"{PLACE}/pictures", ASKED).body))
-    assert (still.format, moving.format) == ("PNG", "GIF")
-    assert still.size == moving.size and getattr(moving, "n_frames", 0) == 6
-
-
 BAD = {
     "no slice": {"slice": 5},
     "below": {"slice": -1},
@@ -157,7 +148,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("path", ["acquisitions", "verdicts", "pictures"])
+@pytest.mark.parametrize("path", ["acquisitions", "verdicts"])
 def test_what_cannot_be_shown_is_told_in_a_sentence(client: Client, path: str, name: str) -> None:
     found = client.post(f"{PLACE}/{path}", {**ASKED, "own": [0], **BAD[name]})
     assert found.status == 400 and found.json()["error"]

@@ -69,7 +69,7 @@ def acquisition_player(
     """
     n_cols = acquisition.target.shape[-1]
     acquisition, is_exact = _fitted(acquisition, n_bytes)
-    limits, steps = limits_of(acquisition), acquisition.steps
+    limits, steps = _limits(acquisition), acquisition.steps
     data = {
         "nCols": n_cols,
         "start": acquisition.start_columns,
@@ -104,7 +104,7 @@ def _cards(
     shown = set(acquisition.shown) or {one.name for one in acquisition.policies[:_N_SHOWN]}
     cards = []
     for index, policy in enumerate(acquisition.policies):
-        images, errors = _uris(policy, acquisition, limits_of(acquisition), is_exact)
+        images, errors = _uris(policy, acquisition, _limits(acquisition), is_exact)
         series = f"series-{colors.get(policy.name, index % _N_COLORS + 1)}"
         cards.append(
             {
@@ -161,7 +161,7 @@ def _played(policy: PolicySteps) -> JsonObject:
     return data
 
 
-def limits_of(acquisition: SliceRecord) -> tuple[float, float]:
+def _limits(acquisition: SliceRecord) -> tuple[float, float]:
     """Return the white level of images, and the full brightness of error maps."""
     errors = [np.abs(policy.images[0] - acquisition.target) for policy in acquisition.policies]
     limit = float(np.quantile(np.concatenate(errors), _ERROR_QUANTILE))
@@ -178,7 +178,7 @@ def _fitted(acquisition: SliceRecord, n_bytes: int | None) -> tuple[SliceRecord,
         return acquisition.thinned(max(2, _TALLEST // acquisition.target.shape[0])), is_exact
     while True:
         n_frames, n_rows = len(acquisition.steps), acquisition.target.shape[0]
-        uris = _uris(acquisition.policies[0], acquisition, limits_of(acquisition), is_exact)
+        uris = _uris(acquisition.policies[0], acquisition, _limits(acquisition), is_exact)
         taken = len(acquisition.policies) * sum(map(len, uris))
         most = min(_TALLEST // n_rows, n_frames * n_bytes // max(taken, 1))
         if n_frames <= most or (n_frames <= _FEWEST and n_rows < 32):

@@ -16,7 +16,6 @@ from starlette.concurrency import run_in_threadpool
 
 from kscout import __version__
 from kscout.apps.player import acquisition_player, templates
-from kscout.apps.player.frames import moving_picture, still_picture
 from kscout.apps.serve.guard import LOOPBACK
 from kscout.apps.serve.page.backend import YOU, PageBackend, PageState
 from kscout.errors import KScoutError
@@ -53,12 +52,10 @@ class Wanted(BaseModel):
     n_initial: int
     n_steps: int
     own: Annotated[list[int], Field(max_length=4096)] = []
-    frame: int | None = None
-    """Index of the step in a picture; None shows all steps as an animation."""
 
     def state(self) -> PageState:
         """Return the validated state."""
-        return PageState(**self.model_dump(exclude={"frame"}))
+        return PageState(**self.model_dump())
 
 
 def add_pages(app: FastAPI, backend: PageBackend | None, *, n_bytes: int) -> None:
@@ -120,18 +117,6 @@ def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
     async def compare(request: Request, wanted: Wanted) -> JsonObject:
         """Compare the last column of the user with those of policies and the best one."""
         return asdict(await _while_awaited(request, partial(backend.compare, wanted.state())))
-
-    @app.post("/page/data/pictures", response_class=Response)
-    async def picture(request: Request, wanted: Wanted) -> Response:
-        """Draw an acquisition: one step as PNG, or all steps as GIF."""
-
-        def work(disconnected: Event) -> Response:
-            acquisition = backend.acquire(wanted.state(), disconnected)
-            if wanted.frame is None:
-                return Response(moving_picture(acquisition), media_type="image/gif")
-            return Response(still_picture(acquisition, wanted.frame), media_type="image/png")
-
-        return await _while_awaited(request, work)
 
 
 async def _while_awaited(request: Request, work: Callable[[Event], _T]) -> _T:

@@ -219,20 +219,6 @@
     drop(event.dataTransfer.files[0]);
   });
 
-  const save = async (name, frame) => {
-    say("Drawing…");
-    try {
-      const answer = await ask("pictures", asJson({ ...state, frame }));
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(await answer.blob());
-      link.download = name;
-      link.click();
-      URL.revokeObjectURL(link.href);
-      say(`Saved ${name}`);
-    } catch (error) { say(error.message, true); }
-  };
-  by("png").addEventListener("click", () => save("acquisition.png", player.place));
-  by("gif").addEventListener("click", () => save("acquisition.gif", null));
   by("link").addEventListener("click", async () => {
     history.replaceState(null, "", address());
     try {
