@@ -25,12 +25,7 @@ class Reply:
 
 
 def scope_of(
-    kind: str,
-    path: str,
-    headers: Headers,
-    method: str = "GET",
-    query: bytes = b"",
-    sender: str = "127.0.0.1",
+    kind: str, path: str, headers: Headers, method: str = "GET", query: bytes = b""
 ) -> dict[str, Any]:
     """Return what a server tells of a connection; the path is what a server makes of bytes."""
     given = {"host": "127.0.0.1:9", **headers}
@@ -45,7 +40,7 @@ def scope_of(
         "query_string": query,
         "root_path": "",
         "headers": [(k.encode("latin-1"), v.encode("latin-1")) for k, v in given.items()],
-        "client": (sender, 5),
+        "client": ("127.0.0.1", 5),
         "server": ("127.0.0.1", 9),
         "subprotocols": [],
     }

@@ -1,11 +1,9 @@
-"""A page backend with a dataset of two tiny volumes, and files to drop."""
+"""A page backend with a dataset of two tiny volumes."""
 
-import io
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
 from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.service import ServeSettings
@@ -39,16 +37,3 @@ def make_backend(data: Path | None) -> PageBackend:
         data=data,
     )
     return PageBackend(shown, device=torch.device("cpu"))
-
-
-def npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
-def picture(array: np.ndarray, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    levels = np.rint(255 * array / array.max()).astype(np.uint8)
-    Image.fromarray(levels).convert("RGB").save(buffer, format=kind)
-    return buffer.getvalue()

@@ -30,7 +30,7 @@ PATHS = [
     "/sessions/",
     "/openapi.json",
     "/docs",
-    *[f"/page/data/{one}" for one in ("choices", "files", "acquisitions", "verdicts")],
+    *[f"/page/data/{one}" for one in ("choices", "acquisitions", "verdicts")],
     "/..",
     "//",
     "/%00",

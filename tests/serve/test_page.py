@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asgi_client import Client, Reply, requested
-from page_backend import N_COLS, N_ROWS, blobs, make_backend, npy, picture, write_store
-from test_app import LIMITS, sessions_of
+from asgi_client import Client, requested
+from page_backend import N_COLS, N_ROWS, make_backend, write_store
+from test_app import sessions_of
 
-from dicom_files import write_dicom
 from kscout.acquisition import Simulator
 from kscout.acquisition.plan import Plan
 from kscout.apps.serve.app import make_app
@@ -49,12 +48,6 @@ def client(backend: PageBackend) -> Iterator[Client]:
     guard = Guard(make_app(sessions_of(), backend), hosts=LOOPBACK, n_bytes=200_000)
     with Client(guard) as client:
         yield client
-
-
-def dropped(client: Client, content: bytes, name: str) -> Reply:
-    path = f"{PLACE}/files"
-    asked = requested(client.app, "POST", path, content, query=f"name={name}".encode())
-    return client.runner.run(asked)
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/page/page.css", "/page/page.js"])
@@ -212,96 +205,6 @@ def test_requests_that_pile_up_are_refused(
     assert client.post(f"{PLACE}/acquisitions", ASKED).status == 429
     backend._waiting.release(backend_module._N_WAITING)
     assert client.post(f"{PLACE}/acquisitions", ASKED).status == 200
-
-
-def nifti(array: np.ndarray, folder: Path) -> bytes:
-    nibabel = pytest.importorskip("nibabel")
-    nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), folder / "x.nii")
-    return (folder / "x.nii").read_bytes()
-
-
-def dicom(array: np.ndarray, folder: Path) -> bytes:
-    write_dicom(folder / "x.dcm", np.rint(1000 * array))
-    return (folder / "x.dcm").read_bytes()
-
-
-@pytest.mark.parametrize("kind", ["npy", "one.npy", "nii", "dicom", "png", "jpg"])
-def test_a_dropped_file_is_acquired_at_the_size_of_the_store(
-    client: Client, backend: PageBackend, kind: str, tmp_path: Path
-) -> None:
-    images = blobs(3, 40, 33)
-    content = {
-        "npy": lambda: npy(images),
-        "one.npy": lambda: npy(images[0]),
-        "nii": lambda: nifti(images.transpose(1, 2, 0), tmp_path),
-        "dicom": lambda: dicom(images[0], tmp_path),
-        "png": lambda: picture(images[0], "PNG"),
-        "jpg": lambda: picture(images[0], "JPEG"),
-    }[kind]()
-    name = {"dicom": "IM0001"}.get(kind, f"..%2F..%2Fetc%2Fslice.{kind.rpartition('.')[2]}")
-    found = dropped(client, content, name)
-    assert found.status == 201, found.body
-    source = found.json()
-    assert re.fullmatch(r"file-[0-9a-f]{16}", source["name"])
-    assert "/" not in source["title"] and len(source["volumes"][0][1]) in (1, 3)
-    assert dropped(client, content, name).json()["name"] == source["name"]
-    images_ = backend.catalog.find(source["name"]).slices.magnitudes()
-    assert images_.shape[1:] == (N_ROWS, N_COLS) and images_.max() > 0
-    asked = {**ASKED, "source": source["name"], "slice": 0}
-    assert client.post(f"{PLACE}/acquisitions", asked).status == 200
-
-
-def test_a_picture_keeps_its_shape_when_it_is_shrunk(client: Client, backend: PageBackend) -> None:
-    tall = np.zeros((72, 32), np.float32)
-    tall[:, 8:24] = 1
-    source = dropped(client, npy(tall), "tall.npy").json()
-    (found,) = backend.catalog.find(source["name"]).slices.magnitudes().numpy()
-    # A quarter of the size: 18 rows of 8 columns in the middle, the bar 4 columns wide.
-    assert not found[:, :4].any() and not found[:, 12:].any()
-    assert (found[:, 6:10] > 0.5).all() and (found[:, [4, 5, 10, 11]] < 0.5).all()
-
-
-@pytest.mark.parametrize(
-    ("content", "name"),
-    [
-        (b"", "x.npy"),
-        (b"\x93NUMPY garbage", "x.npy"),
-        (b"garbage", "x.nii.gz"),
-        (b"garbage", "x.png"),
-        (b"garbage", "passwd"),
-        (b"\x89HDF\r\n\x1a\n", "x.h5"),
-        (npy(np.zeros((9, 9))), "x.npy"),
-        (npy(np.full((9, 9), np.nan)), "x.npy"),
-        (npy(np.zeros((2, 2, 2, 2, 2))), "x.npy"),
-        (npy(np.array([{}], dtype=object)), "x.npy"),
-        (npy(np.zeros((0, 9))), "x.npy"),
-        (npy(np.ones((1, 5000))), "x.npy"),
-    ],
-)
-def test_files_that_hold_no_images_are_refused_without_their_place(
-    client: Client, content: bytes, name: str
-) -> None:
-    found = dropped(client, content, name)
-    told = found.json()["error"]
-    assert found.status == 400 and "/" not in told.replace("NIfTI", "")
-    assert re.search(r"[a-z]{3,}.*; [a-z ]+", told) and "((" not in told, "what to do, in words"
-
-
-def test_files_from_other_machines_and_long_ones_are_refused(client: Client) -> None:
-    path, body = f"{PLACE}/files", npy(blobs(1))
-    far = requested(client.app, "POST", path, body, query=b"name=x.npy", sender="10.0.0.7")
-    assert client.runner.run(far).status == 403
-    assert dropped(client, b"0" * 200_001, "x.npy").status == 413
-    assert client.get(f"{PLACE}/choices").json()["most_bytes"] == LIMITS.n_bytes
-
-
-def test_the_file_that_nobody_asked_for_longest_makes_room(
-    client: Client, backend: PageBackend
-) -> None:
-    names = [dropped(client, npy(blobs(1, 9, 9 + n)), "x.npy").json()["name"] for n in range(9)]
-    assert client.post(f"{PLACE}/acquisitions", {**ASKED, "source": names[0]}).status == 400
-    kept = [one.name for one in backend.catalog.sources() if one.name in names]
-    assert kept == names[1:]
 
 
 def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:

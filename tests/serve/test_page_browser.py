@@ -3,11 +3,10 @@
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from page_backend import blobs, make_backend, npy, write_store
+from page_backend import make_backend, write_store
 from test_app import maker
 
 from kscout.apps.serve.app import make_app
@@ -157,34 +156,13 @@ def test_an_address_shows_the_same_state_elsewhere(browser: Any, address: str) -
     page.close()
 
 
-def test_a_dropped_file_is_shown(shown: Shown, tmp_path: Path) -> None:
-    page, file = shown.page, tmp_path / "head.npy"
-    file.write_bytes(npy(blobs(3, 40, 44)))
-    page.locator("#file").set_input_files(file)
-    chosen = page.locator("[name=volume] option:checked", has_text="head.npy")
-    chosen.wait_for(state="attached")
-    shown.settled()
-    assert "head.npy, slice 1" in page.locator("#status").inner_text()
-
-
-def test_what_goes_wrong_is_told_on_the_page(browser: Any, address: str, tmp_path: Path) -> None:
+def test_what_goes_wrong_is_told_on_the_page(browser: Any, address: str) -> None:
     other = Shown(browser, address, "source=test&n_initial=120&n_steps=60")
     page, told = other.page, other.page.locator("#status.bad")
     assert "lower the number of steps" in told.inner_text()
-    for content, name, words in (
-        (b"\x93NUMPY garbage", "x.npy", "x.npy has version 32.103"),
-        (bytes(2**22 + 1), "long.npy", "long.npy has 5 MiB, and 4 MiB are taken; drop a smaller"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        page.locator("#file").set_input_files(tmp_path / name)
-        told.filter(has_text=words).wait_for()
     page.route("**/page/data/**", lambda route: route.abort())
-    for act in (
-        lambda: page.locator("[name=n_steps]").fill("2"),
-        lambda: page.locator("#file").set_input_files(tmp_path / "x.npy"),
-    ):
-        act()
-        told.filter(has_text="The service does not answer; start it again").wait_for()
+    page.locator("[name=n_steps]").fill("2")
+    told.filter(has_text="The service does not answer; start it again").wait_for()
     page.unroute("**/page/data/**")
     page.locator("[name=n_steps]").fill("3")
     page.locator("#status:not(.bad)", has_text="zero-filled").wait_for()

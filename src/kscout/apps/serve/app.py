@@ -24,7 +24,7 @@ from kscout.acquisition import Scan
 from kscout.acquisition.scan import NotSavedError
 from kscout.apps.serve.guard import NO_HANDLES, log_once_per_minute
 from kscout.apps.serve.page.backend import PageBackend
-from kscout.apps.serve.page.routes import OutsideError, add_pages
+from kscout.apps.serve.page.routes import add_pages
 from kscout.apps.serve.sessions import (
     MOST_THREADS,
     Counts,
@@ -129,7 +129,7 @@ def make_app(
     _handle_errors(app, counts)
     _add_sessions(app, sessions, counts)
     _add_stream(app, sessions, counts)
-    add_pages(app, backend, n_bytes=sessions.limits.n_bytes)
+    add_pages(app, backend)
 
     @app.get("/health")
     def health() -> JsonObject:
@@ -269,8 +269,7 @@ def _values(scan: Scan, text: str) -> Complex64[np.ndarray, "coil row"]:
 
 
 _STATUS: dict[type[KScoutError], int] = {
-    **{NoSessionError: 404, NotYetError: 409, TooManyError: 429, OutsideError: 403},
-    NotSavedError: 507,
+    **{NoSessionError: 404, NotYetError: 409, TooManyError: 429, NotSavedError: 507}
 }
 
 

@@ -84,7 +84,7 @@ class PageBackend:
         """Return all options of the page, and the note about the reconstruction of sessions."""
         n_initial, n_steps = self._budget
         return {
-            "sources": [source.table() for source in self.catalog.sources()],
+            "sources": [source.table() for source in self.catalog.sources],
             "reconstructions": self.models.reconstructions,
             "policies": self.models.policies,
             "fixed": self.models.fixed,
@@ -143,7 +143,7 @@ class PageBackend:
 
     def _check_sizes(self, data: Path | None) -> None:
         """Raise an error if some policy supports no slice of the dataset."""
-        sizes = [one.slices.shape[1:] for one in self.catalog.sources()]
+        sizes = [one.slices.shape[1:] for one in self.catalog.sources]
         for name, policy in self.models.loaded.items():
             if sizes and all(policy.misfit(*size) for size in sizes):
                 have, without = f"slices of {data} have", "leave --data out"

@@ -1,31 +1,17 @@
-"""What the page offers: slices of a dataset and of dropped files, reconstructions and policies.
+"""What the page offers: slices of a dataset, reconstructions and policies."""
 
-Dropped files are read from a private folder, never by their names.
-"""
-
-import hashlib
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import final
 
-import numpy as np
 import torch
-from PIL import Image
 
 from kscout import reconstruction
 from kscout.acquisition.plan import Plan
-from kscout.config.bounds import LARGEST_SIDE
 from kscout.core import Policy, Reconstructor
-from kscout.data.formats import ImageScan, printable, reading
-from kscout.data.importing.images import prepare_images
-from kscout.data.importing.settings import ImportSettings
-from kscout.data.importing.volumes import VolumeFile, find_volumes, read_volume
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, unknown_name
@@ -38,82 +24,9 @@ from kscout.evaluation.running.entries import (
     resolve,
 )
 from kscout.json_types import JsonObject
-from kscout.names import FORMATS, POLICIES
+from kscout.names import POLICIES
 from kscout.policies.fixed import FixedOrder
 
-_PICTURES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF"}
-_PICTURES |= {".tiff": "TIFF", ".gif": "GIF", ".webp": "WEBP"}
-_VOLUMES = [FORMATS[name] for name in ("nifti", "dicom", "numpy")]
-"""Formats of volumes; not HDF5, whose files may refer to other files."""
-_SUFFIXES = (*_PICTURES, *(suffix for one in _VOLUMES for suffix in one.suffixes))
-_MOST_PIXELS = 2**24
-"""Largest number of pixels of all stored slices of a file, at the size of acquisition."""
-_MOST_CHARACTERS = 80
-"""Characters of a name on the page."""
-
-
-def read_dropped(content: bytes, name: str, size: tuple[int, int]) -> SliceSet:
-    """Return the slices of a file, resampled to a size.
-
-    The suffix of its name in the browser selects the format; the rest is only displayed.
-    """
-    label = printable(name.replace("\\", "/").rpartition("/")[2])[:_MOST_CHARACTERS] or "a file"
-    suffix = next((one for one in _SUFFIXES if name.lower().endswith(one)), "")
-    with TemporaryDirectory(prefix="kscout-") as folder:
-        path = Path(folder) / f"dropped{suffix}"
-        path.write_bytes(content)
-        try:
-            read: Callable[[Path], tuple[VolumeFile, ImageScan]]
-            read = _picture if suffix in _PICTURES else _volume
-            pixels, numbers = _fitted(*read(path), size)
-        except DataError as error:
-            raise DataError(str(error).replace(str(path), label)) from error
-    images = torch.from_numpy(pixels)
-    return SliceSet.from_images(images, [label] * len(pixels), slices=numbers, name=label)
-
-
-def _volume(path: Path) -> tuple[VolumeFile, ImageScan]:
-    volumes = find_volumes(path)
-    if not volumes:
-        known = ", ".join(one.summary for one in _VOLUMES)
-        raise DataError(f"{path} is none of these: {known}, or a picture; drop another file")
-    return volumes[0], read_volume(volumes[0])
-
-
-def _picture(path: Path) -> tuple[VolumeFile, ImageScan]:
-    kinds = tuple(dict.fromkeys(_PICTURES.values()))
-    with reading(path, "a picture", "save it again"), Image.open(path, formats=kinds) as picture:
-        if max(picture.size) > LARGEST_SIDE:
-            raise DataError(f"{path} has more than {LARGEST_SIDE} pixels on a side; shrink it")
-        # Images with more than 8 bits keep their values; colors become gray levels.
-        gray = picture.convert("F" if picture.mode.startswith(("I", "F")) else "L")
-        pixels = np.asarray(gray, dtype=np.float32)
-    return VolumeFile(path.name, path, "picture"), ImageScan(pixels[None])
-
-
-def _fitted(
-    volume: VolumeFile, scan: ImageScan, size: tuple[int, int]
-) -> tuple[np.ndarray, list[int]]:
-    """Resample whole images to a size; skip blank slices."""
-    n_slices, *sides = scan.images.shape
-    n_kept = min(n_slices, max(1, _MOST_PIXELS // (size[0] * size[1])))
-    first = (n_slices - n_kept) // 2
-    if not all(sides):
-        raise DataError(f"{volume.path} has images without a pixel; drop another file")
-    scale = max(length / target for length, target in zip(sides, size, strict=True))
-    if not 0.01 <= scale <= 100:
-        raise DataError(f"{volume.path} has images of {sides[0]}x{sides[1]}; drop another file")
-    # Resample in pixels and ignore the spacing in mm, to show the whole image.
-    scan = scan._replace(images=scan.images[first : first + n_kept], spacing_mm=(1.0, 1.0))
-    settings = ImportSettings(size=size, pad=size, resample=(scale, scale), absolute=True)
-    with reading(volume.path, "images"):
-        pixels, _, _ = prepare_images(scan, volume, settings)
-    filled = np.flatnonzero(pixels.any(axis=(1, 2)))
-    return pixels[filled], (filled + first).tolist()
-
-
-_N_DROPPED = 8
-"""Files in memory; the least recently used one is removed first."""
 _FIRST = ("test", "val", "train")
 
 
@@ -138,50 +51,29 @@ class SliceSource:
 
 @final
 class Catalog:
-    """Finds slices by name; thread-safe."""
+    """Finds slices by name."""
 
     def __init__(self, data: Path | None, size: tuple[int, int]) -> None:
-        self._stored = {} if data is None else _stored(Store.open(data))
-        first = next(iter(self._stored.values()), None)
-        self.size = size if first is None else first.slices.shape[1:]
-        self._dropped: OrderedDict[str, SliceSource] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def sources(self) -> list[SliceSource]:
-        """Return all sources, the test split first."""
-        with self._lock:
-            return [*self._stored.values(), *self._dropped.values()]
+        self.sources = [] if data is None else _stored(Store.open(data))
+        """The slices of each split and matrix size, the test split first."""
+        self.size = self.sources[0].slices.shape[1:] if self.sources else size
 
     def find(self, name: str) -> SliceSource:
         """Return the slices of a name in an address."""
-        with self._lock:
-            if name in self._dropped:
-                self._dropped.move_to_end(name)
-            source = self._stored.get(name) or self._dropped.get(name)
+        source = next((one for one in self.sources if one.name == name), None)
         if source is None:
-            raise DataError("these slices are not here; choose others, or drop their file again")
+            raise DataError("these slices are not here; choose others")
         return source
 
-    def drop(self, content: bytes, name: str) -> SliceSource:
-        """Add a file; the same content gets the same name."""
-        slices = read_dropped(content, name, self.size)
-        key = f"file-{hashlib.sha256(content).hexdigest()[:16]}"
-        with self._lock:
-            self._dropped[key] = SliceSource(key, slices.name, slices)
-            self._dropped.move_to_end(key)
-            while len(self._dropped) > _N_DROPPED:
-                self._dropped.popitem(last=False)
-            return self._dropped[key]
 
-
-def _stored(store: Store) -> dict[str, SliceSource]:
-    sources = {}
+def _stored(store: Store) -> list[SliceSource]:
+    sources = []
     arrays = sorted(store.manifest.arrays, key=lambda one: _FIRST.index(one.split))
     for array in arrays:
         is_one = sum(other.split == array.split for other in arrays) == 1
         name = array.split if is_one else "{}-{}x{}".format(array.split, *array.size)
         slices = store.split(array.split, size=array.size, lazy=True)
-        sources[name] = SliceSource(name, f"{store.name}, {name}", slices)
+        sources.append(SliceSource(name, f"{store.name}, {name}", slices))
     return sources
 
 

@@ -16,9 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from kscout import __version__
 from kscout.apps.player import acquisition_player, templates
-from kscout.apps.serve.guard import LOOPBACK
 from kscout.apps.serve.page.backend import YOU, PageBackend, PageState
-from kscout.errors import KScoutError
 from kscout.json_types import JsonObject
 
 _HEADERS = {
@@ -34,10 +32,6 @@ _CHECK_S = 0.2
 _FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 _T = TypeVar("_T")
-
-
-class OutsideError(KScoutError):
-    """A request from another machine that only the local user may send."""
 
 
 class Wanted(BaseModel):
@@ -58,7 +52,7 @@ class Wanted(BaseModel):
         return PageState(**self.model_dump())
 
 
-def add_pages(app: FastAPI, backend: PageBackend | None, *, n_bytes: int) -> None:
+def add_pages(app: FastAPI, backend: PageBackend | None) -> None:
     """Add `/docs`, and, if there is a backend, the page at `/` and its requests."""
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
@@ -82,24 +76,14 @@ def add_pages(app: FastAPI, backend: PageBackend | None, *, n_bytes: int) -> Non
         text = texts.get_template("page.html.j2").render(version=__version__)
         return HTMLResponse(text, headers=_HEADERS)
 
-    _add_requests(app, backend, n_bytes)
+    _add_requests(app, backend)
 
 
-def _add_requests(app: FastAPI, backend: PageBackend, n_bytes: int) -> None:
+def _add_requests(app: FastAPI, backend: PageBackend) -> None:
     @app.get("/page/data/choices")
     def choices() -> JsonObject:
         """Return the slices, reconstructions and policies that the page offers."""
-        return {**backend.choices(), "most_bytes": n_bytes}
-
-    @app.post("/page/data/files", status_code=201)
-    async def drop(request: Request, name: str = "") -> JsonObject:
-        """Add a file; the body has its bytes, and the name selects the format."""
-        if request.client is None or request.client.host not in LOOPBACK:
-            raise OutsideError(
-                "files are only accepted from the machine of the service; open the page there"
-            )
-        content = await request.body()
-        return (await run_in_threadpool(backend.catalog.drop, content, name)).table()
+        return backend.choices()
 
     @app.post("/page/data/acquisitions")
     async def acquire(request: Request, wanted: Wanted) -> JsonObject:

@@ -135,7 +135,7 @@
   };
   const answered = async (signal) => {
     say("Computing…");
-    if (!state.source) throw new Error("There are no slices yet; drop a file.");
+    if (!state.source) throw new Error("There are no slices; start the service with --data STORE.");
     const message = { ...asJson(state), signal };
     const answer = await (await ask("acquisitions", message)).json();
     showVerdict(null);
@@ -190,34 +190,6 @@
   });
   by("back").addEventListener("click", () => { state.own = state.own.slice(0, -1); step = state.own.length; update(); });
   by("clear").addEventListener("click", () => { state.own = []; step = 0; update(); });
-
-  const drop = async (file) => {
-    if (!file) return;
-    say(`Reading ${file.name}…`);
-    try {
-      if (file.size > choices.most_bytes) {
-        const size = (n) => `${Math.ceil(n / 2 ** 20)} MiB`;
-        throw new Error(`${file.name} has ${size(file.size)}, and ${size(choices.most_bytes)} are taken; drop a smaller file.`);
-      }
-      const query = new URLSearchParams({ name: file.name });
-      const answer = await ask(`files?${query}`, { method: "POST", body: file });
-      const source = await answer.json();
-      choices.sources = [...choices.sources.filter((one) => one.name !== source.name), source];
-      Object.assign(state, { source: source.name, slice: 0, own: [] });
-      state.slice = Math.floor(source.volumes[0][1].length / 2);
-      step = 0;
-      showForm();
-      await update();
-    } catch (error) { say(error.message, true); }
-  };
-  by("file").addEventListener("change", ({ target }) => drop(target.files[0]));
-  addEventListener("dragover", (event) => { event.preventDefault(); by("drop").classList.add("over"); });
-  addEventListener("dragleave", () => by("drop").classList.remove("over"));
-  addEventListener("drop", (event) => {
-    event.preventDefault();
-    by("drop").classList.remove("over");
-    drop(event.dataTransfer.files[0]);
-  });
 
   by("link").addEventListener("click", async () => {
     history.replaceState(null, "", address());
