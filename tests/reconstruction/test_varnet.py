@@ -23,6 +23,7 @@ from kscout.evaluation.running.prepare import prepare
 from kscout.physics import center_mask, coils, fft2c, ifft2c
 from kscout.physics.normalization import denormalize, magnitude
 from kscout.reconstruction import load, save, varnet
+from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.varnet import ComplexUNet, VarNet
 from kscout.training.reconstructor import training_loss
 from kscout.weights import fingerprint
@@ -112,9 +113,8 @@ def test_a_state_dict_that_lacks_a_cascade_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sensitivities", ["learned", "espirit"])
-def test_it_learns(sensitivities: str) -> None:
-    batch, model, mask = coil_batch(), made(sensitivities=sensitivities), masks()
+def test_it_learns() -> None:
+    batch, model, mask = coil_batch(), made(), masks()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     training, losses = ReconstructorTraining(protocol="blind"), []
     for _ in range(8):
@@ -180,7 +180,7 @@ def test_few_central_columns_are_for_learned_sensitivities() -> None:
     with torch.no_grad():
         assert made()(batch.kspace, mask).image.isfinite().all()
         with pytest.raises(ConfigError, match=r"found 3; .* a reconstruction that learns"):
-            made(sensitivities="espirit")(batch.kspace, mask)
+            Sense()(batch.kspace, mask)
 
 
 def test_in_16_bit_an_image_hardly_changes() -> None:
@@ -204,11 +204,9 @@ def test_frozen_on_a_cpu_it_stays_in_32_bit() -> None:
         made().frozen(precision="fp16", n_rows=40, n_cols=33, device="cpu")
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"n_cascades": 0}, {"sensitivities": "guessed"}, {"output": "x"}]
-)
+@pytest.mark.parametrize("wrong", [{"n_cascades": 0}, {"output": "x"}])
 def test_networks_that_do_not_exist_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(KScoutError, match=r"all must be at least 1|espirit, learned|rss, weighted"):
+    with pytest.raises(KScoutError, match=r"all must be at least 1|rss, weighted"):
         VarNet(**{**TINY, **wrong})
 
 

@@ -1,4 +1,4 @@
-"""Settings of version 0.2 that were removed in 0.3, and how files that name them are read.
+"""Settings of version 0.2 that were removed later, and how files that name them are read.
 
 At a value without effect a setting is dropped; any other value is rejected. An entry has no effect
 on a class that still has the setting.
@@ -21,12 +21,18 @@ class Retired:
     default: Any
     """Its default in version 0.2."""
     methods: tuple[str, ...] = ()
-    """Methods of `train policy` that had it, under their names of 0.2: its default is part of the
-    names of their runs in campaigns."""
+    """Methods of `train policy` that had it, under their names of 0.2, and `reconstructor`: its
+    default is part of the names of their runs in campaigns."""
     is_any_neutral: bool = False
     """Whether no value had an effect, e.g. for a detail of another retired setting."""
     reason: str = "because it did not improve results"
+    version: str = "0.3"
+    """The version that removed it."""
 
+
+_SMALL = "because one network for several sizes, starts or budgets gained too little"
+LISTED = ("known_cols", "known_starts")
+"""Arguments that earlier versions stored as lists, which fingerprints do not include."""
 
 RETIRED: dict[str, Retired] = {
     "training.slopes": Retired(False, ("dense",)),
@@ -36,6 +42,9 @@ RETIRED: dict[str, Retired] = {
     "training.explore_best": Retired(0.23, ("dense",)),
     "training.explore_any": Retired(0.07, ("dense",)),
     "training.label_every": Retired(1, ("dense",)),
+    "training.sizes": Retired([], ("dense", "reconstructor"), reason=_SMALL, version="0.4"),
+    "training.starts": Retired([], ("dense", "imagine"), reason=_SMALL, version="0.4"),
+    "training.horizons": Retired([], ("dense",), reason=_SMALL, version="0.4"),
     "training.turn": Retired(0.0, ("dense", "imagine")),
     "training.bend": Retired(0.0, ("dense", "imagine")),
     "training.fresh_pool": Retired(False),
@@ -43,9 +52,14 @@ RETIRED: dict[str, Retired] = {
     "training.through_images": Retired(True),
     "column.paired": Retired(False),
     "column.sees_mirrored": Retired(True),
+    "column.known_cols": Retired([], reason=_SMALL, version="0.4"),
+    "column.known_starts": Retired([], reason=_SMALL, version="0.4"),
     "imagine.order": Retired([]),
     "imagine.order_cols": Retired(0, is_any_neutral=True),
     "imagine.least": Retired([]),
+    "varnet.sensitivities": Retired(
+        "learned", reason="because no dataset was trained with it", version="0.4"
+    ),
     "analyses.ceiling": Retired(
         False, reason="because its estimates were below the policies that they should bound"
     ),
@@ -61,8 +75,8 @@ def is_dropped(name: str, value: object) -> bool:
     if _has_no_effect(retired, value):
         return True
     raise ConfigError(
-        f"{name} is {value!r}; version 0.3 removed this setting {retired.reason}; leave it out, or "
-        "use version 0.2"
+        f"{name} is {value!r}; version {retired.version} removed this setting {retired.reason}; "
+        "leave it out, or use an earlier version"
     )
 
 
@@ -127,12 +141,14 @@ def of_0_2(table: Mapping[str, object]) -> JsonObject:
     """Return the settings of a run as version 0.2 had them, which campaigns name it after."""
     found = _renamed(table, in_0_2)
     training = found["training"]
+    method = training.get("method")
     if found.get("kind") == "reconstructor":
+        method = "reconstructor"
         training = {k: v for k, v in training.items() if k not in ADDED or v != ADDED[k]}
     had = {
         key: default
         for key, default in defaults_of("training").items()
-        if training.get("method") in RETIRED[f"training.{key}"].methods
+        if method in RETIRED[f"training.{key}"].methods
     }
     return {**found, "training": {**had, **training}}
 

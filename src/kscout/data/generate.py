@@ -116,8 +116,6 @@ def _recipe(settings: MakeSettings) -> JsonObject:
     del values["workers"]
     if settings.phase_encoding == "columns":
         del values["phase_encoding"]
-    if settings.maps == "loops":
-        del values["maps"]
     if settings.coils is None:
         for name in ("coils", "phase", "snr", "target"):
             del values[name]  # Existing stores lack it and must resume.

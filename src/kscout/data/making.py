@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 from kscout.config.bounds import Form
 from kscout.config.records import check
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import SOURCES, CoilMaps, PhaseEncoding, Target
+from kscout.names import SOURCES, PhaseEncoding, Target
 
 if TYPE_CHECKING:
     from kscout.data.makers.coils import Receiver
@@ -59,8 +59,6 @@ class MakeSettings:
     """k-space: simulate a smooth phase of the subject."""
     snr: float | None = None
     """k-space: signal-to-noise ratio. (default: random)"""
-    maps: CoilMaps = "loops"
-    """k-space: coil sensitivities, simulated loops or measured maps."""
     target: Target = "rss"
     """k-space: rule for targets."""
     phase_encoding: PhaseEncoding = "columns"
@@ -93,7 +91,6 @@ class MakeSettings:
                 f"variant of {self.kind}", self.variant, list(SOURCES[self.kind].variants)
             )
         given = {"phase": self.phase, "snr": self.snr is not None, "target": self.target != "rss"}
-        given["maps"] = self.maps != "loops"
         if self.coils is None and any(given.values()):
             name = next(name for name, is_given in given.items() if is_given)
             raise ConfigError(
@@ -122,7 +119,7 @@ class MakeSettings:
             return None
         from kscout.data.makers.coils import Receiver
 
-        return Receiver(self.coils, has_phase=self.phase, maps=self.maps, snr=self.snr)
+        return Receiver(self.coils, has_phase=self.phase, snr=self.snr)
 
 
 def paper_settings(kind: str, **options: Any) -> MakeSettings:  # noqa: ANN401 - any setting

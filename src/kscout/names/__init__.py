@@ -24,7 +24,6 @@ from kscout.names.data import (
     RAW_FORMATS,
     SOURCES,
     TARGETS,
-    CoilMaps,
     ImageFormat,
     Origin,
     PhaseEncoding,

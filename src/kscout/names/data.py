@@ -90,11 +90,6 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 weighted by sensitivities."""
 
 
-CoilMaps = Literal["loops", "measured"]
-"""Simulated coils: loops of wire by Biot and Savart's law, or sensitivities measured around a
-brain."""
-
-
 def check_target(name: str) -> None:
     """Raise an error for an unknown target rule."""
     if name not in TARGETS:

@@ -24,14 +24,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kscout.core import Measurement, Reconstruction, Reconstructor
-from kscout.errors import ConfigError, unknown_name
+from kscout.errors import ConfigError
 from kscout.layers import peak_bytes
 from kscout.names.data import check_target
-from kscout.physics.coils import calibrated, central_mask, combine, keep, unit_norm
+from kscout.physics.coils import central_mask, combine, keep, unit_norm
 from kscout.physics.fourier import ifft2c
 from kscout.reconstruction.fastmri_unet import FastMRINetwork
 
-SENSITIVITIES = ("learned", "espirit")
 _MULTIPLE = 16
 """Images are padded to a multiple of this number, as in fastMRI."""
 _TINY = 1e-30
@@ -157,8 +156,6 @@ class VarNet(Reconstructor):
         n_cascades: steps, each with its own U-Net (fastMRI: 12).
         n_channels: features of their finest level (fastMRI: 18).
         n_pools: their number of poolings (fastMRI: 4).
-        sensitivities: `learned` by a network from the central columns, for any number of them; or
-            `espirit`, which needs at least eight.
         sensitivity_channels: features of the sensitivity network (fastMRI: 8).
         sensitivity_pools: its number of poolings (fastMRI: 4).
         output: `rss`, the root of the sum of squares of the coil images (fastMRI); or `weighted`,
@@ -171,14 +168,11 @@ class VarNet(Reconstructor):
         n_cascades: int = 6,
         n_channels: int = 12,
         n_pools: int = 3,
-        sensitivities: str = "learned",
         sensitivity_channels: int = 6,
         sensitivity_pools: int = 3,
         output: str = "rss",
     ) -> None:
         super().__init__()
-        if sensitivities not in SENSITIVITIES:
-            raise unknown_name("sensitivities", sensitivities, list(SENSITIVITIES))
         check_target(output)
         sizes = (n_cascades, n_channels, n_pools, sensitivity_channels, sensitivity_pools)
         if min(sizes) < 1:
@@ -190,23 +184,20 @@ class VarNet(Reconstructor):
         self.n_cascades = n_cascades
         self.n_channels = n_channels
         self.n_pools = n_pools
-        self.sensitivities = sensitivities
         self.sensitivity_channels = sensitivity_channels
         self.sensitivity_pools = sensitivity_pools
         self.output = output
-        self.waits_for_device = sensitivities == "espirit"
-        self.sens_net: SensitivityNetwork | None = None
-        if sensitivities == "learned":
-            self.sens_net = SensitivityNetwork(
-                n_channels=sensitivity_channels, n_pools=sensitivity_pools
-            )
+        # Equal to the default of the class, but part of fingerprints since version 0.2.
+        self.waits_for_device = False
+        self.sens_net = SensitivityNetwork(
+            n_channels=sensitivity_channels, n_pools=sensitivity_pools
+        )
         self.cascades = nn.ModuleList(
             Cascade(n_channels=n_channels, n_pools=n_pools) for _ in range(n_cascades)
         )
 
     def calibrate(self, measured: Measurement) -> Complex[Tensor, "batch coil row col"]:
-        find = calibrated if self.sens_net is None else self.sens_net
-        return find(measured.kspace, measured.mask)
+        return self.sens_net(measured.kspace, measured.mask)
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         maps = self.calibrate(measured) if measured.maps is None else measured.maps

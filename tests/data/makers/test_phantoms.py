@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from kscout.data.makers.brain import draw_brain_volume
-from kscout.data.makers.coils import CoilArray, MeasuredArray, Receiver
+from kscout.data.makers.coils import CoilArray, Receiver
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.knee import STRIPES, draw_knee_volume
 from kscout.data.makers.noise_fields import Band, SmoothNoise, band_texture
@@ -258,7 +257,6 @@ def test_noise_in_air_follows_the_magnitude_of_complex_noise() -> None:
     assert noisy[:, 10:20].std() / scale == pytest.approx(0.02, rel=0.1)
 
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 ONE_RING = CoilArray(
     angles=np.array([0, np.pi / 2, np.pi], dtype=np.float32),
     heights=np.zeros(3, dtype=np.float32),
@@ -344,35 +342,7 @@ def test_kspace_shows_the_subject_of_the_images(kind: str) -> None:
     assert likeness > 0.9
 
 
-def test_measured_coils_are_those_of_a_brain() -> None:
-    whole = MeasuredArray(13, turn=0.0, zoom=1.0, shift=(0.0, 0.0)).maps(224, 0.5)
-    with np.load(GOLDEN / "multicoil.npz") as file:
-        parts, rows, is_head = file["maps"].astype(np.float32), file["rows"], file["foreground"]
-    expected = parts[..., 0] + 1j * parts[..., 1]
-    likeness = abs((whole[:, rows].conj() * expected).sum(axis=0))
-    assert likeness[is_head].mean() > 0.98
-
-
-def test_measured_coils_have_unit_norm_and_lie_differently_in_every_volume() -> None:
-    rng = np.random.default_rng(0)
-    first, second = (MeasuredArray.draw(rng, 5).maps(31, 0.5) for _ in range(2))
-    np.testing.assert_allclose(np.linalg.norm(first, axis=0), 1, atol=1e-4)
-    assert abs(first - second).max() > 0.5
-    turned = MeasuredArray(5, turn=np.pi / 2, zoom=1.0, shift=(0.0, 0.0)).maps(31, 0.5)
-    straight = MeasuredArray(5, turn=0.0, zoom=1.0, shift=(0.0, 0.0)).maps(31, 0.5)
-    np.testing.assert_allclose(turned, np.rot90(straight, -1, axes=(1, 2)), atol=1e-3)
-    clean = np.ones((2, 31, 31), dtype=np.float32)
-    heard = Receiver(5, maps="measured", snr=1e6).receive(rng, clean, 0.0, "slices")
-    assert heard.shape == (2, 5, 31, 31)
-
-
 def test_odd_receivers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--coils is 14, and 13 were measured"):
-        MakeSettings(kind="brain", coils=14, maps="measured")
-    with pytest.raises(ConfigError, match=r"'wires'.*loops, measured"):
-        MakeSettings(kind="brain", coils=2, maps="wires")
-    with pytest.raises(ConfigError, match="--maps is of k-space, not of images"):
-        MakeSettings(kind="brain", maps="measured")
     with pytest.raises(ConfigError, match="--coils is 0; it must be 1 or more"):
         MakeSettings(kind="knee", coils=0)
     with pytest.raises(ConfigError, match=r"--snr is 0\.0; it must be 0\.1 or more"):

@@ -2,17 +2,11 @@
 
 Lengths are in halves of the field of view. Loops are on a cylinder along the axis of the magnet,
 and a coil measures the transverse part of its field, B_1 - i B_2.
-
-Alternatively, measured sensitivities: 13 virtual coils around a brain, of low resolution, sorted
-by energy. `lab/brain13_maps.py` made their file from k-space of pyqmri 1.3.0; NOTICE in this
-folder has its license.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
 from typing import Literal, final
 
 import numpy as np
@@ -22,7 +16,6 @@ from kscout.data.formats import Stack
 from kscout.data.makers.noise_fields import SmoothNoise
 from kscout.data.transforms import root_sum_of_squares, to_kspace
 from kscout.errors import ConfigError
-from kscout.names import CoilMaps
 
 Axis = Literal["slices", "rows"]
 """Axis of the cylinder: across the slices, as for axial ones, or along their rows."""
@@ -38,10 +31,6 @@ _WIRE = 0.12
 _DEPTH = 0.35
 """Distance of the first and last slice from the middle of the cylinder."""
 _N_SEGMENTS = 24
-FILE = Path(__file__).with_name("brain13_maps.npz")
-N_MEASURED = 13
-_MOST_ZOOM, _MOST_SHIFT = 1.15, 0.1
-"""Range of the scale of a head, and of its offset in halves of the field of view."""
 
 
 @final
@@ -53,7 +42,6 @@ class Receiver:
     """A single coil has uniform sensitivity."""
     has_phase: bool = False
     """Whether the subject has a smooth phase in addition to that of the coils."""
-    maps: CoilMaps = "loops"
     snr: float | None = None
     """Ratio of bright tissue to the standard deviation of noise, in the middle; None: random."""
 
@@ -61,11 +49,6 @@ class Receiver:
         if not 1 <= self.n_coils <= MOST_COILS:
             raise ConfigError(
                 f"--coils is {self.n_coils}; it must be 1 or more, up to {MOST_COILS}"
-            )
-        if self.maps == "measured" and self.n_coils > N_MEASURED:
-            raise ConfigError(
-                f"--coils is {self.n_coils}, and {N_MEASURED} were measured; lower it, or use "
-                "--maps loops"
             )
         if self.snr is not None and not 0.1 <= self.snr <= 1e6:
             raise ConfigError(f"--snr is {self.snr}; it must be 0.1 or more, up to 1e6")
@@ -75,9 +58,7 @@ class Receiver:
     ) -> Complex64[np.ndarray, "slice coil row col"]:
         """Return noisy k-space; the 99.8th percentile of its combined images is one."""
         size = clean.shape[-1]
-        is_measured = self.maps == "measured" and self.n_coils > 1
-        draw = MeasuredArray.draw if is_measured else partial(CoilArray.draw, axis=axis)
-        array = draw(rng, self.n_coils)
+        array = CoilArray.draw(rng, self.n_coils, axis)
         phase = _draw_phase(rng, size) if self.has_phase else None
         coil_images = np.empty((len(clean), self.n_coils, size, size), dtype=np.complex64)
         for index, image in enumerate(clean):
@@ -174,45 +155,3 @@ def _draw_phase(
     line = ((np.arange(size) + 0.5) / size * 2 - 1).astype(np.float32) * np.float32(math.pi)
     ramp = down * line[:, None] + across * line
     return lambda place: np.exp(1j * (ramp + np.float32(0.8) * hills.plane(size, place)))
-
-
-@cache
-def measured_cells() -> Complex64[np.ndarray, "coil cell cell"]:
-    """Return the maps at stored resolution."""
-    with np.load(FILE) as file:
-        parts = file["maps"].astype(np.float32)
-    return np.asarray(parts[..., 0] + 1j * parts[..., 1], dtype=np.complex64)
-
-
-@final
-@dataclass(frozen=True)
-class MeasuredArray:
-    """The first of the measured coils, rotated, scaled and shifted."""
-
-    n_coils: int
-    turn: float
-    zoom: float
-    shift: tuple[float, float]
-
-    @classmethod
-    def draw(cls, rng: np.random.Generator, n_coils: int) -> "MeasuredArray":
-        down, across = rng.uniform(-_MOST_SHIFT, _MOST_SHIFT, 2).tolist()
-        zoom = _MOST_ZOOM ** rng.uniform(-1, 1)
-        return cls(n_coils, rng.uniform(0, 2 * math.pi), zoom, (down, across))
-
-    def maps(self, size: int, place: float) -> Maps:
-        """Return sensitivities of unit norm over coils, the same in every slice."""
-        # Imported here: workers that generate knees without coils do not need it.
-        from scipy import ndimage
-
-        cells = measured_cells()[: self.n_coils]
-        n_cells = cells.shape[-1]
-        line = (np.arange(size) + 0.5) / size * 2 - 1
-        down, across = (x * self.zoom for x in np.meshgrid(line, line, indexing="ij"))
-        cos, sin = math.cos(self.turn), math.sin(self.turn)
-        turned = (cos * down - sin * across, sin * down + cos * across)
-        at = [(x + d + 1) / 2 * n_cells - 0.5 for x, d in zip(turned, self.shift, strict=True)]
-        found = [ndimage.map_coordinates(cell, at, order=3, mode="nearest") for cell in cells]
-        maps = np.stack(found)
-        norm = np.linalg.norm(maps, axis=0)
-        return (maps / np.maximum(norm, 1e-6)).astype(np.complex64)
