@@ -22,11 +22,10 @@ from kscout import files
 from kscout.apps.cli import TERMINATED, main, sentence_of
 from kscout.apps.cli.console import PlainLines, console
 from kscout.apps.cli.environment import cpu_quota, settle, share_the_machine
-from kscout.apps.cli.progress import _Lines
+from kscout.apps.cli.progress import Lines
 from kscout.apps.report.build import build_report, write_report
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
-from kscout.evaluation.progress import Step
 from kscout.files import locked, take_lock, written_whole
 from kscout.training import loop
 
@@ -284,12 +283,14 @@ def test_the_quota_of_a_container_is_read(tmp_path: Path, text: str, quota: floa
 
 
 def test_lines_tell_the_time_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    seconds = iter([0.0, 0.0, 0.0, 6.0, 12.0, 18.0, 24.0, 30.0])
-    lines = _Lines(console(), every_s=10.0, clock=lambda: next(seconds))
-    for what, done in [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("[b]", 1)]:
-        lines.show(Step(what, done, 4))
+    seconds = iter([0.0, 60.0, 66.0, 84.0, 88.0, 90.0, 96.0, 102.0])
+    lines = Lines(console(), every_s=10.0, clock=lambda: next(seconds))
+    for what, done in [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("[b]", 1), ("[b]", 2)]:
+        lines.show(what, done, 4)
+    lines.show("[b]", 3, 4, "epoch 3/4")
     told = capsys.readouterr().out.splitlines()
-    assert told == ["a: 2 of 4, 0.2 min left", "a: done"]
+    # The first part of a task is not timed.
+    assert told == ["a: 1 of 4", "a: 3 of 4, 0.2 min left", "a: done", "epoch 3/4, 0.1 min left"]
 
 
 @pytest.mark.parametrize(("words", "told"), [(["--help"], 0), (["--out", "x"], 1)])

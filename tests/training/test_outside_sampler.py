@@ -92,7 +92,6 @@ def test_it_goes_on_after_a_kill_and_is_left_as_it_is_when_typed_again(
     whole = train_joint(config, store, tmp_path / "whole", device="cpu")
 
     def stop(progress: Progress) -> None:
-        assert progress.typical_epoch == 2
         if progress.epoch == 2 and progress.record:
             raise KeyboardInterrupt
 

@@ -61,8 +61,6 @@ class Progress:
     """Optimizer steps per epoch."""
     record: Record = field(default_factory=dict)
     """The latest line of `metrics.jsonl`; empty inside an epoch."""
-    typical_epoch: int | None = None
-    """The first epoch with the duration of later ones; None if all epochs and steps are alike."""
     means: Mapping[str, SupportsFloat] = field(default_factory=dict)
     """Means over the batch of this step, such as its loss, which may still be on the device."""
     picture: Callable[[], Any] | None = None

@@ -85,8 +85,6 @@ class Algorithm(ABC, Generic[ModuleT, ConfigT]):
 
     n_steps: int
     """Steps of an epoch."""
-    typical_epoch: int | None = None
-    """The first epoch with the duration of later ones; None if all epochs and steps are alike."""
 
     def __init__(self, learner: Learner[ModuleT, ConfigT], n_slices: int) -> None:
         self.learner, self.config = learner, learner.config

@@ -66,7 +66,7 @@ def train_epochs(
             n_steps, n_epochs = algorithm.n_steps, algorithm.config.training.n_epochs
             where = (training_run.n_done, n_epochs, n_steps, n_steps, record)
             shown = partial(picture, algorithm)
-            on_step(Progress(*where, algorithm.typical_epoch, picture=shown))
+            on_step(Progress(*where, picture=shown))
     except (KeyboardInterrupt, SystemExit):
         training_run.log_position()
         raise
@@ -126,8 +126,7 @@ class TrainingLoop:
                 algorithm.take_step(epoch, step)
                 self.n_taken, self.is_between = step + 1, True
             where = (epoch, training.n_epochs, step + 1, algorithm.n_steps)
-            typical = algorithm.typical_epoch
-            self.on_step(Progress(*where, typical_epoch=typical, means=algorithm.means))
+            self.on_step(Progress(*where, means=algorithm.means))
             if time.monotonic() - self.saved_s > SAVE_EVERY_S:
                 self._save_part(epoch)
         return algorithm.end_epoch(epoch)

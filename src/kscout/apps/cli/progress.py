@@ -4,9 +4,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import typer
 from rich.console import Console
@@ -33,11 +33,8 @@ OnStep = Callable[[Progress], None]
 _METRICS = {"ssim": "SSIM", "psnr": "PSNR", "negative_nmse": "-NMSE", "score": "score"}
 """Names of metrics in lines, by their names in records."""
 
-
-class ShowProgress(Protocol):
-    """Shows the progress of a task."""
-
-    def __call__(self, title: str, done: int, total: int | None, words: str = "") -> None: ...
+Show = Callable[[str, int, int, str], None]
+"""Shows how much of a task is done: its title, the finished and all parts, and news if any."""
 
 
 def is_first_process() -> bool:
@@ -46,8 +43,12 @@ def is_first_process() -> bool:
 
 
 @contextmanager
-def drawn_bars(place: Console) -> Iterator[ShowProgress]:
-    """Yield a function that draws one bar per task on a terminal."""
+def _shown() -> Iterator[Show]:
+    """Yield a function that draws one bar per task on a terminal, and prints lines elsewhere."""
+    place = console(stderr=True)
+    if not place.is_terminal:
+        yield Lines(place).show
+        return
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -60,12 +61,44 @@ def drawn_bars(place: Console) -> Iterator[ShowProgress]:
     with Bar(*columns, console=place) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def show(title: str, done: int, total: int | None, words: str = "") -> None:
+        def draw(title: str, done: int, total: int, words: str) -> None:
             if title not in tasks:
-                tasks[title] = bar.add_task(title, total=total, words=words)
-            bar.update(tasks[title], completed=done, total=total, words=words)
+                tasks[title] = bar.add_task(title, total=total, words="")
+            bar.update(tasks[title], completed=done, total=total)
+            if words:
+                bar.update(tasks[title], words=words)
 
-        yield show
+        yield draw
+
+
+@final
+class Lines:
+    """Prints how much of a task is done, in intervals and at its end, or instead words at once.
+
+    The first part is not timed, because it may include one-time work.
+    """
+
+    def __init__(
+        self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.place, self.every_s, self.clock = place, every_s, clock
+        self.title, self.done, self.printed_s = "", 0, clock()
+
+    def show(self, title: str, done: int, total: int, words: str = "") -> None:
+        """Print the finished and the total number of parts, with the time left."""
+        now = self.clock()
+        # Several seeds are trained one after the other.
+        if title != self.title or done < self.done:
+            self.title, self.first, self.first_s = title, done, now
+        self.done = done
+        if not (words or done == total or now - self.printed_s >= self.every_s):
+            return
+        line = words or f"{title}: {'done' if done == total else f'{done} of {total}'}"
+        if self.first < done < total:
+            left_s = (now - self.first_s) * (total - done) / (done - self.first)
+            line += f", {left_s / 60:.1f} min left"
+        self.place.print(line, soft_wrap=True)
+        self.printed_s = now
 
 
 @contextmanager
@@ -75,14 +108,16 @@ def training_progress(out: Path, has_events: bool) -> Iterator[OnStep]:
         yield lambda _: None
         return
     place = console(stderr=True)
-    show = _bar(place) if place.is_terminal else nullcontext(TrainingLines(place).show)
     folder, is_trained = out / "tensorboard" if has_events else None, False
-    with show as draw, closing(Events(folder)) as events:
+    with _shown() as show, closing(Events(folder)) as events:
 
         def on_step(progress: Progress) -> None:
             nonlocal is_trained
             is_trained = True
-            draw(progress)
+            epoch = f"epoch {progress.epoch}/{progress.n_epochs}"
+            words = f"{epoch}  {_facts(progress.record)}" if progress.record else ""
+            done = (progress.epoch - 1) * progress.n_steps + progress.step
+            show("updates", done, progress.n_epochs * progress.n_steps, words)
             events.write(progress)
 
         yield on_step
@@ -92,41 +127,9 @@ def training_progress(out: Path, has_events: bool) -> Iterator[OnStep]:
 
 @contextmanager
 def task_progress() -> Iterator[Callable[[Step], None]]:
-    """Yield a callback that draws a bar on a terminal, or prints lines with the time left."""
-    place = console(stderr=True)
-    if not place.is_terminal:
-        yield _Lines(place).show
-        return
-    with drawn_bars(place) as show:
-        yield lambda step: show(step.what, step.done, step.total)
-
-
-@final
-class _Lines:
-    """Prints the progress of a task in intervals, and its end."""
-
-    def __init__(
-        self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.place, self.every_s, self.clock = place, every_s, clock
-        self.what, self.begun_s, self.printed_s, self.last_s = "", clock(), clock(), clock()
-
-    def show(self, step: Step) -> None:
-        """Print the finished and the total number of steps."""
-        now = self.clock()
-        if step.what != self.what:
-            # Its first part is finished: it started when the previous task ended.
-            self.what, self.begun_s = step.what, self.last_s
-        self.last_s = now
-        if step.done == step.total:
-            self.place.print(f"{step.what}: done", soft_wrap=True)
-        elif step.done and now - self.printed_s >= self.every_s:
-            left_min = (now - self.begun_s) / 60 * (step.total - step.done) / step.done
-            line = f"{step.what}: {step.done} of {step.total}, {left_min:.1f} min left"
-            self.place.print(line, soft_wrap=True)
-        else:
-            return
-        self.printed_s = now
+    """Yield a callback that shows the progress of the parts of an evaluation or an analysis."""
+    with _shown() as show:
+        yield lambda step: show(step.what, step.done, step.total, "")
 
 
 def print_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
@@ -184,89 +187,12 @@ def _start_text(run: RunRecord, answer: JsonObject) -> str:
     return f"; it started at {decimals(begun)}{warning}"
 
 
-@contextmanager
-def _bar(place: Console) -> Iterator[OnStep]:
-    with drawn_bars(place) as show:
-        facts = ""
-
-        def draw(progress: Progress) -> None:
-            nonlocal facts
-            if progress.record:
-                facts = _facts(progress.record)
-            done = (progress.epoch - 1) * progress.n_steps + progress.step
-            words = f"epoch {progress.epoch}/{progress.n_epochs}  {facts}"
-            show("", done, progress.n_epochs * progress.n_steps, words)
-
-        yield draw
-
-
-@final
-class TrainingLines:
-    """Prints the progress of a training: lines in intervals, and one after each epoch.
-
-    The first update of an epoch is not timed, because it may include one-time work.
-    """
-
-    def __init__(
-        self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.place, self.every_s, self.clock = place, every_s, clock
-        self.printed_s, self.epoch, self.first_step, self.first_s = clock(), 0, 0, 0.0
-        self.epoch_s: float | None = None
-        """Seconds of the last complete epoch with the duration of later ones."""
-        self.is_new = True
-
-    def show(self, progress: Progress) -> None:
-        """Print an update or an epoch."""
-        if progress.record:
-            self._print_epoch(progress)
-            return
-        now = self.clock()
-        # Several seeds are trained one after the other.
-        if progress.epoch != self.epoch or progress.step <= self.first_step:
-            self.epoch, self.first_step, self.first_s = progress.epoch, progress.step, now
-        n_counted = progress.step - self.first_step
-        if not n_counted or progress.step == progress.n_steps:
-            return
-        each_s = (now - self.first_s) / n_counted
-        # The estimate comes first if a training takes more than a minute.
-        is_first = self.is_new and each_s * progress.n_steps * progress.n_epochs > 60
-        self.is_new = False
-        if is_first or now - self.printed_s >= self.every_s:
-            left = self._left(progress, each_s)
-            epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"
-            line = f"{epoch}: {progress.step} of {progress.n_steps}{left}"
-            self.place.print(line, soft_wrap=True)
-            self.printed_s = now
-
-    def _left(self, progress: Progress, each_s: float) -> str:
-        """Return the time left as text, if known, from the duration of an update."""
-        n_left, n_after = progress.n_steps - progress.step, progress.n_epochs - progress.epoch
-        if progress.typical_epoch is None:
-            return f", {each_s * (n_left + n_after * progress.n_steps) / 60:.1f} min left"
-        # Some updates take much longer than others, so a few of them predict a lower bound only.
-        if progress.epoch < progress.typical_epoch or progress.step * 8 < progress.n_steps:
-            least_min = each_s * (n_left + n_after * progress.n_steps) / 60
-            return f", at least {least_min:.1f} min left"
-        if n_after and self.epoch_s is None:
-            return f", {each_s * n_left / 60:.1f} min left of this epoch"
-        return f", {(each_s * n_left + n_after * (self.epoch_s or 0)) / 60:.1f} min left"
-
-    def _print_epoch(self, progress: Progress) -> None:
-        time_s, n_after = progress.record["time_s"], progress.n_epochs - progress.epoch
-        left = ""
-        if progress.epoch >= (progress.typical_epoch or 0) or not n_after:
-            self.epoch_s, left = time_s, f", {n_after * time_s / 60:.1f} min left"
-        words = f"epoch {progress.epoch}/{progress.n_epochs}  {_facts(progress.record)}"
-        self.place.print(f"{words}  {time_s:.1f} s{left}", soft_wrap=True)
-
-
 def _facts(record: JsonObject) -> str:
     kinds = {"train": "training", "search": "searched", "val": "validation"}
     names = {f"{k}_{m}": f"{kinds[k]} {_METRICS[m]}" for k in kinds for m in _METRICS}
     names = {"train_loss": "loss", **names}
     scores = [f"{word} {decimals(record[key])}" for key, word in names.items() if key in record]
-    return "  ".join(scores)
+    return "  ".join([*scores, f"{record['time_s']:.1f} s"])
 
 
 PICTURE = "target, reconstruction, error and columns"

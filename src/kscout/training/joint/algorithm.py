@@ -41,10 +41,6 @@ class Joint(Algorithm[Pair, JointConfig]):
         self.slices = slices
         self.training, self.model = learner.config.training, learner.module.reconstructor
         self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
-        # The first epochs use random columns, which take no time.
-        self.typical_epoch = 1 + math.ceil(
-            self.training.n_random * self.training.n_epochs / self.training.n_updates
-        )
         self.start = start_mask(self.config.acquisition.start, (1, slices.n_cols), slices.device)
         self.pool = MaskPool(slices, self.training.n_pooled(len(slices)))
         self.current = Current(self.model, self.training.sampler_precision, slices)
