@@ -18,7 +18,6 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.gym_env import AcquisitionEnv
 from kscout.names import ANALYSES
-from kscout.physics import center_mask, ifft2c, magnitude
 from kscout.reconstruction import RECONSTRUCTORS
 from kscout.reconstruction.varnet import VarNet
 
@@ -180,7 +179,6 @@ WITHOUT_BASIS: dict[str, tuple[object, ...]] = {
     "evaluate": ("evaluate", "--policy", "random"),
     "export": ("data", "export", "--policy", "random", "--format", "nifti"),
     "policy": ("train", "policy"),
-    "starts": ("train", "policy", "--method", "dense", "--set", "training.starts=[5]"),
     "reconstructor": ("train", "reconstructor", "--model", "varnet"),
 }
 
@@ -191,8 +189,7 @@ def test_no_command_measures_less_than_coils_were_compressed_by(
 ) -> None:
     store = coil_store(tmp_path / "store", virtual=(4, 8)).path
     data = (store,) if command == "export" else ("--data", store)
-    n_initial = 8 if command == "starts" else 5
-    given = ("--reconstructor", "zero-filled", "--n-initial", n_initial, "--steps", 2)
+    given = ("--reconstructor", "zero-filled", "--n-initial", 5, "--steps", 2)
     given = () if command == "reconstructor" else given
     with pytest.raises(ConfigError, match="coils were compressed by 8 central columns"):
         kscout(*WITHOUT_BASIS[command], *data, *given, "--out", tmp_path / "out")
@@ -237,22 +234,3 @@ def test_no_choice_depends_on_what_was_not_measured(name: str, unseen: float) ->
     changed = torch.where(measured[:, None, None], kspace, complex(unseen, unseen))
     again, same = acquired(changed)
     assert torch.equal(columns, again) and torch.equal(images, same)
-
-
-def test_compressed_slices_keep_targets_and_tell_nothing_of_other_columns() -> None:
-    kspace = coil_kspace(2, 5, 20, 34, noise=0.01)
-    whole = SliceSet.from_kspace(kspace, ["a", "a"])
-    few = whole.compressed(3, n_center=9)
-    index = torch.arange(2)
-    batch, full = few.batch(index), whole.batch(index)
-    assert few.shape == (3, 20, 34) and batch.kspace.shape == (2, 3, 20, 34)
-    assert torch.equal(batch.target, full.target) and few.fingerprint != whole.fingerprint
-    error = (magnitude(ifft2c(batch.kspace)) - batch.target).square().sum()
-    assert error < 0.01 * batch.target.square().sum()
-    measured = center_mask(34, 9)
-    changed = torch.where(measured, kspace, complex(-7, 7))
-    other = SliceSet.from_kspace(changed, ["a", "a"]).compressed(3, n_center=9).batch(index)
-    assert torch.equal(other.kspace[..., measured], batch.kspace[..., measured])
-    assert torch.equal(whole.compressed(9, n_center=9).batch(index).kspace, kspace)
-    with pytest.raises(ConfigError, match="1 to 34 central columns, found 35"):
-        whole.compressed(3, n_center=35)

@@ -171,27 +171,6 @@ def test_a_header_tells_oversampling_and_spacing(tmp_path: Path) -> None:
     assert small.manifest.volumes[0].geometry.stored_mm == (5, 6)
 
 
-def test_rows_may_be_what_is_encoded_by_phase_and_that_is_told(tmp_path: Path) -> None:
-    padded = KSPACE * (np.arange(20) > 2)
-    source = write_fastmri(tmp_path / "a.h5", padded, ismrmrd_header=FASTMRI_HEADER)
-    store = imported(source, phase_encoding="rows")
-    slices = store.split("test")
-    # Without the oversampling of what was the readout; what was no column is no row to choose.
-    assert slices.shape == (4, 20, 9) and slices.selectable.all()
-    images = magnitude(ifft2c(torch.from_numpy(padded)))[:, 5:14].mT
-    torch.testing.assert_close(slices.magnitudes(), images)
-    facts = describe(store)
-    assert facts["columns"] == "computed"
-    assert facts["geometry"][0]["description"] == (
-        "1 volume of 20x9 at 3x5 mm (columns computed, not measured)"
-    )
-    small = imported(source, "small", phase_encoding="rows", crop=(12, 9), compress=2)
-    assert small.split("test").shape == (2, 12, 9)
-    lacking = write_fastmri(tmp_path / "b.h5", KSPACE * (np.arange(20) != 3))
-    with pytest.raises(DataError, match=r"b\.h5 is undersampled: 19 of 20 columns"):
-        imported(lacking, "other", phase_encoding="rows")
-
-
 def test_single_coils_have_no_axis_of_coils(tmp_path: Path) -> None:
     store = imported(write_fastmri(tmp_path / "a.h5", KSPACE[:, 0]))
     np.testing.assert_array_equal(stored(store), KSPACE[:, :1])

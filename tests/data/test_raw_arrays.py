@@ -388,12 +388,11 @@ def test_odd_axes_are_refused(text: str, sentence: str) -> None:
     assert parse_axes("slice, -,row,col", "--axes") == ("slice", "-", "row", "col")
 
 
-def test_options_of_images_are_not_those_of_kspace() -> None:
+def test_options_of_images_are_not_those_of_kspace(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--pad applies to images, and --raw to k-space"):
         ImportSettings(raw=True, pad=9)
-    with pytest.raises(
-        ConfigError, match=r"--prospective keeps the measured columns.* remove one of them"
-    ):
-        ImportSettings(prospective=True, phase_encoding="rows")
+    np.save(tmp_path / "a.npy", KSPACE)
+    with pytest.raises(ConfigError, match="--phase-encoding applies to images, and --raw to k-spa"):
+        imported(tmp_path / "a.npy", axes=AXES, phase_encoding="rows")
     with pytest.raises(ConfigError, match="--size and --crop are the same"):
         ImportSettings(size=9, crop=9)

@@ -179,10 +179,8 @@ def test_acquisitions_start_anywhere_where_no_coil_was_compressed(
 ) -> None:
     np.save(tmp_path / "a.npy", KSPACE)
     store = imported(tmp_path / "a.npy", axes=AXES, compress=n_coils)
-    slices = SliceSet.from_kspace(torch.from_numpy(KSPACE), ["a"] * 3)
-    same = slices.compressed(n_coils, n_center=9)
-    assert same.check_start(1) is store.split("test").check_start(1) is None
-    assert describe(store)["virtual"] is None and same.fingerprint == slices.fingerprint
+    assert store.split("test").check_start(1) is None
+    assert describe(store)["virtual"] is None
 
 
 def test_kspace_whose_coils_are_kept_may_lack_the_center(tmp_path: Path) -> None:

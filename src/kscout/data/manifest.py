@@ -39,7 +39,7 @@ class Geometry:
     of_images: bool | None = None
     """Whether k-space is the transform of complex images."""
     is_turned: bool | None = None
-    """Whether columns of the store were rows of the file, along the readout."""
+    """Whether columns of the store were rows of the file (versions before 0.4)."""
     is_compressed: bool | None = None
     """Whether coils were compressed; None if compression was not requested."""
     slice_mm: float | None = None

@@ -15,7 +15,6 @@ from kscout.core import SliceBatch
 from kscout.data.contents import Contents
 from kscout.data.kinds import IMAGES, KSPACE, Kind, Stored
 from kscout.errors import ConfigError, DataError
-from kscout.physics.coils import check_compression, compress
 from kscout.physics.normalization import denormalize, normalize
 from kscout.physics.sampling import Initial, center_mask, start_mask
 
@@ -46,8 +45,6 @@ class SliceSet:
     """The number of each slice in its volume."""
     name: str = ""
     split: str = ""
-    virtual: tuple[int, int] | None = None
-    """Number of virtual coils of batches, and the central columns that define them."""
     n_basis: int = 0
     """Central columns that defined the virtual coils of the stored slices, or 0."""
 
@@ -86,9 +83,7 @@ class SliceSet:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Number of coils, rows and columns of each slice."""
-        n_coils, n_rows, n_cols = self.contents.kind.shape(tuple(self.contents.array.shape))
-        n_coils = n_coils if self.virtual is None else min(n_coils, self.virtual[0])
-        return n_coils, n_rows, n_cols
+        return self.contents.kind.shape(tuple(self.contents.array.shape))
 
     @property
     def n_cols(self) -> int:
@@ -108,7 +103,6 @@ class SliceSet:
     def fingerprint(self) -> str:
         """A hash of the content: equal for equal slices, regardless of their location."""
         digest = hashlib.sha256(repr((len(self), *self.contents.array.shape[1:])).encode())
-        digest.update(b"" if self.virtual is None else repr(self.virtual).encode())
         for part in (*self.contents.chunks(), self.data_range, self.selectable):
             digest.update(part.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
@@ -211,11 +205,8 @@ class SliceSet:
         kind, stored = self.contents.kind, self.contents.read(index)
         normalized = normalize(kind.to_images(stored))
         index = index.to(self.device, non_blocking=True)
-        kspace = kind.to_kspace(stored)
-        if self.virtual is not None:
-            kspace = compress(kspace, n_coils=self.virtual[0], n_center=self.virtual[1])
         return SliceBatch(
-            kspace=kspace,
+            kspace=kind.to_kspace(stored),
             target=denormalize(*normalized),
             target_mean=normalized.mean,
             target_std=normalized.std,
@@ -224,29 +215,16 @@ class SliceSet:
             index=self.position[index],
         )
 
-    def compressed(self, n_coils: int = 8, *, n_center: int) -> "SliceSet":
-        """Return the same slices with at most `n_coils` virtual coils and unchanged targets.
-
-        Args:
-            n_coils: number of virtual coils (`kscout.physics.coils.compress`); slices with no more
-                coils remain as stored.
-            n_center: central columns that define the basis: no more than acquisitions start from.
-        """
-        check_compression(n_coils, n_center, self.n_cols)
-        full = replace(self, virtual=None)
-        return full if full.shape[0] <= n_coils else replace(self, virtual=(n_coils, n_center))
-
     def check_start(self, initial: Initial) -> None:
         """Raise an error for a start without the central columns that define the virtual coils."""
-        n_basis = max(self.n_basis, self.virtual[1] if self.virtual else 0)
-        if not n_basis:
+        if not self.n_basis:
             return
         start = start_mask(initial, self.selectable.shape)
-        if not start[:, center_mask(self.n_cols, n_basis)].all():
+        if not start[:, center_mask(self.n_cols, self.n_basis)].all():
             raise ConfigError(
-                f"coils were compressed by {n_basis} central columns, which an acquisition that "
-                "starts without them has not measured; start from these or more, or compress by "
-                "fewer (--compress-center)"
+                f"coils were compressed by {self.n_basis} central columns, which an acquisition "
+                "that starts without them has not measured; start from these or more, or compress "
+                "by fewer (--compress-center)"
             )
 
     def check_protocol(self, protocol: str) -> None:

@@ -43,8 +43,6 @@ class RawScan(NamedTuple):
     """Corrections and omissions of measured lines."""
     of_images: bool = False
     """Whether k-space is the transform of complex images."""
-    is_turned: bool = False
-    """Whether columns were rows, which one readout measures together."""
 
     def centered(self, origin: Origin) -> "RawScan":
         """Return the same k-space with its center, and that of its image, in the middle."""

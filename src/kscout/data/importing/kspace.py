@@ -82,8 +82,6 @@ def store_kspace(
     if min(scan.shape[2:]) < _FEW_PIXELS:
         scan = scan._replace(notes=(*scan.notes, _FEW_PIXELS_NOTE.format(*scan.shape)))
     scan = scan.centered(settings.origin)
-    if settings.phase_encoding == "rows":
-        scan = _turned(scan, path, settings)
     if settings.acquisition not in (None, scan.acquisition):
         return scan.acquisition
     numbers = kept_slices(scan.shape[0], path, settings)
@@ -129,7 +127,9 @@ def virtual_coils(writer: StoreWriter, settings: ImportSettings) -> tuple[int, i
     found = [record.geometry for record in writer.records]
     # A journal of an earlier version does not specify it.
     is_any = any(geometry is None or geometry.is_compressed is not False for geometry in found)
-    return settings.virtual if is_any else None
+    if settings.compress is None or not is_any:
+        return None
+    return settings.compress, settings.compress_center
 
 
 def caveats(writer: StoreWriter) -> Iterator[str]:
@@ -137,7 +137,7 @@ def caveats(writer: StoreWriter) -> Iterator[str]:
     found = [record.geometry for record in writer.records if record.geometry is not None]
     if n_cut := sum(geometry.is_computed for geometry in found):
         yield (
-            f"{_volumes(n_cut)} cropped along phase encoding, transposed, or made of complex "
+            f"{_volumes(n_cut)} cropped along phase encoding, or made of complex "
             "images: the columns of this store are computed, not measured by a scanner"
         )
     if n_lacking := sum(record.measured is not None for record in writer.records):
@@ -168,29 +168,6 @@ def _read(scan: RawScan, first: int, last: int, path: Path) -> Slices:
             f"{path} has NaN or infinite values in slice {first + int(bad[0])}; repair it"
         )
     return values if scan.measured is None else values * scan.measured
-
-
-def _turned(scan: RawScan, path: Path, settings: ImportSettings) -> RawScan:
-    """Return k-space with rows and columns exchanged, without readout oversampling."""
-    readout, (n_slices, n_coils, _, n_cols) = Cutting.of_readout(scan), scan.shape
-
-    def read(first: int, last: int) -> Slices:
-        values = _read(scan, first, last, path)
-        # After the exchange, every column would mix measured columns.
-        for found in _filled(values, first, path):
-            if found.any():
-                _check_sampling(found, scan, readout, path, settings)
-        return np.ascontiguousarray(readout.apply(values).swapaxes(-2, -1))
-
-    return scan._replace(
-        shape=(n_slices, n_coils, n_cols, readout.kept[0]),
-        read=read,
-        spacing_mm=scan.spacing_mm and (scan.spacing_mm[1], scan.spacing_mm[0]),
-        n_readout=None,
-        encoded=None,
-        measured=None,
-        is_turned=True,
-    )
 
 
 def _filled(values: Slices, first: int, path: Path) -> Bool[np.ndarray, "slice col"]:

@@ -32,7 +32,7 @@ class Cutting:
         """Compute the cropping of a scan; by default only the readout's oversampling is removed."""
         n_rows, n_cols = size = scan.shape[2:]
         wanted = settings.crop if settings.crop is not None else settings.size
-        kept = cls.of_readout(scan).kept if wanted is None else sides(wanted)
+        kept = (scan.n_readout or n_rows, n_cols) if wanted is None else sides(wanted)
         if kept[0] > n_rows or kept[1] > n_cols:
             option = "--size" if settings.crop is None else "--crop"
             raise DataError(
@@ -41,13 +41,6 @@ class Cutting:
             )
         stored = kept if settings.resize is None else sides(settings.resize)
         return cls(size, kept, stored)
-
-    @classmethod
-    def of_readout(cls, scan: RawScan) -> "Cutting":
-        """Return the cropping that only removes the readout's oversampling."""
-        n_rows, n_cols = scan.shape[2:]
-        kept = (scan.n_readout or n_rows, n_cols)
-        return cls((n_rows, n_cols), kept, kept)
 
     @property
     def is_computed(self) -> bool:
@@ -86,7 +79,6 @@ class Cutting:
             kept=self.kept,
             notes=scan.notes or None,
             of_images=scan.of_images or None,
-            is_turned=scan.is_turned or None,
         )
 
 

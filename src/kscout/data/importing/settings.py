@@ -77,7 +77,7 @@ class ImportSettings:
     plane: Plane = "axial"
     """NIfTI: plane of the slices."""
     phase_encoding: PhaseEncoding = "columns"
-    """Phase-encoding axis of the file; rows become the columns of the store."""
+    """Images: phase-encoding axis of the file; rows become the columns of the store."""
     raw: bool = False
     """Import k-space, even if the files also contain images."""
     crop: Annotated[int | Size | None, _SIZE] = None
@@ -131,11 +131,6 @@ class ImportSettings:
         self._check_kind()
 
     @property
-    def virtual(self) -> tuple[int, int] | None:
-        """Numbers of virtual coils and of central columns that define them; None keeps all."""
-        return None if self.compress is None else (self.compress, self.compress_center)
-
-    @property
     def names_kspace(self) -> list[str]:
         """Names of the given settings that only apply to k-space."""
         names = "raw crop resize origin header target compress prospective".split()
@@ -150,17 +145,14 @@ class ImportSettings:
             raise ConfigError(
                 f"--group {self.group!r} is no regular expression ({error}); write one as in (.+)_"
             ) from error
-        names = ("pad", "resample", "group")
-        of_images = [name for name in names if getattr(self, name) is not None]
+        of_images = [
+            name for name in ("pad", "resample", "group") if getattr(self, name) is not None
+        ]
+        of_images += ["phase-encoding"] * (self.phase_encoding == "rows")
         if self.names_kspace and of_images:
             raise ConfigError(
                 f"--{of_images[0]} applies to images, and --{self.names_kspace[0]} to k-space "
                 "(which --crop and --resize crop); remove one of them"
-            )
-        if self.prospective and self.phase_encoding == "rows":
-            raise ConfigError(
-                "--prospective keeps the measured columns, and --phase-encoding rows "
-                "computes columns from readouts; remove one of them"
             )
         for name, count in (("compress", self.compress), ("compress-center", self.compress_center)):
             if count is not None and count < 1:
