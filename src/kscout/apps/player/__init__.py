@@ -31,7 +31,7 @@ _N_SHOWN = 4
 _ERROR_QUANTILE = 0.998
 """Quantile of the first step's errors with full brightness; outliers do not set the scale."""
 _FEWEST = 5
-"""Smallest number of steps, below which images are made smaller instead."""
+"""Smallest number of steps."""
 _TALLEST = 16_000
 """Largest side in pixels, a limit of picture formats."""
 _WIDTH, _HEIGHT, _EDGE = 600, 90, 6
@@ -171,35 +171,18 @@ def _limits(acquisition: SliceRecord) -> tuple[float, float]:
 def _fitted(acquisition: SliceRecord, n_bytes: int | None) -> tuple[SliceRecord, bool]:
     """Reduce images to a number of bytes, and return whether pixels are exact.
 
-    First pixels are compressed with some loss, then steps omitted, then images made smaller.
+    First pixels are compressed with some loss, then steps omitted.
     """
-    is_exact = True
+    n_frames, n_most = len(acquisition.steps), max(2, _TALLEST // acquisition.target.shape[0])
     if n_bytes is None:
-        return acquisition.thinned(max(2, _TALLEST // acquisition.target.shape[0])), is_exact
-    while True:
-        n_frames, n_rows = len(acquisition.steps), acquisition.target.shape[0]
+        return acquisition.thinned(n_most), True
+    for is_exact in (True, False):
         uris = _uris(acquisition.policies[0], acquisition, _limits(acquisition), is_exact)
-        taken = len(acquisition.policies) * sum(map(len, uris))
-        most = min(_TALLEST // n_rows, n_frames * n_bytes // max(taken, 1))
-        if n_frames <= most or (n_frames <= _FEWEST and n_rows < 32):
-            return acquisition, is_exact
-        if is_exact:
-            is_exact = False
-        elif n_frames > _FEWEST:
-            acquisition = acquisition.thinned(max(_FEWEST, most))
-        else:
-            acquisition = _halved(acquisition)
-
-
-def _halved(acquisition: SliceRecord) -> SliceRecord:
-    policies = tuple(replace(one, images=_half(one.images)) for one in acquisition.policies)
-    return replace(acquisition, target=_half(acquisition.target), policies=policies)
-
-
-def _half(images: Float[np.ndarray, "*lead row col"]) -> Float[np.ndarray, "*lead half narrow"]:
-    *lead, n_rows, n_cols = images.shape
-    even = images[..., : n_rows // 2 * 2, : n_cols // 2 * 2]
-    return even.reshape(*lead, n_rows // 2, 2, n_cols // 2, 2).mean(axis=(-3, -1))
+        n_taken = len(acquisition.policies) * sum(map(len, uris))
+        if n_taken <= n_bytes:
+            return acquisition.thinned(n_most), is_exact
+    n_fitting = max(_FEWEST, n_frames * n_bytes // n_taken)
+    return acquisition.thinned(min(n_most, n_fitting)), False
 
 
 def _uris(

@@ -14,7 +14,7 @@ from kscout.apps.report.evaluations import (
     opening,
     result_parts,
 )
-from kscout.apps.report.page import Front, how_to_see, save_figures, tables_of, write_page
+from kscout.apps.report.page import Front, save_figures, tables_of, write_page
 from kscout.config import to_table
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.analyses import Page, ReportInputs, Tabulated, find_tables, protocols_in
@@ -195,8 +195,6 @@ def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> 
     contents = search(folders)
     styles = looks_of(*(one.summary for one in contents.evaluations))
     sections = [*_evaluation_sections(contents, styles), *analysis_sections(contents, styles)]
-    has_more = contents.evaluations or contents.acquisitions or contents.tables
-    sections.append(Section("To see more", () if has_more else how_to_see(contents.runs)))
     return Report(
         front=_front(contents, title),
         sections=tuple(section for section in sections if section.blocks),
