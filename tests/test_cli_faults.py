@@ -21,7 +21,7 @@ import command_line
 from kscout import files
 from kscout.apps.cli import TERMINATED, main, sentence_of
 from kscout.apps.cli.console import PlainLines, console
-from kscout.apps.cli.environment import cpu_quota, settle, share_the_machine
+from kscout.apps.cli.environment import cpu_quota, limit_threads
 from kscout.apps.cli.progress import Lines
 from kscout.apps.report.build import build_report, write_report
 from kscout.data.store_writer import StoreWriter
@@ -251,26 +251,19 @@ def test_a_training_that_is_terminated_says_so_and_goes_on(
     assert weights[0] == weights[1]
 
 
-def test_threads_follow_from_the_container_and_never_from_the_load() -> None:
-    for load in (0.0, 7.0):
-        own: dict[str, str] = {}
-        told = settle(own, n_cores=8, quota=2.5, load=load)
-        assert own["OMP_NUM_THREADS"] == "2"
-        assert (told is not None) == (load > 4) == ("OMP_WAIT_POLICY" in own)
-    own = {}
-    assert settle(own, n_cores=8, quota=None, load=1.0) is None
-    assert own == {}
-    told = settle(own, n_cores=8, quota=None, load=6.2)
-    assert told is not None
-    assert "load 6.2 on 8 cores" in told
-    assert "OMP_NUM_THREADS=2" in told
-    assert own == {"OMP_WAIT_POLICY": "PASSIVE"}
-
-
-def test_threads_that_a_user_chose_stay() -> None:
-    own = {"OMP_NUM_THREADS": "3"}
-    assert settle(own, n_cores=8, quota=1.0, load=99.0) is None
-    assert own == {"OMP_NUM_THREADS": "3"}
+def test_threads_follow_from_the_container_unless_a_user_chose_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    for given, quota, expected in (
+        ({}, 2.5, {"OMP_NUM_THREADS": "2"}),
+        ({}, 0.5, {"OMP_NUM_THREADS": "1"}),
+        ({}, 99.0, {}),
+        ({}, None, {}),
+        ({"OMP_NUM_THREADS": "3"}, 1.0, {"OMP_NUM_THREADS": "3"}),
+    ):
+        limit_threads(given, quota)
+        assert given == expected
 
 
 @pytest.mark.parametrize(
@@ -291,32 +284,6 @@ def test_lines_tell_the_time_that_is_left(capsys: pytest.CaptureFixture[str]) ->
     told = capsys.readouterr().out.splitlines()
     # The first part of a task is not timed.
     assert told == ["a: 1 of 4", "a: 3 of 4, 0.2 min left", "a: done", "epoch 3/4, 0.1 min left"]
-
-
-@pytest.mark.parametrize(("words", "told"), [(["--help"], 0), (["--out", "x"], 1)])
-def test_help_says_nothing_of_how_busy_the_machine_is(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], told: int
-) -> None:
-    calls: list[int] = []
-    monkeypatch.setattr("kscout.apps.cli.share_the_machine", lambda is_long: calls.append(is_long))
-    monkeypatch.setattr("sys.argv", ["kscout", "evaluate", *words])
-    with pytest.raises(SystemExit):
-        main()
-    assert calls == told * [False]
-
-
-def test_only_trainings_hint_at_another_number_of_threads(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
-    monkeypatch.setattr("kscout.apps.cli.environment.cpu_quota", lambda: None)
-    share_the_machine(is_long=False)
-    assert not caplog.messages
-    share_the_machine(is_long=True)
-    assert "OMP_NUM_THREADS=1 before the command is often faster" in caplog.text
 
 
 @pytest.mark.parametrize("words", [["evaluate"], ["train", "policy"]])

@@ -19,7 +19,12 @@ from kscout import __version__, names
 from kscout.apps.cli import data, train
 from kscout.apps.cli.campaign import app as campaign_app
 from kscout.apps.cli.console import TERMINATED, Commands, PlainLines, Stopped, console, printable
-from kscout.apps.cli.environment import check_environment, check_file_names, share_the_machine
+from kscout.apps.cli.environment import (
+    check_environment,
+    check_file_names,
+    cpu_quota,
+    limit_threads,
+)
 from kscout.apps.cli.evaluate import app as analyses_app
 from kscout.apps.cli.evaluate import evaluate, report
 from kscout.apps.cli.export import app as export_app
@@ -27,8 +32,6 @@ from kscout.apps.cli.package import bench, demo, zoo
 from kscout.apps.cli.serve import replay, serve
 from kscout.errors import KScoutError
 
-_COMPUTING = {"train", "evaluate", "analyze", "demo", "export", "serve"}
-"""Commands with computations in this process."""
 _STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "terminated"}
 
 app = typer.Typer(
@@ -122,8 +125,7 @@ def _run() -> None:
     try:
         check_file_names(sys.argv)
         check_environment(os.environ)
-        if _COMPUTING & set(sys.argv) and "--help" not in sys.argv:
-            share_the_machine(is_long="train" in sys.argv)
+        limit_threads(os.environ, cpu_quota())
         app()
     # Before typer runs a command, which turns it into an exit code.
     except KeyboardInterrupt:

@@ -1,8 +1,7 @@
-"""The environment of a command: its variables, and the number of threads on a shared machine.
+"""The environment of a command: its variables, and the number of threads in a container.
 
 The number of threads is set before torch reads it at import. It may change the last digits of a
-result, so it only depends on the machine or the container, not on its load. The way in which
-threads wait changes no digit.
+result, so it only depends on the machine and the container.
 """
 
 import logging
@@ -54,43 +53,10 @@ def _is_found(module: str) -> bool:
     return is_here or first in sys.modules or find_spec(first) is not None
 
 
-_NUMBER, _WAITING = "OMP_NUM_THREADS", "OMP_WAIT_POLICY"
-_BUSY = 0.5
-"""Fraction of busy cores from which a machine counts as shared."""
-
-
-def share_the_machine(*, is_long: bool) -> None:
-    """Set the threads of this process, unless the user has."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    sentence = settle(os.environ, n_cores=n_cores, quota=cpu_quota(), load=os.getloadavg()[0])
-    if sentence and is_long:
-        logging.getLogger(__name__).warning(sentence)
-
-
-def settle(
-    environment: MutableMapping[str, str], *, n_cores: int, quota: float | None, load: float
-) -> str | None:
-    """Set the number of threads and their way of waiting in an environment; return a warning.
-
-    `quota` is the number of processors that a container grants, None for all, and `load` the number
-    of running processes. An environment with a number of threads is unchanged.
-    """
-    if _NUMBER in environment:
-        return None
-    n_threads = n_cores if quota is None else max(1, min(n_cores, int(quota)))
-    if n_threads < n_cores:
-        environment[_NUMBER] = str(n_threads)
-    if n_threads == 1 or load < _BUSY * n_cores:
-        return None
-    # A thread that waits by spinning occupies the core of others.
-    environment.setdefault(_WAITING, "PASSIVE")
-    n_free = max(1, min(n_threads - 1, round(n_cores - load)))
-    return (
-        f"this machine is busy (load {load:.1f} on {n_cores} cores), and {n_threads} threads may "
-        f"wait for each other; {_NUMBER}={n_free} before the command is often faster, and changes "
-        "at most the last digits of results"
-    )
+def limit_threads(environment: MutableMapping[str, str], quota: float | None) -> None:
+    """Limit threads to the processors that a container grants, unless the user has set a number."""
+    if quota is not None and quota < (os.cpu_count() or 1):
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, int(quota))))
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
