@@ -21,7 +21,7 @@ from kscout.data.generate import make_store
 from kscout.data.making import MakeSettings
 
 STATE = (
-    "slice=3&policies=knee-base-greedy|knee-base-fixed&n_initial=16"
+    "slice=3&policies=knee-general-16-column|knee-general-16-fixed&n_initial=16"
     "&n_steps=16&own=55,41,86,75&step=4"
 )
 WIDTH, HEIGHT = 1280, 1130
@@ -50,7 +50,7 @@ def main(path: Path) -> None:
         store = Path(folder) / "store"
         make_store(store, MakeSettings(kind="knee", volumes=(0, 0, 1), slices=6, size=128))
         words = ["serve", "--reconstructor", "knee-cotrained-16-unet", "--data", str(store)]
-        words += ["--policy", "knee-base-greedy", "--policy", "knee-base-fixed"]
+        words += ["--policy", "knee-general-16-column", "--policy", "knee-general-16-fixed"]
         command = [sys.executable, "-m", "kscout", *words]
         service = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:

@@ -35,12 +35,12 @@ def acquired() -> list[Shown]:
     # Test volumes of seed 0 are generated with 3 * 0 + 2 (kscout.data.generate).
     volume = draw_knee_volume(seed=2, volume=4, n_slices=18, size=SIZE)
     slices = SliceSet.from_images(torch.from_numpy(volume.stored), ["knee"] * 18)
-    simulator = Simulator(slices.batch(torch.tensor([8])), reconstruction.load("knee-unet"))
+    simulator = Simulator(slices.batch(torch.tensor([8])), reconstruction.load("knee-general-unet"))
     sizes = {"n_cols": SIZE, "n_initial": N_INITIAL, "horizon": HORIZON}
     shown = {
         "random": policies.build("random", **sizes),
-        "fixed order": policies.load("knee-base-fixed"),
-        "learned": policies.load("knee-base-column"),
+        "fixed order": policies.load("knee-general-16-fixed"),
+        "learned": policies.load("knee-general-16-column"),
         "oracle": policies.build("oracle", **sizes),
     }
     uniforms = action_uniforms(1, 1, HORIZON, 0)

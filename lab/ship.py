@@ -28,7 +28,6 @@ from kscout.errors import ConfigError
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.policies.__init__ import entry
 from kscout.policies.ensemble import EnsemblePolicy
-from kscout.policies.fixed import FixedOrder
 from kscout.weights import policy_file, read_weights, save_weights
 
 
@@ -79,12 +78,14 @@ def ship_ensemble(run: Path, members: Sequence[str], out: Path) -> None:
 def ship_order(evaluation: Path, out: Path) -> None:
     """Write the order that an evaluation fitted on training slices as a policy."""
     (file,) = (evaluation / "orders").glob("*.json")
-    fitted = json.loads(file.read_text(encoding="utf-8"))
+    read = read_weights(file)
     summary = read_summary(evaluation)
-    names = ("seed", "protocol", "n_initial", "horizon", "n_slices_per_step", "reconstructor")
-    extra = {name: fitted["depends_on"][name] for name in names}
-    policy = FixedOrder(n_cols=summary.n_cols, order=fitted["order"])
-    policies.save(out, policy, extra={**extra, "store": summary.store_fingerprint})
+    names = ("seed", "protocol", "n_initial", "horizon", "n_slices_per_step")
+    extra = {name: read.extra[name] for name in names}
+    # On CUDA the order was fitted with the network in 16 bit, which has another fingerprint.
+    extra["reconstructor"] = summary.reconstructor_fingerprint
+    extra["store"] = summary.store_fingerprint
+    save_weights(out, replace(read, extra=extra))
 
 
 def main() -> None:

@@ -70,31 +70,32 @@ def test_a_reconstruction_on_images_as_in_its_training_is_not_noted(
     ("policy", "network", "use", "note"),
     [
         (
-            *("knee-base-greedy", "heads-unet", Use((1, 128, 128), 4, 28, **PAPER)),
+            *("knee-base-greedy", "heads-general-unet", Use((1, 128, 128), 4, 28)),
             "policies trained with knee-unet run here with another reconstruction: "
-            "knee-base-greedy; the zoo has heads-long-ensemble, heads-long-fixed for this one",
+            "knee-base-greedy; the zoo has heads-general-4-fixed, heads-general-4-column for this "
+            "one",
         ),
         (
-            *("knee-base-ensemble", "zero-filled", Use((1, 128, 128), 16, 16, **PAPER)),
-            "ensembles fitted with knee-unet run here with another reconstruction: "
-            "knee-base-ensemble; fit one by kscout train policy --method ensemble with this one",
+            *("knee-general-16-ensemble", "zero-filled", Use((1, 128, 128), 16, 16)),
+            "ensembles fitted with knee-general-unet run here with another reconstruction: "
+            "knee-general-16-ensemble; fit one by kscout train policy --method ensemble with this "
+            "one",
         ),
         (
             *("knee-base-fixed", "knee-unet", Use((1, 128, 128), 4, 28, **PAPER)),
             "policy 'knee-base-fixed' was trained for 16 + 16 columns under protocol paper and "
-            "runs here with 4 + 28 under paper; the zoo has knee-long-ensemble, "
-            "knee-long-fixed for this acquisition",
+            "runs here with 4 + 28 under paper; the zoo has knee-long-fixed for this acquisition",
         ),
         (
-            *("knee-base-ensemble", "knee-unet", Use((1, 128, 128), 4, 3)),
-            "ensemble 'knee-base-ensemble' was fitted for 16 + 16 columns and runs here with 4 + 3;"
-            " fit one by kscout train policy --method ensemble for this acquisition",
+            *("knee-general-16-ensemble", "knee-general-unet", Use((1, 128, 128), 4, 3)),
+            "ensemble 'knee-general-16-ensemble' was fitted for 16 + 16 columns and runs here with "
+            "4 + 3; fit one by kscout train policy --method ensemble for this acquisition",
         ),
         (
-            *("knee-base-column", "knee-unet", Use((1, 64, 64), 16, 16, **PAPER)),
-            "policy 'knee-base-column' was trained for 16 + 16 of 128 columns under protocol paper "
-            "and runs here with 16 + 16 of 64 under paper; train one by kscout train policy for "
-            "this acquisition",
+            *("knee-general-16-column", "knee-general-unet", Use((1, 64, 64), 16, 16, "blind")),
+            "policy 'knee-general-16-column' was trained for 16 + 16 of 128 columns under protocol "
+            "blind and runs here with 16 + 16 of 64 under blind; train one by kscout train policy "
+            "for this acquisition",
         ),
     ],
 )
@@ -116,11 +117,14 @@ def test_a_reconstruction_under_the_other_protocol_is_noted() -> None:
 
 
 def test_a_policy_as_in_its_training_is_not_noted() -> None:
-    loaded = [(name, policies.load(name)) for name in ("knee-base-ensemble", "knee-base-fixed")]
-    frozen = reconstruction.load("knee-unet").frozen(
+    loaded = [
+        (name, policies.load(name))
+        for name in ("knee-general-16-ensemble", "knee-general-16-fixed")
+    ]
+    frozen = reconstruction.load("knee-general-unet").frozen(
         precision="auto", n_rows=128, n_cols=128, device="cpu"
     )
-    assert policy_notes(loaded, frozen, Use((1, 128, 128), 16, 16, **PAPER)) == []
+    assert policy_notes(loaded, frozen, Use((1, 128, 128), 16, 16, "blind")) == []
 
 
 def test_an_error_names_policies_that_fit_the_images(small: SliceSet) -> None:
@@ -136,6 +140,8 @@ def test_an_error_names_policies_that_fit_the_images(small: SliceSet) -> None:
 def test_an_error_prefers_policies_of_the_reconstruction() -> None:
     policy = policies.load("knee-base-fixed")
     policy.n_cols = 64
-    network = reconstruction.load("heads-unet")
-    with pytest.raises(ConfigError, match=r"; use heads-base-column \(with heads-unet\) or "):
+    network = reconstruction.load("heads-general-unet")
+    with pytest.raises(
+        ConfigError, match=r"; use heads-general-16-fixed \(with heads-general-unet"
+    ):
         check_matrix(policy, (1, 128, 128), network=network)

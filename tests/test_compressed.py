@@ -151,7 +151,7 @@ def test_a_compressed_policy_loads_by_its_path(tmp_path: Path) -> None:
     assert isinstance(loaded, FixedOrder) and list(loaded.order) == [7, 2]
 
 
-@pytest.mark.parametrize("name", ["knee-unet", "knee-base-column"])
+@pytest.mark.parametrize("name", ["knee-unet", "knee-general-16-column"])
 def test_a_file_of_the_zoo_can_be_made_plain(name: str, tmp_path: Path) -> None:
     load = policies.load if ZOO[name] == "policy" else reconstruction.load
     plain = tmp_path / f"{name}.safetensors"

@@ -25,8 +25,8 @@ slider.dispatchEvent(new Event("input"));"""
 HORIZON = 16
 ENTRIES = {
     "random columns": "random",
-    "fixed order": "knee-base-fixed",
-    "learned policy": "knee-base-greedy",
+    "fixed order": "knee-general-16-fixed",
+    "learned policy": "knee-general-16-column",
     "oracle": "oracle",
 }
 

@@ -313,7 +313,7 @@ def test_the_budget_of_a_network_is_used_if_no_policy_has_one(
     (note,) = caplog.messages
     assert f"those of the joint training of {pair} are used, 3" in note
     with pytest.raises(ConfigError, match="no policy has them"):
-        completed(EvaluationSetting(), ["random"], "heads-unet", ZeroFilled())
+        completed(EvaluationSetting(), ["random"], "heads-general-unet", ZeroFilled())
 
 
 def test_a_co_trained_network_of_the_zoo_has_a_budget() -> None:

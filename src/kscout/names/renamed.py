@@ -16,14 +16,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "estimator": {"imagine": "posterior", "weigh": "ensemble"},
     "sampler": {},
     "analysis": {"overlooked": "unexplored"},
-    "zoo entry": {
-        "knee-base-imagine": "knee-base-posterior",
-        "knee-base-weighed": "knee-base-ensemble",
-        "knee-long-weighed": "knee-long-ensemble",
-        "heads-base-imagine": "heads-base-posterior",
-        "heads-base-weighed": "heads-base-ensemble",
-        "heads-long-weighed": "heads-long-ensemble",
-    },
+    "zoo entry": {},
     "setting": {
         "training.n_memory": "training.buffer_size",
         "training.n_prior_slices": "training.n_baseline_slices",

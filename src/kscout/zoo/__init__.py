@@ -13,39 +13,50 @@ from kscout.names.renamed import check_current, current
 _FOLDER = Path(__file__).parent
 
 ZOO: dict[str, str] = {
-    "knee-unet": "reconstructor",
-    "knee-base-column": "policy",
-    "knee-base-posterior": "policy",
-    "knee-base-ensemble": "policy",
-    "knee-base-greedy": "policy",
-    "knee-base-fixed": "policy",
-    "knee-long-ensemble": "policy",
-    "knee-long-fixed": "policy",
-    "heads-unet": "reconstructor",
-    "heads-base-column": "policy",
-    "heads-base-posterior": "policy",
-    "heads-base-ensemble": "policy",
-    "heads-base-fixed": "policy",
-    "heads-long-ensemble": "policy",
-    "heads-long-fixed": "policy",
-    "heads8-varnet": "reconstructor",
     "knee-general-unet": "reconstructor",
-    "knee-general-16-column": "policy",
-    "heads-general-unet": "reconstructor",
-    "heads-general-16-column": "policy",
     "knee-cotrained-16-unet": "reconstructor",
     "knee-cotrained-4-unet": "reconstructor",
+    "knee-general-16-fixed": "policy",
+    "knee-general-16-column": "policy",
+    "knee-general-16-ensemble": "policy",
+    "knee-general-4-fixed": "policy",
+    "knee-general-4-column": "policy",
+    "knee-cotrained-16-fixed": "policy",
+    "knee-cotrained-16-column": "policy",
+    "knee-cotrained-16-ensemble": "policy",
+    "knee-cotrained-4-fixed": "policy",
+    "knee-posterior": "policy",
+    "heads-general-unet": "reconstructor",
     "heads-cotrained-16-unet": "reconstructor",
     "heads-cotrained-4-unet": "reconstructor",
+    "heads-general-16-fixed": "policy",
+    "heads-general-16-column": "policy",
+    "heads-general-4-fixed": "policy",
+    "heads-general-4-column": "policy",
+    "heads-cotrained-16-fixed": "policy",
+    "heads-cotrained-16-column": "policy",
+    "heads-cotrained-4-fixed": "policy",
+    "heads-posterior": "policy",
+    "knee-unet": "reconstructor",
+    "knee-base-greedy": "policy",
+    "knee-base-fixed": "policy",
+    "knee-long-fixed": "policy",
+    "heads8-varnet": "reconstructor",
 }
 """What each entry is. Networks lie compressed in NAME.safetensors.xz, orders and weights of other
 entries in NAME.safetensors, the card in NAME.md."""
 
 REMOVED = {
+    "knee-base-imagine": "knee-posterior",
+    "knee-base-weighed": "knee-general-16-ensemble",
+    "knee-long-weighed": "knee-general-4-column",
+    "heads-base-imagine": "heads-posterior",
+    "heads-base-weighed": "heads-general-16-column",
+    "heads-long-weighed": "heads-general-4-column",
     "knee-base-column": "knee-general-16-column",
     "knee-base-posterior": "knee-posterior",
     "knee-base-ensemble": "knee-general-16-ensemble",
-    "knee-long-ensemble": "knee-general-4-ensemble",
+    "knee-long-ensemble": "knee-general-4-column",
     "knee-long-greedy": "knee-long-fixed",
     "knee-sizes-unet": "knee-general-unet",
     "knee-sizes-column": "knee-general-16-column",
@@ -53,32 +64,31 @@ REMOVED = {
     "heads-base-greedy": "heads-base-column",
     "heads-base-column": "heads-general-16-column",
     "heads-base-posterior": "heads-posterior",
-    "heads-base-ensemble": "heads-general-16-ensemble",
+    "heads-base-ensemble": "heads-general-16-column",
     "heads-base-fixed": "heads-general-16-fixed",
-    "heads-long-ensemble": "heads-general-4-ensemble",
+    "heads-long-ensemble": "heads-general-4-column",
     "heads-long-fixed": "heads-general-4-fixed",
     "joint-knee-base-unet": "knee-cotrained-16-unet",
-    "joint-knee-base-column": "knee-general-16-column",
+    "joint-knee-base-column": "knee-cotrained-16-column",
     "joint-knee-long-unet": "knee-cotrained-4-unet",
-    "joint-knee-long-column": "knee-general-16-column",
+    "joint-knee-long-column": "knee-cotrained-4-fixed",
 }
 """Entries that version 0.3 removes, and the entry to use instead. A name is valid as long as it is
 in `ZOO`; a replacement may be replaced in turn."""
 
 
-_ROUNDED = {"a14cd769d28aceea": "0bfc7d5ea4dd200d", "bb13832a1b0b4e4f": "ee04aa10c3715f5e"}
-"""Fingerprints of networks that policies here were trained with, and of their files, which hold the
-same weights rounded to 16 bit."""
+_ROUNDED = {"bb13832a1b0b4e4f": "ee04aa10c3715f5e"}
+"""Fingerprint of the network that `knee-base-fixed` was fitted with, and of its file `knee-unet`,
+which contains the same weights rounded to 16 bit."""
 
 
 _SIZE = (1, 128, 128)
 SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "4103631ccb32": (_SIZE,),
     "cd9c696c128c": (_SIZE,),
-    "f561990a094e": (_SIZE,),
-    "e6f7dc2968e0": (_SIZE,),
     "635826ecc81d": (_SIZE,),
-    "c3938a56eb52": (_SIZE,),
+    "e6f7dc2968e0": (_SIZE,),
+    "aaa5d11fdd5a": (_SIZE,),
     "cb4c7c8d626a": ((8, 128, 128),),
 }
 """Number of coils, rows and columns of the training images, by the fingerprint of the dataset, for

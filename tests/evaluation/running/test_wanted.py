@@ -140,7 +140,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("wanted", "reconstructor", "complaint"),
     [
-        ("knee-unet", "knee-base-column", EXCHANGED),
+        ("knee-unet", "knee-general-16-column", EXCHANGED),
         ("network", "policy", EXCHANGED),
         ("mine=network", "random", EXCHANGED),
         (f"network/{WEIGHTS_NAME}", f"policy/{WEIGHTS_NAME}", EXCHANGED),
@@ -180,7 +180,7 @@ def test_what_may_be_right_is_left_to_be_loaded(runs: Path) -> None:
 
 @pytest.mark.parametrize("words", [["evaluate", "--policy"], ["analyze", "entropy"]])
 def test_commands_tell_it_before_they_ask_for_columns(words: list[str], tmp_path: Path) -> None:
-    words = [*words, "knee-unet", "--data", "none", "--reconstructor", "knee-base-column"]
+    words = [*words, "knee-unet", "--data", "none", "--reconstructor", "knee-general-16-column"]
     with pytest.raises(ConfigError, match=EXCHANGED):
         app([*words, "--out", str(tmp_path / "out")], standalone_mode=False)
     assert not (tmp_path / "out").exists()

@@ -223,8 +223,8 @@ def next_commands(out: Path, plans: Mapping[str, CampaignPlan], seed: int) -> li
     unseen, longer = plans["ready"].of_kind("store")[0], out / "longer"
     where = {"data": store.path, "reconstructor": unet.path}
     again = {"seed": seed + 1, "out": out.with_name(f"{out.name}-seed{seed + 1}")}
-    policies = ["knee-base-column", "knee-base-fixed"]
-    served = {"reconstructor": "knee-unet", "policy": policies, "data": unseen.path}
+    policies = ["knee-general-16-column", "knee-general-16-fixed"]
+    served = {"reconstructor": "knee-general-unet", "policy": policies, "data": unseen.path}
     learned = {**where, "config": policy.output / "config.toml", "epochs": 4, "out": longer}
     compared = {**where, "policy": [longer, "fixed"], "out": f"{longer}-evaluation"}
     return [
@@ -254,7 +254,7 @@ _LEAD = """On {n_slices} slices of {n_volumes} knees that were not used in train
 the package chooses each column of k-space from the current image. \
 """
 
-_PLAYED = """After each column the U-Net knee-unet reconstructs the image again. The policy \
+_PLAYED = """After each column the U-Net knee-general-unet reconstructs the image again. The policy \
 column chooses the next column from this image, fixed acquires the same columns of every knee, \
 and the oracle uses the true image, which no scanner has."""
 
