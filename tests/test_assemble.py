@@ -137,17 +137,6 @@ SECTION = {"component": "fixed", "arguments": {"n_cols": 10**12, "order": []}, "
             {"n_cols": 4096, "n_initial": 1, "horizon": 4095, "n_layers": 10**6},
             "more than 5000 tensors",
         ),
-        (
-            "column",
-            {
-                "n_cols": 4096,
-                "n_initial": 1,
-                "horizon": 4095,
-                "known_cols": [*range(2, 4000)],
-                "known_starts": [*range(2, 4000)],
-            },
-            "combinations; expected at most 1000",
-        ),
     ],
 )
 def test_arguments_in_a_file_are_bounded_before_a_constructor_receives_them(

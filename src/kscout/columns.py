@@ -25,20 +25,6 @@ def center_columns(n_cols: int, n_center: int) -> range:
     return range(start, start + n_center)
 
 
-def share_of(n: int, n_cols: int, n_others: int) -> int:
-    """Return max(1, n * n_cols // n_others): the same fraction of another matrix."""
-    return max(1, n * n_cols // n_others)
-
-
-def span_of(first: int, n_steps: int, n_cols: int, n_others: int) -> tuple[int, int]:
-    """Return the first column and number of steps, scaled from `n_others` to `n_cols` columns.
-
-    The first is the number of columns measured before the first step; both are at least 1.
-    """
-    start, end = (share_of(n, n_cols, n_others) for n in (first, first + n_steps))
-    return start, max(1, end - start)
-
-
 def check_named(columns: Sequence[int], n_cols: int, what: str) -> None:
     """Raise an error for columns outside the image, and for duplicates."""
     outside = [column for column in columns if not 0 <= column < n_cols]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, final
 
-from kscout.columns import columns_text, parse_columns, share_of
+from kscout.columns import columns_text, parse_columns
 from kscout.core import Policy, Protocol, Reconstructor
 from kscout.errors import ConfigError
 from kscout.names import POLICIES, RECONSTRUCTORS, TARGETS, Registry
@@ -180,27 +180,16 @@ def policy_notes(
 def acquisition_note(
     name: str, policy: Policy, network: Reconstructor | None, use: Use
 ) -> str | None:
-    """Return a sentence if a policy was trained for another acquisition or protocol.
-
-    A policy may be trained for several starts and budgets. If it was trained for several matrix
-    sizes, its numbers of columns are shares of these.
-    """
+    """Return a sentence if a policy was trained for another acquisition or protocol."""
     recorded = policy.recorded
-    trained, sizes = _acquisition(recorded), _numbers(recorded, "sizes")
+    trained = _acquisition(recorded)
     if trained is None or not use.horizon:
         return None
     here = _Acquisition(use.n_initial, use.horizon, use.start, use.columns_per_step)
     protocol = use.protocol and recorded.get("protocol", use.protocol)
     n_cols, own = use.shape[2], getattr(policy, "n_cols", None)
-    known = {shape[2] for shape in _shapes(recorded)} or {*sizes} or {own or n_cols}
-    of = own if sizes and own else min(known)
-    starts = (trained.n_initial, *_numbers(recorded, "starts"))
-    horizons = (trained.horizon, *_numbers(recorded, "horizons"))
-    if (
-        (trained[2:], protocol, n_cols in known) == (here[2:], use.protocol, True)
-        and use.n_initial in [share_of(n, n_cols, of) for n in starts]
-        and use.horizon in [share_of(n, n_cols, of) for n in horizons]
-    ):
+    of = min((shape[2] for shape in _shapes(recorded)), default=own or n_cols)
+    if (trained, protocol, of) == (here, use.protocol, n_cols):
         return None
     is_ensemble, is_pace = _is_ensemble(policy), trained.group != here.group
     words = [
@@ -244,18 +233,12 @@ def _acquisition(recorded: Mapping[str, Any]) -> _Acquisition | None:
     return _Acquisition(n_initial, horizon, columns, group)
 
 
-def _numbers(recorded: Mapping[str, object], key: str) -> tuple[int, ...]:
-    found = recorded.get(key)
-    return tuple(n for n in found if type(n) is int) if isinstance(found, list) else ()
-
-
 def _shapes(recorded: Mapping[str, object]) -> Sequence[Shape]:
     """Return the shapes of the training images, nothing where they are unknown."""
     shape = [recorded.get(key) for key in ("n_coils", "n_rows", "n_cols")]
     match shape:
         case [int(n_coils), int(n_rows), int(n_cols)] if n_cols:
-            sizes = dict.fromkeys(_numbers(recorded, "sizes")) or (n_cols,)
-            return [(n_coils, n_rows * n // n_cols, n) for n in sizes]
+            return [(n_coils, n_rows, n_cols)]
     # Files of version 0.2 record the dataset alone.
     return SHAPES.get(str(recorded.get("store"))[:12], ())
 

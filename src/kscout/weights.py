@@ -27,7 +27,7 @@ from torch.nn.modules.module import (
 
 from kscout.compressed import MOST_BYTES, SUFFIX, compressed, is_compressed, unpacked
 from kscout.config import check_bounded, read, supported
-from kscout.config.retired import defaults_of
+from kscout.config.retired import LISTED, defaults_of
 from kscout.errors import ConfigError, WeightsError
 from kscout.files import parse_json, read_text, written_whole
 from kscout.json_types import JsonObject
@@ -123,6 +123,7 @@ def fingerprint(component: nn.Module) -> str:
     retired = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in retired_arguments(component).items()
+        if name not in LISTED
     }
     plain = {
         name: value

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kscout.acquisition.plan import Plan
 from kscout.apps.cli.evaluate import summary_table
-from kscout.compatibility import Use, acquisition_note
 from kscout.core import Observation, Policy, Protocol
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
@@ -19,11 +17,9 @@ from kscout.evaluation.compare import evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.run_names import run_label
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.entries import resolve
 from kscout.evaluation.running.prepare import prepare
 from kscout.evaluation.summaries.summary import policy_table
 from kscout.policies import save
-from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import CenterOut, FixedOrder
 from kscout.policies.random import Random
@@ -297,32 +293,6 @@ def test_a_policy_trained_for_other_columns_is_warned_of(
     found = evaluate((tmp_path / "net.safetensors",), test_slices, ZeroFilled(), _setting())
     assert "was trained for 2 + 9 columns" in found.summary["note"]
     assert "runs here with 3 + 4" in found.summary["note"]
-
-
-def test_shares_of_matrix_sizes_that_were_trained_for_are_no_other_acquisition(
-    tmp_path: Path,
-) -> None:
-    sizes = {"width": 8, "n_heads": 2, "n_layers": 1, "channels": [8], "image_channels": [8]}
-    policy, file = ColumnPolicy(n_cols=33, horizon=8, n_initial=4, **sizes), tmp_path / "net.st"
-    extra = {"method": "dense", "seed": 0, "n_initial": 5, "horizon": 9, "protocol": "paper"}
-    several = {"sizes": [20, 33], "starts": [3, 5], "horizons": [7]}
-    notes = {}
-    for told in ("one", "several"):
-        own = {**extra, **(several if told == "several" else {})}
-        save_component(file, policy, kind="policy", extra=own)
-        (one,) = resolve(file, (20, 20), Plan(3, 5))
-        for here in ((20, 3, 5), (20, 1, 4), (20, 2, 5), (20, 5, 9), (33, 5, 9), (33, 3, 7)):
-            n_cols, *columns = here
-            use = Use((1, n_cols, n_cols), *columns, "paper")
-            notes[told, here] = acquisition_note("net", one.policy, None, use)
-    silent = {key for key, note in notes.items() if note is None}
-    assert silent == {
-        ("one", (33, 5, 9)),
-        *(("several", here) for here in ((20, 3, 5), (20, 1, 4), (33, 5, 9), (33, 3, 7))),
-    }
-    told = "5 + 9 of 33 columns under protocol paper and runs here with 5 + 9 of 20 under paper"
-    assert told in str(notes["several", (20, 5, 9)])
-    assert told in str(notes["one", (20, 5, 9)])
 
 
 @pytest.mark.slow

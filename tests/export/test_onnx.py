@@ -82,11 +82,9 @@ def test_the_runtime_leaves_nothing_in_the_home_folder(tmp_path: Path) -> None:
 def complex_networks() -> tuple[VarNet, ColumnPolicy]:
     torch.manual_seed(0)
     sizes = {"width": 8, "n_layers": 1, "n_heads": 2, "channels": [8], "image_channels": [8]}
-    starts = {"n_initial": 8, "known_starts": [10]}
-    policy = ColumnPolicy(n_cols=N_COLS, horizon=4, **starts, **sizes)  # type: ignore[arg-type]
+    policy = ColumnPolicy(n_cols=N_COLS, n_initial=8, horizon=4, **sizes)  # type: ignore[arg-type]
     torch.nn.init.normal_(policy.head.weight, std=0.1)
-    for table in policy.tables:
-        policy.start_from(torch.rand(table.n_rows, N_COLS), table)
+    policy.start_from(torch.rand(4, N_COLS))
     small = {"n_channels": 2, "n_pools": 1, "sensitivity_channels": 2, "sensitivity_pools": 1}
     return VarNet(n_cascades=1, **small).eval(), policy.eval()  # type: ignore[arg-type]
 

@@ -44,7 +44,7 @@ _COMPONENTS: dict[str, dict[str, Any]] = {
     "variable-density": {"n_cols": 16, "power": 2.0},
     "density": {"n_cols": 16},
     "conv": {"n_cols": 16, "n_rows": 16, "n_channels": 2, "n_blocks": 2, "n_hidden": 4},
-    "column": {"n_cols": 16, "n_initial": 2, "horizon": 3, "n_layers": 1, "known_cols": [8]},
+    "column": {"n_cols": 16, "n_initial": 2, "horizon": 3, "n_layers": 1},
     "posterior": {"n_channels": 2, "n_pools": 1, "n_draws": 2, "n_best": 2},
     "equispaced-two": {"n_cols": 16, "n_initial": 2, "horizon": 3},
     "alphazero": {"n_cols": 16, "n_rows": 16, "n_channels": 2, "n_blocks": 2, "n_hidden": 4},

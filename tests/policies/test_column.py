@@ -12,7 +12,6 @@ from kscout.core import Measurement, Observation
 from kscout.errors import ConfigError
 from kscout.physics.fourier import conjugate_mirror, fft2c
 from kscout.policies.column import ColumnPolicy, _signals
-from kscout.policies.mean_gains import steps_since, tables_of
 
 SMALL = {"width": 12, "n_heads": 2, "n_layers": 1, "channels": [8, 8], "image_channels": [8]}
 N_ROWS, N_COLS, HORIZON = 20, 18, 3
@@ -146,59 +145,8 @@ def test_gains_of_another_matrix_are_read_at_the_same_frequencies() -> None:
             torch.testing.assert_close(policy(replace(seen, mask=mask)), expected)
 
 
-def test_it_may_start_from_the_gains_of_several_matrices() -> None:
-    policy = ColumnPolicy(n_cols=32, horizon=8, n_initial=4, known_cols=[8, 16, 32, 8], **SMALL)
-    assert policy.known_cols == [8, 16]
-    policy.is_stochastic = False
-    gains = {n: torch.rand(n // 4, n) for n in (8, 16, 32)}
-    for table in policy.tables:
-        policy.start_from(gains[table.n_cols], table)
-    for n, known in gains.items():
-        seen = observation(1, N_ROWS, n)
-        for step in range(len(known)):
-            mask = torch.arange(n).expand(2, -1) < n // 8 + step
-            torch.testing.assert_close(
-                policy(replace(seen, mask=mask)), known[step].expand(2, -1), msg=f"{n}, {step}"
-            )
-    # A matrix of 18 columns is nearest to that of 16.
-    seen = observation(1, N_ROWS, 18)
-    alone = ColumnPolicy(n_cols=16, horizon=4, n_initial=2, **SMALL)
-    alone.start_from(gains[16])
-    alone.is_stochastic = False
-    for n_measured in (2, 4, 6):
-        near = replace(seen, mask=torch.arange(18).expand(2, -1) < n_measured)
-        torch.testing.assert_close(policy(near), alone(near))
-
-
-def test_it_may_start_from_the_gains_of_several_starts() -> None:
-    known = {"known_cols": [16], "known_starts": [12, 8, 4]}
-    policy = ColumnPolicy(n_cols=32, horizon=12, n_initial=4, **known, **SMALL)
-    assert policy.known_starts == [8, 12]
-    policy.is_stochastic = False
-    # Of 32 columns from 4, 8 and 12 up to 16, of 16 columns from 2, 4 and 6 up to 8.
-    gains = {(n, k): torch.rand((16 - k) * n // 32, n) for n in (32, 16) for k in (4, 8, 12)}
-    for one in policy.tables:
-        policy.start_from(gains[one.n_cols, one.n_initial], one)
-    for (n, start), table in gains.items():
-        seen = observation(1, N_ROWS, n)
-        for step in range(len(table)):
-            mask = torch.arange(n).expand(2, -1) < start * n // 32 + step
-            found = policy(replace(seen, mask=mask, step=step))
-            told = f"{n} columns from {start}, step {step}"
-            torch.testing.assert_close(found, table[step].expand(2, -1), msg=told)
-    # Images of one batch have starts of their own; 9 columns are nearest to 8.
-    seen = observation(1, N_ROWS, 32)
-    mask = torch.arange(32).expand(2, -1) < torch.tensor([[10], [14]])
-    found = policy(replace(seen, mask=mask, step=torch.tensor([1, 2])))
-    torch.testing.assert_close(found, torch.stack([gains[32, 8][2], gains[32, 12][2]]))
-    with pytest.raises(ConfigError, match=r"some of known_starts \[3\] are not among the 7"):
-        ColumnPolicy(n_cols=32, horizon=8, n_initial=4, known_starts=[3], **SMALL)
-
-
 def test_units_of_scores_go_by_the_share_of_columns_measured() -> None:
-    """Trained from 4 of 16 columns and from 8, for 4 more: gains are known of 4 to 11 columns."""
-    policy = ColumnPolicy(n_cols=16, horizon=8, n_initial=4, **SMALL)
-    # From 8 columns on, as acquisitions of the training begin.
+    policy = ColumnPolicy(n_cols=16, horizon=4, n_initial=8, **SMALL)
     policy.gain_units = (4.0, 3.0, 2.0, 1.0)
     for n_cols, n_measured, unit in (
         *((16, 8, 4.0), (16, 9, 3.0), (16, 11, 1.0), (16, 14, 1.0), (16, 5, 4.0)),
@@ -233,22 +181,3 @@ def test_what_may_still_be_acquired_counts() -> None:
 def test_sizes_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, n_initial=2, **{**SMALL, **change})
-
-
-def test_steps_are_counted_from_the_nearest_start_in_columns_of_the_matrix() -> None:
-    tables = tables_of(32, 4, 12, known_cols=[16], known_starts=[8])
-    for n_cols, measured, step, wanted in (
-        (32, 9, 5, 5),
-        (32, 9, 1, 1),
-        # From 7 columns, one of which was acquired, those of 8 are nearest.
-        (32, 8, 1, 0),
-        (32, 3, 0, 0),
-        # 2 and 4 columns of 16 are 4 and 8 of 32.
-        (16, 6, 4, 4),
-        (16, 6, 2, 2),
-        # Nearest to 32: 8 and 16 columns of 64.
-        (64, 20, 12, 12),
-        (64, 20, 4, 4),
-    ):
-        given = (torch.tensor([measured]), torch.tensor([step]), n_cols)
-        assert steps_since(tables, *given).tolist() == [wanted], given

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from training_stores import COLUMN, CONV, blob_store, dense_config, train_whole_and_cut
+from torch import Tensor
+from training_stores import COLUMN, CONV, blob_store, dense_config, stopping_at, train_whole_and_cut
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
@@ -15,16 +16,17 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
 from kscout.config import DenseTraining, PolicyConfig
+from kscout.core import Observation
 from kscout.data.store import Store
-from kscout.errors import ConfigError, WeightsError
+from kscout.errors import RunError, WeightsError
 from kscout.policies import views
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.algorithms import dense
-from kscout.training.algorithms.dense import columns_to_try, dense_loss
-from kscout.training.augmentation import varied
-from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.policy import check_setting, train_policy
+from kscout.training.algorithms.dense import add_gradients, columns_to_try, dense_loss
+from kscout.training.augmentation import mirrored
+from kscout.training.fixed_order import filled_gains, fit_fixed_order
+from kscout.training.policy import train_policy
 from kscout.training.states import Memory, Rows, joined
 
 VARNET = {
@@ -120,7 +122,7 @@ def test_what_is_learned_again_is_what_the_columns_gain(
 ) -> None:
     added, drawn = [], []
     add, draw = Memory.add, Memory.draw
-    config = dense_config(n_repeats=2, n_repeated=5, precision="fp32", zoom=1.5)
+    config = dense_config(n_repeats=2, n_repeated=5, precision="fp32")
 
     def adding(own: Memory, new: Rows) -> None:
         added.append({name: value.clone() for name, value in new.items()})
@@ -130,6 +132,8 @@ def test_what_is_learned_again_is_what_the_columns_gain(
     monkeypatch.setattr(Memory, "draw", lambda own, u: (drawn.append(len(u)), draw(own, u))[1])
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device=device)
     slices = store.split("train")
+    assert run.metrics[0]["n_decisions"] == 3 * len(slices)
+    assert run.metrics[0]["n_reconstructions"] == len(slices) * (1 + 3 * 5)
     n_batches = 2 * -(-len(slices) // 4)
     assert len(added) == n_batches and drawn == [5] * 2 * n_batches
     rows = {name: torch.cat([new[name] for new in added]).cpu() for name in added[0]}
@@ -137,7 +141,7 @@ def test_what_is_learned_again_is_what_the_columns_gain(
     assert rows["index"].bincount().tolist() == [2 * 3] * len(slices)
     assert len(rows["step"].unique()) == 3
     batch = slices.batch(rows["index"])
-    simulator = Simulator(varied(batch, rows["augmentation"], config.training), ZeroFilled())
+    simulator = Simulator(mirrored(batch, rows["is_mirrored"]), ZeroFilled())
     state, columns = simulator.start_from(rows["mask"]), rows["columns"].long()
     gains = simulator.score_columns(state, columns) - state.score[:, None]
     assert torch.equal(rows["mask"].sum(dim=-1), rows["step"] + 2)
@@ -151,14 +155,13 @@ def test_what_is_learned_again_is_what_the_columns_gain(
 def test_a_state_that_is_seen_again_is_what_was_seen(
     store: Store, tmp_path: Path, kind: str
 ) -> None:
-    changes = {**VARIED, "n_repeats": 1, "n_repeated": 40, "buffer_size": 100, "n_epochs": 1}
+    changes = {"n_repeats": 1, "n_repeated": 40, "buffer_size": 100, "n_epochs": 1}
     reconstructor, seen = "zero-filled", []
     if kind == "coils":
         store = coil_store(tmp_path / "store", n_coils=3, noise=0.01)
         reconstructor = str(tmp_path / "varnet.safetensors")
         reconstruction.save(reconstructor, VarNet(**VARNET))
-        changes |= {"protocol": "blind", "zoom": 1.0, "starts": [2, 4]}
-        changes |= {"horizons": [], "n_baseline_slices": 1, "n_best": 1, "n_random": 1}
+        changes |= {"protocol": "blind", "n_baseline_slices": 1, "n_best": 1, "n_random": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense, "add_gradients", lambda _, steps, *__: seen.extend(joined(steps, 99)))
         # Some at a time, as where a few fill the memory.
@@ -168,6 +171,7 @@ def test_a_state_that_is_seen_again_is_what_was_seen(
     batches = seen[::2]
     known = {name: torch.cat([rows[name] for rows in batches]) for name in batches[0]}
     again = seen[-1]
+    assert torch.equal(known["n_left"], 3 - known["step"])
     # Gains tell which of the states it is.
     apart = (known["gains"][None] - again["gains"][:, None]).abs().amax(dim=-1)
     which = apart.argmin(dim=-1)
@@ -183,13 +187,21 @@ def test_before_it_learns_the_column_network_takes_the_fixed_order(
 ) -> None:
     config = dense_config(learning_rate=1e-12, n_baseline_slices=11)
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
-    prior = policies.load(run.path).prior
-    fixed = fit_fixed_order(store.split("train"), ZeroFilled(), Plan(2, 3))
-    assert prior.shape == (3, 16)
-    for step, column in enumerate(fixed.order):
-        # Mirrored columns are worth the same but for rounding, so that the best may be either.
-        left = prior[step, sorted(set(range(16)) - {7, 8, *fixed.order[:step]})]
-        torch.testing.assert_close(prior[step, column], left.amax(), atol=1e-3, rtol=0)
+    policy = policies.load(run.path)
+    gains = fit_fixed_order(store.split("train"), ZeroFilled(), Plan(2, 3)).gains
+    expected = filled_gains(gains / torch.tensor(policy.gain_units)[:, None])
+    torch.testing.assert_close(policy.prior, expected)
+
+
+def test_a_column_that_only_the_order_has_measured_keeps_its_gain() -> None:
+    nan = torch.nan
+    gains = torch.tensor([[nan, 3.0, 2.0], [nan, nan, 1.0], [nan, nan, nan]])
+    wanted = torch.tensor([[3.0, 3.0, 2.0], [3.0, 3.0, 1.0], [3.0, 3.0, 1.0]])
+    assert torch.equal(filled_gains(gains), wanted)
+    # No less than the best that is left, where units make a later gain the larger number.
+    gains = torch.tensor([[3.0, 2.0, 1.0], [nan, 4.0, 2.0], [nan, nan, 2.0]])
+    wanted = torch.tensor([[3.0, 2.0, 1.0], [4.0, 4.0, 2.0], [4.0, 4.0, 2.0]])
+    assert torch.equal(filled_gains(gains), wanted)
 
 
 def test_records_tell_the_step_size_at_the_end_of_each_epoch(store: Store, tmp_path: Path) -> None:
@@ -199,18 +211,36 @@ def test_records_tell_the_step_size_at_the_end_of_each_epoch(store: Store, tmp_p
     assert [one["learning_rate"] for one in run.metrics] == pytest.approx([4e-4, 1e-4])
 
 
-VARIED = {
-    **{"horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3},
-    **{"n_repeats": 2, "n_repeated": 5, "buffer_size": 30},
-}
-
-
 @pytest.mark.slow
 def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
-    cut = train_whole_and_cut(dense_config(**VARIED), store, tmp_path, epoch=2, step=2)
-    trained = policies.load(cut)
-    # From the smallest start to the largest budget: 1 to 4 + 5.
-    assert (trained.n_initial, len(trained.prior), len(trained.gain_units)) == (1, 8, 7)
+    config = dense_config(n_repeats=2, n_repeated=5, buffer_size=30)
+    train_whole_and_cut(config, store, tmp_path, epoch=2, step=2)
+
+
+def test_a_checkpoint_of_an_older_version_is_rejected(store: Store, tmp_path: Path) -> None:
+    config, run = dense_config(), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        how = {"device": "cpu", "on_step": stopping_at(2, 1)}
+        train_policy(config, store, "zero-filled", run, **how)
+    checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
+    checkpoint["facts"]["carried"]["buffers"] = {16: {}}
+    torch.save(checkpoint, run / "checkpoint.pt")
+    with pytest.raises(RunError, match=r"written by an older version.* name another --out"):
+        train_policy(config, store, "zero-filled", run, device="cpu")
+
+
+@pytest.mark.cuda
+def test_batches_are_graphs_that_learn_as_on_a_cpu(store: Store, tmp_path: Path) -> None:
+    config = dense_config(n_repeats=2, n_repeated=5, precision="fp32")
+    runs = [
+        train_policy(config, store, "zero-filled", tmp_path / device, device=device)
+        for device in ("cpu", "cuda")
+    ]
+    for name in ("train_ssim", "val_ssim"):
+        before, after = ([epoch[name] for epoch in run.metrics] for run in runs)
+        assert after == pytest.approx(before, abs=2e-3), name
+    cpu, cuda = (policies.load(run.path) for run in runs)
+    torch.testing.assert_close(cuda.prior, cpu.prior, atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.slow
@@ -220,7 +250,7 @@ def test_a_network_of_32_columns_serves_48_no_worse_than_from_the_center_out(
     small, large = (
         blob_store(tmp_path / str(n), n_rows=16, n_cols=n, n_train=16) for n in (32, 48)
     )
-    config = dense_config(batch_size=8, starts=[2, 4])
+    config = dense_config(batch_size=8)
     run = train_policy(config, small, "zero-filled", tmp_path / "run", device="cpu")
     batch = large.split("val").batch(torch.arange(5))
     simulator, ends = Simulator(batch, ZeroFilled()), []
@@ -230,17 +260,33 @@ def test_a_network_of_32_columns_serves_48_no_worse_than_from_the_center_out(
     assert ends[0] >= ends[1] - 1e-6
 
 
-def test_starts_and_budgets_beyond_the_columns_are_refused(store: Store, tmp_path: Path) -> None:
-    config = dense_config(starts=[12], horizons=[9])
-    with pytest.raises(ConfigError, match="2 \\+ 19 columns were asked of 16"):
-        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+@pytest.mark.parametrize(("n_pixels", "expected"), [(16 * 24, [8]), (100, [2] * 4), (1, [1] * 8)])
+def test_the_larger_images_are_the_fewer_are_looked_at_together(
+    monkeypatch: pytest.MonkeyPatch, n_pixels: int, expected: list[int]
+) -> None:
+    monkeypatch.setattr(dense, "N_AT_ONCE", {"cpu": 8})
+    policy = policies.POLICIES["conv"](n_rows=16, n_cols=24, n_channels=2, n_hidden=8)
+    generator, found, counts = torch.Generator().manual_seed(0), [], []
+    rows = {
+        **{"image": torch.rand(8, 16, 24, generator=generator), "step": torch.arange(8) % 3},
+        **{"mask": torch.rand(8, 24, generator=generator) < 0.3, "gains": torch.rand(8, 5)},
+        **{"columns": torch.arange(5).expand(8, 5), "is_valid": torch.arange(5).expand(8, 5) < 4},
+    }
+    recall = views.Recomputed.recall
 
+    def counted(view: views.Recomputed, seen: Observation, begin: int) -> Tensor:
+        assert begin == sum(counts)
+        counts.append(len(seen.mask))
+        return recall(view, seen, begin)
 
-def test_starts_outside_the_matrix_of_a_slice_are_refused(store: Store) -> None:
-    slices = store.split("train")
-    selectable = slices.selectable.clone()
-    selectable[1, :6] = False
-    narrow = replace(slices, selectable=selectable)
-    check_setting(dense_config(starts=[5]), [narrow])
-    with pytest.raises(ConfigError, match=r"the 6 central columns .* start from 5 or fewer"):
-        check_setting(dense_config(starts=[6]), [narrow])
+    monkeypatch.setattr(views.Recomputed, "recall", counted)
+    parts = [{name: rows[name][part] for name in rows} for part in (slice(3), slice(3, None))]
+    for size in (16 * 24, n_pixels):
+        monkeypatch.setattr(dense, "_N_PIXELS", size)
+        policy.zero_grad()
+        counts.clear()
+        add_gradients(views.Recomputed(policy), parts, 0.5)
+        found.append([p.grad.clone() for p in policy.parameters() if p.grad is not None])
+    assert counts == expected
+    torch.testing.assert_close(found[1], found[0])
+    assert any(float(gradient.abs().sum()) > 0 for gradient in found[0])

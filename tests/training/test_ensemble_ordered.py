@@ -173,30 +173,6 @@ def test_a_network_is_shown_the_step_that_it_knows(
         state = simulator.acquire(state, torch.full((4,), 3 + step))
 
 
-def test_a_network_of_several_starts_expects_what_it_does_alone(
-    store: Store, tmp_path: Path
-) -> None:
-    torch.manual_seed(0)
-    small = {"width": 8, "n_layers": 1, "n_heads": 2, "channels": [8], "image_channels": [8]}
-    column = ColumnPolicy(n_cols=16, n_initial=2, horizon=8, known_starts=[5], **small).eval()
-    column.start_from(torch.zeros(8, 16))
-    column.start_from(torch.ones(5, 16), column.tables[1])
-    column.is_stochastic, column.gain_units = False, (1.0,) * 8
-    paths = [str(tmp_path / f"{name}.safetensors") for name in "ab"]
-    for path in paths:
-        policies.save(path, column)
-    policy = EnsemblePolicy(members=loaded(paths)).eval()
-    simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
-    # From 3 columns those of 2 are nearest, from 4 those of 5.
-    for n_initial, wanted in ((2, 0.0), (3, 0.0), (4, 1.0), (5, 1.0)):
-        state = simulator.start(n_initial)
-        for step in range(3):
-            seen = simulator.observe(policy, state, n_left=3 - step)
-            expected = policy.expected(seen)[0]
-            torch.testing.assert_close(expected, torch.full_like(expected, wanted))
-            state = simulator.acquire(state, (~state.mask).long().argmax(dim=1))
-
-
 def test_a_resumed_training_fits_no_order_again(
     store: Store, members: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

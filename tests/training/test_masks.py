@@ -63,13 +63,13 @@ def test_the_oldest_leave_and_all_moments_are_drawn(slices: SliceSet) -> None:
     start[:, 8] = True
     masks = moments_of(start, torch.tensor([[1, 2], [3, 4], [5, 6]]))
     assert masks.sum(dim=-1).tolist() == [[1, 2, 3]] * 3
-    pool.add(torch.tensor([0, 1, 2]), torch.tensor([[0.1], [0.2], [0.3]]), masks)
-    pool.add(torch.tensor([7, 8, 9]), torch.tensor([[0.4], [0.5], [0.6]]), masks)
+    pool.add(torch.tensor([0, 1, 2]), torch.tensor([True, False, True]), masks)
+    pool.add(torch.tensor([7, 8, 9]), torch.tensor([True, False, False]), masks)
     assert pool.state()["index"].tolist() == [2, 7, 8, 9]
     uniforms = torch.cartesian_prod(torch.arange(4) / 4, torch.arange(3) / 3 + 0.01)
-    index, numbers, drawn = pool.draw(uniforms)
+    index, is_mirrored, drawn = pool.draw(uniforms)
     assert index.tolist() == [2] * 3 + [7] * 3 + [8] * 3 + [9] * 3
-    assert torch.equal(numbers[:, 0], torch.tensor([0.3, 0.4, 0.5, 0.6]).repeat_interleave(3))
+    assert is_mirrored.tolist() == [True] * 6 + [False] * 6
     assert torch.equal(drawn.view(4, 3, 16), masks[[2, 0, 1, 2]])
 
 
@@ -81,7 +81,7 @@ def ages(training: JointTraining, n_slices: int) -> list[int]:
     n = min(training.n_refill, n_slices)
     for update in range(0, 12 * training.refill_every, training.refill_every):
         masks = torch.zeros(n, 1, 4, dtype=torch.bool)
-        pool.add(torch.full((n,), update), torch.zeros(n, 1), masks)
+        pool.add(torch.full((n,), update), torch.zeros(n, dtype=torch.bool), masks)
         there = set(pool.state()["index"].tolist())
         found |= {old: update - old for old in range(0, update, 64) if old not in there | {*found}}
     return [*found.values()]
@@ -100,7 +100,11 @@ def test_a_store_of_enough_slices_fills_the_pool(n_pool: int, n_refill: int) -> 
 
 
 def test_a_larger_pool_of_before_keeps_its_newest(slices: SliceSet) -> None:
-    state = {"index": torch.arange(9), "numbers": torch.zeros(9, 1)}
+    state = {"index": torch.arange(9), "masks": torch.zeros(9, 3, 16, dtype=torch.bool)}
+    numbers = torch.linspace(0, 0.8, 9)
     pool = MaskPool(slices, n_most=4)
-    pool.restore({**state, "masks": torch.zeros(9, 3, 16, dtype=torch.bool)})
-    assert pool.state()["index"].tolist() == [5, 6, 7, 8]
+    # Versions 0.2 and 0.3 stored numbers, of which the first decided.
+    for own in ({"is_mirrored": numbers < 0.5}, {"numbers": torch.stack([numbers, -numbers], 1)}):
+        pool.restore({**state, **own})
+        assert pool.state()["index"].tolist() == [5, 6, 7, 8]
+        assert pool.state()["is_mirrored"].tolist() == (numbers[5:] < 0.5).tolist()

@@ -238,7 +238,7 @@ def drawn_masks(estimator: Posterior, index: torch.Tensor, *, is_mirrored: bool)
 
 
 def test_masks_hold_a_start_and_fewer_columns_than_the_budget(store: Store) -> None:
-    estimator = estimator_of(config_of(starts=(2, 4)), store)
+    estimator = estimator_of(config_of(), store)
     mask = drawn_masks(estimator, torch.zeros(400, dtype=torch.int64), is_mirrored=False)
     setting = estimator.config.acquisition
     assert setting.n_initial + setting.horizon == 5
@@ -275,8 +275,6 @@ def test_masks_follow_another_policy_on_mirrored_slices_too(store: Store, tmp_pa
             # All are kept of one half; of the other each is with a probability that is drawn:
             # 3/4 and 2/3 in all, and some chance.
             assert least < float(share) < most
-    with pytest.raises(ConfigError, match=r"leave out training\.starts"):
-        config_of(follows="a", starts=(2,))
 
 
 def test_training_draws_better_images_and_is_the_same_again(store: Store, tmp_path: Path) -> None:
@@ -329,8 +327,6 @@ def test_a_training_that_follows_another_policy_resumes_alike(store: Store, tmp_
     policies.save(path, FixedOrder(n_cols=32, order=[3, 12, 5]))
     with pytest.raises(ConfigError, match="for 32 columns, the slices have 16"):
         estimator_of(config_of(follows=str(path)), store)
-    with pytest.raises(ConfigError, match="9 columns leave nothing to choose of a budget of 5"):
-        estimator_of(config_of(starts=(2, 9)), store)
 
 
 def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run
 from kscout.training import loop, reconstructor
-from kscout.training.augmentation import MaskDistribution, coarser
+from kscout.training.augmentation import MaskDistribution
 from kscout.training.convolution import BACKENDS, choose_convolution
 from kscout.training.reconstructor import train_reconstructor, training_loss
 from kscout.training.validation import validation_ssim, zero_filled_note
@@ -217,42 +217,6 @@ def test_the_best_weights_have_the_best_score(store: Store, tmp_path: Path) -> N
         load(run.path / "best.safetensors"), val, masks.of_volumes(val.volumes), TRAINING
     )
     assert score == pytest.approx(max(record["val_ssim"] for record in run.metrics), abs=1e-6)
-
-
-def test_sizes_come_in_turn_and_are_validated_alike(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[int, ...]] = []
-
-    def loss(model: Reconstructor, batch: SliceBatch, mask: Tensor, training: object) -> Tensor:
-        seen.append((*batch.target.shape[1:], mask.shape[1]))
-        return training_loss(model, batch, mask, TRAINING)
-
-    monkeypatch.setattr(reconstructor, "training_loss", loss)
-    training = replace(TRAINING, n_epochs=2, sizes=(16, 24))
-    run = train_reconstructor(
-        replace(CONFIG, training=training), store, tmp_path / "run", device="cpu"
-    )
-    # Eleven slices by four: three steps in each epoch.
-    assert seen == 2 * [(13, 16, 16), (20, 24, 24), (13, 16, 16)]
-    scores = []
-    for n_cols in training.sizes:
-        masks = MaskDistribution(n_cols, TRAINING.accelerations, TRAINING.center_fractions)
-        val = store.split("val")
-        coarse = coarser(val.batch(torch.arange(len(val))), n_cols).target
-        slices = SliceSet.from_images(coarse, val.volumes)
-        # A coarser image keeps the range of the one it was made of.
-        slices = replace(slices, data_range=val.data_range)
-        model = load(run.path)
-        scores.append(validation_ssim(model, slices, masks.of_volumes(val.volumes), TRAINING))
-    assert run.metrics[-1]["val_ssim"] == pytest.approx(sum(scores) / 2, abs=1e-5)
-
-
-def test_sizes_that_cannot_be_made_leave_nothing_behind(store: Store, tmp_path: Path) -> None:
-    config = replace(CONFIG, training=replace(TRAINING, sizes=(16, 32)))
-    with pytest.raises(ConfigError, match=r"\[16, 32\] go beyond the 24 columns of the store"):
-        train_reconstructor(config, store, tmp_path / "run", device="cpu")
-    assert not (tmp_path / "run").exists()
 
 
 class StopError(Exception):

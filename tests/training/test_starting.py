@@ -19,7 +19,6 @@ from kscout.errors import ConfigError, RunError
 from kscout.policies.column import ColumnPolicy
 from kscout.runs import read_run
 from kscout.training.algorithms import dense
-from kscout.training.algorithms.dense import BaselineGains
 from kscout.training.policy import train_policies, train_policy
 from kscout.training.starting import network_of
 from kscout.weights import fingerprint, read_weights
@@ -66,21 +65,6 @@ def test_weights_gains_and_units_are_those_of_the_start(
         assert policies.load(run.path).gain_units == start.gain_units != ()
         assert run.provenance.inputs["start"] == fingerprint(start)
         assert run.config["policy"]["width"] == 8
-
-
-def test_units_of_a_start_stay_where_earlier_ones_are_found_anew(
-    store: Store, tmp_path: Path
-) -> None:
-    config = dense_config(COLUMN, starts=[1, 2], **STILL)
-    first = train_policy(config, store, "zero-filled", tmp_path / "first", device="cpu")
-    other = blob_store(tmp_path / "other", n_rows=12, n_cols=16, n_train=7)
-    anew, begun = (
-        train_policy(config, other, "zero-filled", tmp_path / name, start=start, device="cpu")
-        for name, start in (("anew", None), ("begun", first.path))
-    )
-    known, other_units, found = (policies.load(x.path).gain_units for x in (first, anew, begun))
-    # From 2 columns on, which is what a file tells.
-    assert len(known) == 3 and found == known != other_units
 
 
 def test_what_a_training_began_from_is_validated_and_told(
@@ -197,60 +181,6 @@ def test_mean_gains_go_by_frequency_and_by_the_share_that_is_measured() -> None:
     assert torch.equal(late.prior, coarse.prior[[2, 3, 3, 3, 3, 3]])
 
 
-def test_mean_gains_of_several_matrices_are_those_of_the_nearest_that_is_known() -> None:
-    start = ColumnPolicy(n_cols=32, n_initial=4, horizon=8, known_cols=[16], **SIZES)
-    start.start_from(torch.rand(8, 32))
-    start.start_from(torch.rand(4, 16), start.tables[1])
-    found = ColumnPolicy(n_cols=64, n_initial=8, horizon=16, known_cols=[16, 32], **SIZES)
-    found.take_weights(start)
-    assert torch.equal(found.prior_16, start.prior_16)
-    assert torch.equal(found.prior_32, start.prior)
-    assert torch.allclose(found.prior[::2, ::2], start.prior)
-
-
-def test_mean_gains_of_several_starts_are_those_of_the_nearest_that_is_known() -> None:
-    start = ColumnPolicy(n_cols=32, n_initial=4, horizon=12, known_starts=[8], **SIZES)
-    start.start_from(torch.rand(12, 32))
-    start.start_from(torch.rand(8, 32), start.tables[1])
-    late = ColumnPolicy(n_cols=32, n_initial=7, horizon=9, **SIZES)
-    late.take_weights(start)
-    assert torch.equal(late.prior, start.prior_from_8[[0, 0, 1, 2, 3, 4, 5, 6, 7]])
-    both = ColumnPolicy(n_cols=16, n_initial=2, horizon=6, known_starts=[4], **SIZES)
-    both.take_weights(start)
-    assert torch.equal(both.prior_from_4[:, 1:], start.prior_from_8[::2, 2::2])
-    assert torch.equal(both.prior[:, 1:], start.prior[::2, 2::2])
-
-
-@pytest.mark.slow
-def test_mean_gains_of_several_matrices_are_learned_on_from(tmp_path: Path) -> None:
-    large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
-    config = dense_config(COLUMN, sizes=[16, 24, 32], **STILL)
-    config = replace(config, acquisition=replace(config.acquisition, n_initial=4, horizon=4))
-    first = train_policy(config, large, "zero-filled", tmp_path / "first", device="cpu")
-    expected = weights(first.path)
-    assert {"prior", "prior_16", "prior_24"} <= expected.keys()
-    training = replace(config.training, sizes=(32, 16, 24))
-    turned = replace(config, training=training)
-    out = tmp_path / "turned"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            dense, "fit_fixed_order", lambda *_, **__: pytest.fail("gains were found anew")
-        )
-        run = train_policy(turned, large, "zero-filled", out, start=first.path, device="cpu")
-    found = weights(run.path)
-    for name in ("prior", "prior_16", "prior_24"):
-        assert torch.equal(found[name], expected[name]), name
-    # On images of one size it keeps what it knows of the others, whatever their size.
-    small = blob_store(tmp_path / "small", n_rows=16, n_cols=16)
-    one = replace(dense_config({"name": "column"}, **STILL), acquisition=config.acquisition)
-    one = replace(one, acquisition=replace(one.acquisition, n_initial=2, horizon=2))
-    out = tmp_path / "one"
-    run = train_policy(one, small, "zero-filled", out, start=first.path, device="cpu")
-    policy = policies.load(run.path)
-    assert isinstance(policy, ColumnPolicy) and policy.known_cols == [24]
-    assert torch.equal(policy.prior_24, expected["prior_24"])
-
-
 METRICS = ("ssim", "psnr")
 
 
@@ -274,7 +204,7 @@ def test_mean_gains_are_measured_anew_where_a_start_learned_from_other_labels(
         out = tmp_path / other
         with pytest.MonkeyPatch.context() as patch:
             if other == metric:
-                patch.setattr(BaselineGains, "give", lambda *_: pytest.fail("measured anew"))
+                patch.setattr(ColumnPolicy, "start_from", lambda *_: pytest.fail("measured anew"))
             run = train_policy(config, store, "zero-filled", out, start=start, device="cpu")
         torch.testing.assert_close(weights(run.path)["prior"], own)
         assert other == metric or not torch.allclose(weights(start)["prior"], own)
@@ -292,8 +222,8 @@ def test_what_another_method_learned_is_learned_on_from_as_it_is(
 
 
 def test_a_network_of_the_zoo_is_known_by_the_fingerprint_that_others_began_from() -> None:
-    known = fingerprint(policies.load("knee-base-column"))
-    assert read_weights(zoo_file("heads-base-column")).extra["start"] == known
+    known = fingerprint(policies.load("knee-general-16-column"))
+    assert read_weights(zoo_file("knee-cotrained-16-column")).extra["start"] == known
 
 
 @pytest.mark.slow

@@ -44,7 +44,6 @@ from kscout.config.training import (
     PolicyTraining,
     PosteriorTraining,
     ReconstructorTraining,
-    VariedSlices,
     estimators_with,
     learning_rate_at,
     training_of,

@@ -10,13 +10,7 @@ from typing import Annotated, ClassVar, Self, final
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.methods import check_method
 from kscout.config.records import check
-from kscout.config.training import (
-    Convolution,
-    DenseTraining,
-    FrozenPrecision,
-    Precision,
-    VariedSlices,
-)
+from kscout.config.training import Convolution, DenseTraining, FrozenPrecision, Precision
 from kscout.errors import ConfigError
 from kscout.names import METRICS, SAMPLERS, Protocol
 
@@ -24,14 +18,14 @@ _Method = Annotated[str, OneOf("sampler", SAMPLERS)]
 
 
 @dataclass(frozen=True)
-class JointTraining(VariedSlices):
-    """How a reconstruction learns from the masks of a sampler; each sampler adds its own.
-
-    How slices are varied is drawn at each refill, before they are acquired.
-    """
+class JointTraining:
+    """How a reconstruction learns from the masks of a sampler; each sampler adds its own."""
 
     method: _Method = ""
     """Name of the sampler."""
+    flips: bool = True
+    """Whether half of the slices are mirrored left to right, sampled at each refill before they are
+    acquired."""
     n_updates: Annotated[int, AtLeast(0)] = 0
     """Optimizer steps of the reconstruction in total, without those of the sampler. (default: 100
     passes over the slices, but 600 to 6000 steps)"""

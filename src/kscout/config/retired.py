@@ -45,6 +45,7 @@ RETIRED: dict[str, Retired] = {
     "training.sizes": Retired([], ("dense", "reconstructor"), reason=_SMALL, version="0.4"),
     "training.starts": Retired([], ("dense", "imagine"), reason=_SMALL, version="0.4"),
     "training.horizons": Retired([], ("dense",), reason=_SMALL, version="0.4"),
+    "training.zoom": Retired(1.0, ("dense", "imagine"), version="0.4"),
     "training.turn": Retired(0.0, ("dense", "imagine")),
     "training.bend": Retired(0.0, ("dense", "imagine")),
     "training.fresh_pool": Retired(False),

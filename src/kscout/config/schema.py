@@ -137,19 +137,6 @@ class PolicyConfig:
     ] = field(default_factory=GreedyTraining)
     """How it is trained."""
 
-    def __post_init__(self) -> None:
-        starts = getattr(self.training, "starts", ())
-        if starts and self.acquisition.initial is not None:
-            raise ConfigError(
-                f"training.starts {list(starts)} are central columns, and acquisition.initial "
-                "names others; give one of them"
-            )
-
-    @property
-    def spanned(self) -> tuple[int, int]:
-        """The fewest columns that a slice starts from, and how many more it may come to."""
-        return self.training.spanned(self.acquisition.n_initial, self.acquisition.horizon)
-
     @classmethod
     def of(cls, method: str) -> "PolicyConfig":
         """Return the preset of an estimator, with the network that it trains by default."""
@@ -178,11 +165,6 @@ class JointConfig:
             raise ConfigError(
                 "train joint takes one column per step; leave out acquisition.columns_per_step"
             )
-
-    @property
-    def spanned(self) -> tuple[int, int]:
-        """The columns that a slice starts from, and how many more it comes to."""
-        return self.acquisition.n_initial, self.acquisition.horizon
 
     @classmethod
     def of(cls, method: str) -> "JointConfig":

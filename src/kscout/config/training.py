@@ -51,10 +51,6 @@ class ReconstructorTraining:
     """Fraction of columns at the center that are always measured, paired with `accelerations`."""
     flips: bool = False
     """Whether half of the slices are mirrored left to right (paper: no)."""
-    sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
-    """Columns of the images, batch by batch in turn, with rows in proportion: downsampled images of
-    the same field of view. Validation SSIM is the mean over sizes. None: as stored (and in the
-    paper)."""
     protocol: Protocol = "blind"
     """Statistics that normalize targets: those of the zero-filled image (blind) or of the target
     (paper). (default: blind; preset paper-unet: paper)"""
@@ -140,10 +136,6 @@ class PolicyTraining:
         """Acquisitions of one slice that are under way at a time."""
         return 1
 
-    def spanned(self, n_initial: int, horizon: int) -> tuple[int, int]:
-        """Return the fewest columns that a slice starts from, and how many more it may come to."""
-        return n_initial, horizon
-
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
         """Return the bytes of memory that an epoch needs at least, without slices and network."""
         draws = 4 * n_slices * horizon * self.n_tried
@@ -198,22 +190,14 @@ class NonGreedyTraining(GradientTraining):
         return self.n_trajectories
 
 
-@dataclass(frozen=True)
-class VariedSlices:
-    """Settings of trainings that vary their slices; the training says how often they are drawn."""
-
-    flips: bool = True
-    """Whether half of the slices are mirrored left to right."""
-    zoom: Annotated[float, Between(1, 4)] = 1.0
-    """Half of the slices are magnified by a factor between this and its inverse."""
-
-
 @final
 @dataclass(frozen=True)
-class DenseTraining(PolicyTraining, VariedSlices):
+class DenseTraining(PolicyTraining):
     """How a policy learns the gain of every column, from many that are tried at each state."""
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "dense"
+    flips: bool = True
+    """Whether half of the slices are mirrored left to right, sampled again in each epoch."""
     n_epochs: Annotated[int, AtLeast(1)] = 10
     """Passes over the training split."""
     batch_size: Annotated[int, AtLeast(1)] = 48
@@ -243,28 +227,16 @@ class DenseTraining(PolicyTraining, VariedSlices):
     """States in each of these steps, over all processes, sampled with replacement. Not given: 256,
     or the number of states of a smaller batch."""
     buffer_size: Annotated[int, AtLeast(1)] = 300_000
-    """Size of the replay buffer: the newest states of each matrix size."""
+    """Size of the replay buffer: the newest states."""
     n_baseline_slices: Annotated[int, AtLeast(1)] = 256
-    """Slices per step for the baseline gains, which are the mean gains along a fixed order; for
-    smaller `sizes` more slices with the same total number of pixels, at most 256."""
-    starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
-    """Numbers of central columns to start from, sampled for each slice; none: that of
-    `acquisition`."""
-    horizons: tuple[Annotated[int, AtLeast(1)], ...] = ()
-    """Budgets that the policy receives as input, sampled for each slice; none: that of
-    `acquisition`, which is the number of columns acquired in any case."""
-    sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
-    """Columns of the images, batch by batch in turn, with rows in proportion: downsampled images of
-    the same field of view, with the same fraction of columns at the start and acquired, `starts`
-    and `horizons` included, which refer to the images as stored; none: as stored."""
+    """Slices per step for the baseline gains, which are the mean gains along a fixed order."""
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
         """Add the replay buffer, and the states of steps on it."""
         n_bytes = super().n_bytes(n_slices, horizon, n_pixels)
         if not self.n_repeats:
             return n_bytes
-        n_sizes, n_labelled = max(1, len(set(self.sizes))), self.n_epochs * n_slices * horizon
-        n_bytes += 6 * self.n_tried * min(n_sizes * self.buffer_size, n_labelled)
+        n_bytes += 6 * self.n_tried * min(self.buffer_size, self.n_epochs * n_slices * horizon)
         n_batches = math.ceil(n_slices / self.batch_size)
         n_again = self.n_seen_again(n_slices, horizon)
         draws = 4 * n_batches * self.n_repeats * n_again
@@ -275,11 +247,6 @@ class DenseTraining(PolicyTraining, VariedSlices):
         n_states = min(self.batch_size, n_slices) * horizon
         return min(256, n_states) if self.n_repeated is None else self.n_repeated
 
-    def spanned(self, n_initial: int, horizon: int) -> tuple[int, int]:
-        first = min((n_initial, *self.starts))
-        most = max((n_initial, *self.starts)) + max((horizon, *self.horizons))
-        return first, most - first
-
     @property
     def n_tried(self) -> int:
         return self.n_best + self.n_random
@@ -287,10 +254,12 @@ class DenseTraining(PolicyTraining, VariedSlices):
 
 @final
 @dataclass(frozen=True)
-class PosteriorTraining(PolicyTraining, VariedSlices):
+class PosteriorTraining(PolicyTraining):
     """How a policy learns to sample images that agree with the measurement."""
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "posterior"
+    flips: bool = True
+    """Whether half of the slices are mirrored left to right, sampled again in each epoch."""
     n_epochs: Annotated[int, AtLeast(1)] = 20
     """Passes over the training split."""
     batch_size: Annotated[int, AtLeast(1)] = 32
@@ -305,9 +274,6 @@ class PosteriorTraining(PolicyTraining, VariedSlices):
     """Epochs whose weights are stored in addition to the last and the best."""
     clip: Annotated[float, Above(0)] = 1.0
     """Largest norm of the gradient of a batch."""
-    starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
-    """Numbers of central columns to start from, sampled for each slice, with the same budget in
-    total; none: those of `acquisition`."""
     follows: str = ""
     """A trained policy, as for `kscout.policies.load`: training masks have the columns that it
     selects, half of them with some random other columns. None: columns are sampled by their mean
@@ -316,14 +282,6 @@ class PosteriorTraining(PolicyTraining, VariedSlices):
     """Slices per step on which the fixed order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64
     """Slices that are validated, at most: many columns of each are tried on every sample."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.starts and self.follows:
-            raise ConfigError(
-                "training.follows measures from the start of the acquisition; leave out "
-                "training.starts"
-            )
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
         """Add one number per column."""

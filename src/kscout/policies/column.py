@@ -22,7 +22,6 @@ from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.physics.fourier import at_opposite, frequencies, opposite
 from kscout.physics.normalization import magnitude
-from kscout.policies.mean_gains import GainTable, read_nearest, row_of, tables_of
 
 _N_SIGNALS = 9
 _N_WAVES = 7
@@ -55,9 +54,6 @@ class ColumnPolicy(Policy):
         n_cols: columns of the matrix of the baseline gains; other matrices read them at the same
             frequencies, in cycles per pixel. Predicted gains refer to these columns: a column of a
             matrix with twice as many columns gains half as much.
-        known_cols: columns of further matrices with baseline gains; the gains of the nearest matrix
-            are used.
-        known_starts: further starts, in columns of `n_cols`, with baseline gains.
         horizon: steps of the baseline gains.
         n_initial: measured columns before the first of these steps; gains are looked up by the
             number of measured columns.
@@ -65,7 +61,7 @@ class ColumnPolicy(Policy):
 
     needs_measurement = True
     serves_any_size = True
-    changeable = ("n_cols", "n_initial", "horizon", "known_cols", "known_starts")
+    changeable = ("n_cols", "n_initial", "horizon")
 
     prior: Float[Tensor, "step col"]
 
@@ -81,8 +77,6 @@ class ColumnPolicy(Policy):
         channels: Sequence[int] = (16, 32, 48),
         image_channels: Sequence[int] = (16, 32, 48, 64, 96),
         n_bins: int = 8,
-        known_cols: Sequence[int] = (),
-        known_starts: Sequence[int] = (),
     ) -> None:
         super().__init__()
         _check_sizes(width, n_heads, n_layers, n_bins, channels, image_channels)
@@ -98,30 +92,18 @@ class ColumnPolicy(Policy):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.known_cols = [n for n in dict.fromkeys(known_cols) if n != n_cols]
-        self.known_starts = sorted({n for n in known_starts if n != n_initial})
-        known = (self.known_cols, self.known_starts)
-        self.tables = tables_of(n_cols, n_initial, horizon, *known)
-        for one in self.tables:
-            self.register_buffer(one.name, torch.zeros(one.n_rows, one.n_cols))
+        self.register_buffer("prior", torch.zeros(horizon, n_cols))
 
-    def start_from(self, gains: Float[Tensor, "step col"], table: GainTable | None = None) -> None:
-        """Set baseline gains, in the units of the scores, which are the prediction before training.
-
-        They belong to one of `tables`; by default to that of its own matrix and earliest start.
-        """
-        table = table or self.tables[0]
-        self.get_buffer(table.name).copy_(gains * (table.n_cols / self.n_cols))
+    def start_from(self, gains: Float[Tensor, "step col"]) -> None:
+        """Set baseline gains, the scores before training, in the units of the scores."""
+        self.prior.copy_(gains)
 
     def take_weights(self, start: Policy) -> None:
         """Copy the weights of a policy for other sizes, with gains at equal column fractions."""
         state = start.state_dict()
         if isinstance(start, ColumnPolicy):
-            state = {key: value for key, value in state.items() if not key.startswith("prior")}
-            for one in self.tables:
-                step = torch.arange(one.n_rows)
-                where = (one.n_first + step, step, one.n_cols)
-                state[one.name] = read_nearest(start.tables, start.get_buffer, *where)
+            measured = self.n_initial + torch.arange(self.horizon)
+            state["prior"] = start.baseline(measured, self.n_cols)
         self.load_state_dict(state)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
@@ -142,26 +124,23 @@ class ColumnPolicy(Policy):
         tokens = self.token(features) + self.place(place) + self.context(shared)[:, None]
         expected = self.head(self.norm(self.blocks(tokens))).float()[..., 0]
         n_cols = seen.mask.shape[1]
-        expected = expected + self._before_learning(seen.mask, step)
+        expected = expected + self.baseline(seen.mask.sum(dim=1), n_cols)
         # A column of a finer matrix covers a smaller part of k-space, and gains less. Logits that
         # columns are sampled from are not gains.
         return expected if self.is_stochastic else expected * (self.n_cols / n_cols)
 
-    def _before_learning(
-        self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
-    ) -> Float[Tensor, "batch col"]:
-        where = (mask.sum(dim=1), step, mask.shape[1])
-        return read_nearest(self.tables, self.get_buffer, *where)
+    def baseline(self, measured: Int[Tensor, " n"], n_cols: int) -> Float[Tensor, "n col"]:
+        """Return baseline gains for numbers of measured columns of a matrix."""
+        return at_frequencies(self.prior, n_cols)[self.row_of(measured, n_cols)]
+
+    def row_of(self, measured: Int[Tensor, " n"], n_cols: int) -> Int[Tensor, " n"]:
+        """Return the step of the training with the same fraction of measured columns."""
+        step = (measured * (self.n_cols / n_cols)).round().long() - self.n_initial
+        return step.clamp(min=0, max=self.horizon - 1)
 
     def units_at(self, mask: Bool[Tensor, "n col"], step: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Return units by the fraction of measured columns, not the number of acquired ones.
-
-        Units start at the start of training, baseline gains at the earliest start.
-        """
-        share = self.n_cols / mask.shape[1]
-        row = row_of(mask.sum(dim=1), self.n_initial, self.horizon, share=share)
-        n_before = max(0, self.horizon - len(self.gain_units))
-        return super().units_at(mask, (row - n_before).clamp(min=0))
+        """Return units by the fraction of measured columns, not the number of acquired ones."""
+        return super().units_at(mask, self.row_of(mask.sum(dim=1), mask.shape[1]))
 
     def _place(
         self, seen: Observation, step: Int[Tensor, " batch"]
@@ -173,6 +152,19 @@ class ColumnPolicy(Policy):
             left = seen.for_each(seen.n_left)
         share = 8.0 * left / seen.mask.shape[1]
         return torch.cat([place, share[:, None, None].expand(*place.shape[:2], 1)], dim=-1)
+
+
+def at_frequencies(
+    gains: Float[Tensor, "step col"], n_cols: int
+) -> Float[Tensor, "step other_col"]:
+    """Return gains at the columns of another matrix, by frequency in cycles per pixel."""
+    n_known = gains.shape[1]
+    if n_cols == n_known:
+        return gains
+    place = frequencies(n_cols, gains.device) * (n_known / n_cols) + n_known // 2
+    place = place.clamp(min=0, max=n_known - 1)
+    below = place.floor().long().clamp(max=n_known - 2)
+    return torch.lerp(gains[:, below], gains[:, below + 1], place - below)
 
 
 @final

@@ -29,7 +29,6 @@ from kscout.names import POLICIES
 from kscout.names.renamed import in_0_2, keys_in_0_2
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.fixed import scores_of_order
-from kscout.policies.mean_gains import steps_since
 from kscout.weights import constructor_arguments, retired_arguments
 
 MOST_MEMBERS = 64
@@ -76,7 +75,7 @@ class EnsemblePolicy(Policy):
         if not is_list or not all(isinstance(one, Policy | ZooMember) for one in members):
             raise ConfigError(
                 f"members are {members!r:.200}; give two policies or more, as in --set "
-                '\'policy.members=["runs/posterior", "knee-base-column"]\''
+                '\'policy.members=["runs/posterior", "knee-general-16-column"]\''
             )
         policies = [one.policy if isinstance(one, ZooMember) else one for one in members]
         for policy in policies:
@@ -172,12 +171,11 @@ def check_can_be_member(kind: type[Policy]) -> None:
 
 
 def _as_trained(policy: Policy, seen: Observation) -> Observation:
-    """Return the observation with the step of the policy's start for its measured columns."""
+    """Return the observation with the columns measured after the policy's start as the step."""
     if not isinstance(policy, ColumnPolicy):
         return seen
-    measured, n_cols = seen.mask.sum(dim=1), seen.mask.shape[1]
-    step = steps_since(policy.tables, measured, seen.for_each(seen.step), n_cols)
-    return replace(seen, step=step)
+    n_initial = round(policy.n_initial / (policy.n_cols / seen.mask.shape[1]))
+    return replace(seen, step=(seen.mask.sum(dim=1) - n_initial).clamp(min=0))
 
 
 def _size_of(policies: Sequence[Policy], name: str) -> int | None:

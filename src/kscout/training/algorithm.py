@@ -147,7 +147,7 @@ PolicyLearner = Learner[Policy, PolicyConfig]
 _RETIRED = {
     "gradients": "update",
     "varied": "augmented",
-    "sized": "resized",
+    "sized": "augmented",
     "averaged": "limit_gradients",
     "step_taken": "after_step",
 }

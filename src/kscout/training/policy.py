@@ -153,7 +153,6 @@ def _save(
         "epoch": epoch,
         "method": training.method,
         **training.varied,
-        **_several(config),
         "seed": training.seed,
         "protocol": training.protocol,
         "n_initial": setting.n_initial,
@@ -163,12 +162,6 @@ def _save(
         **inputs,
     }
     save(path, policy, extra=extra)
-
-
-def _several(config: PolicyConfig | JointConfig) -> dict[str, list[int]]:
-    """Return matrix sizes, starts and budgets, if the training has several."""
-    drawn = {name: getattr(config.training, name, ()) for name in ("sizes", "starts", "horizons")}
-    return {name: list(values) for name, values in drawn.items() if values}
 
 
 def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
@@ -193,13 +186,9 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
 
 
 def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> JsonObject:
-    n_initial, horizon = config.spanned
-    n_rows, n_cols = slices.shape[1:]
-    own = {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
-    drawn = _several(config)
-    starts = {config.acquisition.n_initial, *drawn.get("starts", ())} - {n_initial}
-    sizes = {"known_cols": drawn["sizes"]} if "sizes" in drawn else {}
-    return {**own, **sizes, "known_starts": sorted(starts)}
+    setting, (n_rows, n_cols) = config.acquisition, slices.shape[1:]
+    columns = {"n_initial": setting.n_initial, "horizon": setting.horizon}
+    return {"n_cols": n_cols, "n_rows": n_rows, **columns}
 
 
 def _protocol_note(
@@ -221,7 +210,6 @@ def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]
             split.check_protocol(config.training.protocol)
         check_budget(split.selectable, n_initial=setting.start, horizon=setting.horizon)
         split.check_start(setting.start)
-        _check_span(config, split)
     if setting.size not in (None, n_cols := splits[0].n_cols):
         logging.getLogger(__name__).warning(
             f"the setting {setting.n_initial} + {setting.horizon} columns is meant for "
@@ -239,15 +227,6 @@ def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:
         f"{config.acquisition.group} at a time; train with --method {' or '.join(others)}, or "
         "leave out --columns-per-step, which `evaluate` takes for every policy"
     )
-
-
-def _check_span(config: PolicyConfig | JointConfig, split: SliceSet) -> None:
-    n_initial, horizon = config.spanned
-    if (n_initial, horizon) != (config.acquisition.n_initial, config.acquisition.horizon):
-        check_budget(split.selectable, n_initial=n_initial, horizon=horizon)
-        split.check_start(n_initial)
-    for start in getattr(config.training, "starts", ()):
-        check_budget(split.selectable, n_initial=start, horizon=0)
 
 
 def _check_memory(config: PolicyConfig, slices: SliceSet) -> None:

@@ -25,14 +25,14 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory
 from kscout.errors import ConfigError, unknown_name
-from kscout.kernels.graphs import BatchGradients, GraphPool
+from kscout.kernels.graphs import BatchGradients
 from kscout.names import RECONSTRUCTORS, trainable_reconstructions
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Run, RunRecord, read_run
 from kscout.training.algorithm import Algorithm, EpochResult, Learner, optimizer_step
-from kscout.training.augmentation import MaskDistribution, check_sizes, coarser, mirrored
+from kscout.training.augmentation import MaskDistribution, mirrored
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
     FAULTS,
@@ -77,7 +77,6 @@ def train_reconstructor(
         # Before the folder is made: a mistake in settings or store leaves nothing behind.
         model = new_model(config.reconstructor, training.seed, training.protocol).to(place)
         store.kind.check_protocol(training.protocol)
-        check_sizes(training.sizes, store.kind.name, store.array("train").shape[-1])
         _check_centers(training, store)
         shape = [store.kind.shape(store.array(split).shape) for split in ("val", "train")][-1]
         note = target_note(model, store.kind.target_rule, shape[0])
@@ -111,24 +110,20 @@ def _train(
     to_layout(model, backend)
     learner = Learner.of(model, config)
     training_run = TrainingRun.resume(learner, run, partial(_save, run))
-    sizes = training.sizes or (slices.n_cols,)
-    masks = [masking_of(n, training).of_volumes(held_out.volumes) for n in sizes]
-
-    def score(model: Reconstructor) -> float:
-        scores = [validation_ssim(model, held_out, mask, training) for mask in masks]
-        return sum(scores) / len(scores)
+    masks = masking_of(slices.n_cols, training).of_volumes(held_out.volumes)
 
     def validate(algorithm: Supervised) -> dict[str, float]:
-        return {"val_ssim": score(algorithm.evaluated())}
+        return {"val_ssim": validation_ssim(algorithm.evaluated(), held_out, masks, training)}
 
     @torch.no_grad()
     def picture(algorithm: Supervised) -> Tensor:
-        model, mask = algorithm.evaluated().eval(), masks[-1][:1].to(slices.device)
-        batch = coarser(held_out.batch(torch.tensor([0])), mask.shape[1])
+        model, mask = algorithm.evaluated().eval(), masks[:1].to(slices.device)
+        batch = held_out.batch(torch.tensor([0]))
         image = batch.unnormalized(model(batch.kspace, mask & batch.selectable), training.protocol)
         return panel(batch.target[0], image[0], mask[0])
 
-    training_run.note(val_ssim_zero_filled=score(ZeroFilled()))
+    score = validation_ssim(ZeroFilled(), held_out, masks, training)
+    training_run.note(val_ssim_zero_filled=score)
     with convolution(backend):
         train_epochs(
             Supervised(learner, slices),
@@ -157,26 +152,23 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
                 f"a batch of {self.training.batch_size} cannot be shared by {n_processes()} "
                 "processes; raise training.batch_size or start fewer"
             )
-        self.sizes = self.training.sizes or (slices.n_cols,)
-        # One graph runs at a time, so that those of all sizes share their memory.
-        pool = GraphPool(slices.device) if slices.device.type == "cuda" else None
-        self.gradients = {n: self._gradients(n, pool) for n in self.sizes}
+        self.masking = masking_of(slices.n_cols, self.training)
+        self.gradients = self._gradients()
 
-    def _gradients(self, n_cols: int, pool: GraphPool | None) -> BatchGradients:
+    def _gradients(self) -> BatchGradients:
         model, slices = self.learner.module, self.slices
         if slices.device.type != "cuda" or model.waits_for_device:
             return BatchGradients(self._backward, model.parameters())
         first = share(torch.zeros(self.training.batch_size, dtype=torch.int64))
-        example = coarser(slices.batch(first), n_cols)
+        example = slices.batch(first)
         model.train()
         inputs = [example.selectable, *example.tensors()]
-        return BatchGradients(self._backward, model.parameters(), inputs, pool)
+        return BatchGradients(self._backward, model.parameters(), inputs)
 
     def begin_epoch(self, epoch: int) -> None:
         """Draw the order of the slices, their masks and their mirroring."""
         training, n_slices = self.training, len(self.slices)
-        key = (training.seed, "masks", epoch)
-        self.masks = {n: masking_of(n, training).draw(n_slices, *key) for n in self.sizes}
+        self.masks = self.masking.draw(n_slices, training.seed, "masks", epoch)
         drawn = keyed_generator(training.seed, "order", epoch)
         self.order = torch.randperm(n_slices, generator=drawn).split(training.batch_size)
         drawn = keyed_generator(training.seed, "mirrored", epoch)
@@ -204,16 +196,15 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
 
         Slices are read outside of the CUDA graph, since they may be stored in a file.
         """
-        index, masks = self.order[step], self.masks[self.sizes[step % len(self.sizes)]]
-        mine, device = share(index), self.slices.device
+        index, device = self.order[step], self.slices.device
+        mine = share(index)
         summed = torch.zeros((), device=device)
         if len(mine):
             batch = self.slices.batch(mine)
             if self.training.flips:
                 batch = mirrored(batch, self.is_mirrored[mine].to(device, non_blocking=True))
-            batch = coarser(batch, masks.shape[1])
-            mask = masks[mine].to(device, non_blocking=True) & batch.selectable
-            summed = self.gradients[batch.n_cols]([mask, *batch.tensors()]) * len(mine)
+            mask = self.masks[mine].to(device, non_blocking=True) & batch.selectable
+            summed = self.gradients([mask, *batch.tensors()]) * len(mine)
         else:
             self.learner.optimizer.zero_grad()
         average_gradients(self.learner.module.parameters(), len(mine) / len(index))
@@ -250,8 +241,8 @@ def training_loss(
 
 
 def _check_centers(training: ReconstructorTraining, store: Store) -> None:
-    sizes = training.sizes or (store.array("train").shape[-1],)
-    n_center = min(round(n * share) for n in sizes for share in training.center_fractions)
+    n_cols = store.array("train").shape[-1]
+    n_center = min(round(n_cols * share) for share in training.center_fractions)
     if n_center < store.manifest.n_basis:
         raise ConfigError(
             f"coils were compressed by {store.manifest.n_basis} central columns, and some masks of "

@@ -4,7 +4,7 @@ A policy may name arguments as `changeable`. Where weights have another form wit
 `Resizable`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -16,7 +16,6 @@ from kscout.config import Component, PolicyConfig
 from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.names import POLICIES
-from kscout.policies.mean_gains import GainTable
 from kscout.weights import constructor_arguments
 
 _SIZES = ("n_rows", "n_cols", "n_initial", "horizon")
@@ -37,17 +36,6 @@ class StartsFromGains(Protocol):
 
     def start_from(self, gains: Float[Tensor, "step col"]) -> None:
         """Set the initial scores to mean gains, in units of its scores."""
-
-
-@runtime_checkable
-class StartsFromManyGains(Protocol):
-    """The same for several matrices and starts."""
-
-    tables: Sequence[GainTable]
-    """One table for each matrix and start."""
-
-    def start_from(self, gains: Float[Tensor, "step col"], table: GainTable | None = None) -> None:
-        """Set the mean gains of one table, by default of the first."""
 
 
 def begin_from(policy: Policy, start: Policy) -> None:

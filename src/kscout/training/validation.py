@@ -15,7 +15,6 @@ from kscout.physics.sampling import Initial, start_mask
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import RECONSTRUCTORS, is_learnable
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.augmentation import coarser
 from kscout.training.distributed import share, sum_over_processes
 
 VALIDATION_BATCH = 64
@@ -38,17 +37,14 @@ def validation_ssim(
     masks: Bool[Tensor, "slice col"],
     training: ReconstructorTraining,
 ) -> float:
-    """Return the mean SSIM of reconstructions under fixed masks, by the run's protocol.
-
-    Slices are made coarser where the masks have fewer columns.
-    """
+    """Return the mean SSIM of reconstructions under fixed masks, by the run's protocol."""
     model.eval()
     total = torch.zeros((), device=slices.device)
     for index in torch.arange(len(slices)).split(VALIDATION_BATCH):
         mine = share(index)
         if not len(mine):
             continue
-        batch = coarser(slices.batch(mine), masks.shape[1])
+        batch = slices.batch(mine)
         mask = masks[mine].to(slices.device) & batch.selectable
         with arithmetic(training, slices.device):
             found = model(batch.kspace, mask)

@@ -198,7 +198,7 @@ def _config_in(path: Path) -> JsonObject | None:
     if not all(key in extra for key in ("method", "seed", "n_initial", "horizon")):
         return None
     sections = {
-        "training": ("method", "gamma", "seed", "protocol", "sizes", "starts", "horizons"),
+        "training": ("method", "gamma", "seed", "protocol"),
         "acquisition": ("n_initial", "horizon", "initial", "columns_per_step"),
     }
     config: JsonObject = {
@@ -221,8 +221,7 @@ def _metadata(file: Path) -> JsonObject:
 def budgets_of(sources: Sequence[str]) -> dict[AcquisitionSetting, list[str]]:
     """Return the policies by the acquisition for which they were trained or fitted.
 
-    No weights are loaded. A run for several matrix sizes does not count: its numbers of columns are
-    shares.
+    No weights are loaded.
     """
     budgets: dict[AcquisitionSetting, list[str]] = {}
     for source in sources:
@@ -233,7 +232,7 @@ def budgets_of(sources: Sequence[str]) -> dict[AcquisitionSetting, list[str]]:
             # The file of an order does not contain a start that is not central.
             is_known = "acquisition" in config or "initial" not in section
             budget = _acquisition_in(section) if is_known else None
-            if budget is not None and not config.get("training", {}).get("sizes"):
+            if budget is not None:
                 budgets.setdefault(budget, []).append(source)
     return budgets
 

@@ -12,13 +12,14 @@ continues with the best column by score, at times with another candidate. A movi
 weights is validated and saved, and it takes the best column.
 
 Each batch is followed by `training.n_repeats` steps on states of a replay buffer, which cost one
-image each: a state is stored as its slice, its augmentation, its mask and the gains of its
-candidates, none of which depends on the policy.
+image each: a state is stored as its slice, whether it is mirrored, its mask and the gains of
+its candidates, none of which depends on the policy.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, cast, final
+from dataclasses import replace
+from functools import cached_property
+from typing import cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,15 +29,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from kscout.acquisition.choose import column_log_probabilities, draw_columns
 from kscout.acquisition.episode import how_many_at_once
 from kscout.acquisition.loop import Acquisition
-from kscout.acquisition.plan import Plan, training_plan
-from kscout.columns import share_of
-from kscout.config import DenseTraining, PolicyConfig
+from kscout.acquisition.plan import training_plan
+from kscout.config import DenseTraining
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError, RunError
+from kscout.errors import RunError
 from kscout.json_types import StateDict
-from kscout.physics.sampling import Initial, center_mask, start_mask
-from kscout.policies.mean_gains import row_of
+from kscout.physics.sampling import start_mask
 from kscout.policies.views import View
 from kscout.training.algorithm import PolicyLearner
 from kscout.training.algorithms.gradient import (
@@ -47,22 +46,18 @@ from kscout.training.algorithms.gradient import (
     Tensors,
     WarmedEstimator,
 )
-from kscout.training.augmentation import (
-    N_VARIED,
-    check_sizes,
-    check_varied,
-    coarser,
-    coarser_slices,
-    varied,
-)
+from kscout.training.augmentation import mirrored
 from kscout.training.fixed_order import filled_gains, fit_fixed_order
-from kscout.training.starting import StartsFromGains, StartsFromManyGains, is_resized
+from kscout.training.starting import StartsFromGains, is_resized
 from kscout.training.states import Memory, Rows, joined, observation_of, observe, rows_of
 
+_OLD_BUFFERS = ("memory", "buffers")
+"""Keys of checkpoints of versions 0.2 and 0.3."""
 GAINS = "ssim"
 """The metric whose gains evaluations stop by."""
-N_DRAWN = N_VARIED + 2
-"""Random numbers of a slice: whether it is mirrored, its zoom, its budget, its start."""
+_N_DRAWN = 4
+"""Random numbers of a slice, of which one is used: version 0.2 sampled this number, and a seed has
+the same effect."""
 _EXPLORE_BEST, _EXPLORE_ANY = 0.23, 0.07
 """Probabilities that an acquisition continues with one of the columns of highest score instead of
 the best, and with any candidate."""
@@ -70,8 +65,6 @@ N_AT_ONCE = {"cpu": 16, "cuda": 1024}
 """States whose gradients are computed together, by kind of device."""
 _N_PIXELS = 128 * 128
 """Of the images of these states; fewer states of larger images take as much memory."""
-_MOST_COARSER = 256
-"""Slices on which baseline gains of a smaller matrix are measured, unless more are configured."""
 
 
 @final
@@ -89,17 +82,12 @@ class Dense(WarmedEstimator):
         learner.module.is_stochastic = False
         average = get_ema_multi_avg_fn(self.training.average)
         self.average = AveragedModel(learner.module, multi_avg_fn=average)
-        self.augmentation = Augmentation(learner.config, slices.n_cols)
-        self.augmentation.check(learner.module, slices)
-        self.n_first, n_rows = learner.config.spanned
-        self.units = torch.ones(n_rows, device=self.device)
-        self.baseline = BaselineGains(learner.config, slices, reconstructor, self.device)
-        self.sizes = self.training.sizes or (slices.n_cols,)
-        self.buffers = {n: Memory(self.training.buffer_size) for n in self.sizes}
-        """Replay buffers by the columns of the slices."""
-        self.labeled: dict[tuple[int, int], Rows] = {}
-        """Labeled states of the last batch, by its slices and their columns, steps first. A CUDA
-        graph writes in place."""
+        self.horizon = learner.config.acquisition.horizon
+        self.units = torch.ones(self.horizon, device=self.device)
+        self.buffer = Memory(self.training.buffer_size)
+        self.labeled: dict[int, Rows] = {}
+        """Labeled states of the last batch by its number of slices, steps first. A CUDA graph
+        writes in place."""
 
     def restore(self, state: StateDict) -> None:
         """Restore a checkpoint, or begin with the mean gains along a fixed order."""
@@ -108,24 +96,18 @@ class Dense(WarmedEstimator):
             self._restore(state)
         else:
             self._set_units()
-        units = self.units[self.config.acquisition.n_initial - self.n_first :].tolist()
         for one in (policy, self.evaluated()):
             # Evaluations stop by gains in SSIM, which gains in another metric do not determine.
-            one.gain_units = tuple(units) if self.training.metric == GAINS else ()
+            one.gain_units = tuple(self.units.tolist()) if self.training.metric == GAINS else ()
             one.labels = self.training.metric
             if isinstance(one, StartsFromGains) and not state and self._takes_baseline():
-                self.baseline.give(one, self.units)
+                one.start_from(filled_gains(self.baseline / self.units[:, None]))
 
     def state(self) -> StateDict:
-        buffers = {
-            n: {name: x.cpu() for name, x in buffer.rows.items()}
-            for n, buffer in self.buffers.items()
-            if buffer.rows
-        }
         return {
             "units": self.units.cpu(),
             "average": self.average.state_dict(),
-            **({"buffers": buffers} if buffers else {}),
+            "buffer": {name: x.cpu() for name, x in self.buffer.rows.items()},
         }
 
     def is_validated_first(self) -> bool:
@@ -135,11 +117,12 @@ class Dense(WarmedEstimator):
         return cast(Policy, self.average.module)
 
     def draw(self, n_slices: int, n_batches: int, generator: GeneratorFor) -> Draws:
-        shape, training = (n_slices, self.config.acquisition.horizon), self.training
+        shape, training = (n_slices, self.horizon), self.training
+        numbers = torch.rand(n_slices, _N_DRAWN, generator=generator("varied"))
         per_slice = {
             "tried": torch.rand(*shape, training.n_random, generator=generator("tried")),
             "followed": torch.rand(*shape, 2, generator=generator("followed")),
-            "augmentation": torch.rand(n_slices, N_DRAWN, generator=generator("varied")),
+            "is_mirrored": numbers[:, 0] < 0.5,
         }
         if not training.n_repeats:
             return Draws(per_slice)
@@ -148,36 +131,31 @@ class Dense(WarmedEstimator):
 
     def update(self, batch: Batch) -> Float[Tensor, ""]:
         """Try columns of each state of an acquisition, and regress scores on their gains."""
-        simulator, draws = self.simulator(batch.slices), batch.draws
-        n_slices, n_cols = batch.slices.selectable.shape
-        start = self.augmentation.initial(draws["augmentation"], n_cols)
-        acquisition = Acquisition(simulator, Plan(start, self.augmentation.n_steps(n_cols)))
-        labeled = []
+        draws, labeled = batch.draws, []
+        acquisition = Acquisition(self.simulator(batch.slices), training_plan(self.config))
         with torch.no_grad():
             while acquisition.n_next:
                 labeled.append(self._label(acquisition, draws))
         if self.training.n_repeats:
-            stored = [_stored(rows, batch.slices.index, draws["augmentation"]) for rows in labeled]
+            stored = [_stored(rows, batch.slices.index, draws["is_mirrored"]) for rows in labeled]
             stacked = {name: torch.stack([one[name] for one in stored]) for name in stored[0]}
-            self.labeled[n_slices, n_cols] = stacked
-        add_gradients(self.view, labeled, self.training.gain_weight, self.slices.n_cols)
+            self.labeled[len(stored[0]["index"])] = stacked
+        add_gradients(self.view, labeled, self.training.gain_weight)
         return acquisition.state.score.mean()
 
     def _label(self, acquisition: Acquisition, draws: Tensors) -> Rows:
         """Try columns, and continue with one; return what the policy sees, candidates and gains."""
         simulator, state, step = acquisition.simulator, acquisition.state, acquisition.n_acquired
-        n_cols, n_best = simulator.batch.n_cols, self.training.n_best
-        horizons = self.augmentation.horizons(draws["augmentation"], n_cols)
-        seen = observe(self.view, simulator, state, (horizons - step).clamp(min=1))
-        blocked = acquisition.blocked
+        n_best, blocked = self.training.n_best, acquisition.blocked
+        n_left = torch.full((len(state),), self.horizon - step, device=self.device)
+        seen = observe(self.view, simulator, state, n_left)
         scores = self.view(seen).float()
         columns = columns_to_try(scores, blocked, draws["tried"][:, step], n_best)
         # Columns that stand in where too few are left to try do not count.
         is_valid = ~blocked.gather(-1, columns)
         choice = choice_of(draws["followed"][:, step], is_valid, n_best)
         candidates = acquisition.try_columns(columns)
-        gains = candidates.score - state.score[:, None]
-        gains = gains / self.units[self._row(seen.mask)][:, None]
+        gains = (candidates.score - state.score[:, None]) / self.units[step]
         acquisition.follow(candidates, choice)
         return rows_of(seen, columns=columns, is_valid=is_valid, gains=gains)
 
@@ -186,14 +164,12 @@ class Dense(WarmedEstimator):
         self.average.update_parameters(self.learner.module)
         if not self.training.n_repeats:
             return
-        n_cols, buffer = self._n_cols(step), self.buffers[self._n_cols(step)]
-        labeled = self.labeled[len(self.batch_order(drawn, step)), n_cols]
-        buffer.add({name: x.flatten(0, 1) for name, x in labeled.items()})
+        labeled = self.labeled[len(self.batch_order(drawn, step))]
+        self.buffer.add({name: x.flatten(0, 1) for name, x in labeled.items()})
         for uniforms in drawn.per_batch["replayed"][step]:
-            states = buffer.draw(uniforms)
+            states = self.buffer.draw(uniforms)
             index = states["index"].to(self.slices.index_device, torch.int64)
-            slices = self.resized(self.slices.batch(index), step)
-            self.run_update("repeat", self._again, Batch(slices, states))
+            self.run_update("repeat", self._again, Batch(self.slices.batch(index), states))
             self.limit_gradients()
             self.learner.optimizer.step()
             self.average.update_parameters(self.learner.module)
@@ -207,55 +183,45 @@ class Dense(WarmedEstimator):
             seen = [self._seen_again(batch.with_tensors(part)) for part in parts]
         rows = {name: torch.cat([part[name] for part in seen]) for name in seen[0]}
         score = rows.pop("score")
-        add_gradients(self.view, [rows], self.training.gain_weight, self.slices.n_cols)
+        add_gradients(self.view, [rows], self.training.gain_weight)
         return score.mean()
 
     def _seen_again(self, batch: Batch) -> Rows:
         """Reconstruct stored states; return observations, candidates, their gains and scores."""
-        draws, n_cols = batch.draws, batch.slices.n_cols
-        numbers, mask, step = draws["augmentation"], draws["mask"], draws["step"].int()
+        draws, mask, step = batch.draws, batch.draws["mask"], batch.draws["step"].int()
         simulator = self.simulator(self.augmented(batch.slices, draws))
-        start = start_mask(self.augmentation.initial(numbers, n_cols), mask.shape, self.device)
+        start = start_mask(self.config.acquisition.start, mask.shape, self.device)
         state = simulator.start_from(mask, maps=simulator.calibrate(start))
-        n_left = (self.augmentation.horizons(numbers, n_cols) - step).clamp(min=1)
+        n_left = (self.horizon - step).long()
         seen = replace(observe(self.view, simulator, state, n_left), step=step)
         columns = draws["columns"].long()
         is_valid = ~simulator.blocked(state).gather(-1, columns)
         labels = {"columns": columns, "gains": draws["gains"], "is_valid": is_valid}
         return rows_of(seen, **labels, score=state.score)
 
-    @property
-    def share_acquired(self) -> float:
-        n_slices, n_acquired, size = len(self.slices), 0, self.training.batch_size
-        for step in range(self.n_steps):
-            n_own = min(size, n_slices - step * size)
-            n_acquired += n_own * self.augmentation.n_steps(self._n_cols(step))
-        return n_acquired / n_slices / self.config.acquisition.horizon
-
-    def resized(self, batch: SliceBatch, step: int) -> SliceBatch:
-        """Return slices of the configured sizes, batch by batch in turn."""
-        return coarser(batch, self._n_cols(step))
-
     def augmented(self, batch: SliceBatch, draws: Tensors) -> SliceBatch:
-        return varied(batch, draws["augmentation"], self.training)
+        return mirrored(batch, draws["is_mirrored"]) if self.training.flips else batch
 
-    def _n_cols(self, step: int) -> int:
-        return self.sizes[step % len(self.sizes)]
-
-    def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
-        share = self.slices.n_cols / mask.shape[1]
-        return row_of(mask.sum(dim=-1), self.n_first, len(self.units), share=share)
+    @cached_property
+    def baseline(self) -> Float[Tensor, "step col"]:
+        """Mean gains along a fixed order; NaN for columns that the order has measured."""
+        order = fit_fixed_order(
+            *(self.slices, self.reconstructor, training_plan(self.config)),
+            n_slices_per_step=self.training.n_baseline_slices,
+            device=self.device,
+        )
+        return order.gains.to(self.device)
 
     def _restore(self, state: StateDict) -> None:
-        if "memory" in state:
+        if not state.keys().isdisjoint(_OLD_BUFFERS):
             raise RunError(
-                "the checkpoint was written by kscout 0.2, which stored the replay buffer "
-                "differently; finish the training with 0.2, or name another --out"
+                "the checkpoint was written by an older version, which stored the replay buffer "
+                "differently; finish the training with that version, or name another --out"
             )
         self.units = state["units"].to(self.device)
         self.average.load_state_dict(state["average"])
-        for n_cols, rows in state.get("buffers", {}).items():
-            self.buffers[n_cols].add({name: x.to(self.device) for name, x in rows.items()})
+        if state["buffer"]:
+            self.buffer.add({name: x.to(self.device) for name, x in state["buffer"].items()})
 
     def _takes_baseline(self) -> bool:
         """Return whether the policy begins with baseline gains, as it has none for this metric."""
@@ -266,19 +232,19 @@ class Dense(WarmedEstimator):
         return metric not in ("", self.training.metric)
 
     def _set_units(self) -> None:
+        """Take the units of the policy that the training starts from, or measure them."""
         start = self.learner.start
-        known: Sequence[float] = ()
-        if start is not None and not is_resized(self.learner.module, start):
-            known = start.gain_units if self.training.metric == GAINS else ()
-        n_rows = len(self.units)
-        # A file has units from its start on, not from earlier ones that were sampled in addition.
-        # A network without steps of its own may be for another budget.
-        has_steps = getattr(start, "horizon", None) == n_rows
-        n_known = len(known) if has_steps or len(known) == n_rows else 0
-        if n_known:
-            self.units[n_rows - n_known :] = torch.tensor(known, device=self.device)
-        if n_known < n_rows:
-            self.units[: n_rows - n_known] = self.baseline.units()[: n_rows - n_known]
+        if (
+            start is not None
+            and not is_resized(self.learner.module, start)
+            and self.training.metric == GAINS
+            # A network without steps of its own may be for another budget.
+            and len(start.gain_units) == self.horizon
+        ):
+            self.units = torch.tensor(start.gain_units, device=self.device)
+        else:
+            units = [row[~row.isnan()].std(correction=0) for row in self.baseline]
+            self.units = torch.stack(units).clamp(min=1e-8)
 
 
 def columns_to_try(
@@ -323,18 +289,12 @@ def dense_loss(
     return errors - gain_weight * (chances * gains).sum(dim=-1)
 
 
-def add_gradients(view: View, steps: Sequence[Rows], gain_weight: float, n_cols: int) -> None:
-    """Add the gradients of the mean loss over states, some states at a time.
-
-    A column of a smaller matrix gains more, as it is a larger share of it; gains and scores are
-    scaled in proportion, so that all sizes have equal weight.
-    """
+def add_gradients(view: View, steps: Sequence[Rows], gain_weight: float) -> None:
+    """Add the gradients of the mean loss over states, some states at a time."""
     n_states, begin = sum(len(rows["mask"]) for rows in steps), 0
     for rows in joined(steps, _n_at_once(steps[0]["image"])):
         scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
-        share = rows["mask"].shape[1] / n_cols
-        both = (share * scores, share * rows["gains"])
-        loss = dense_loss(*both, rows["is_valid"], gain_weight).sum()
+        loss = dense_loss(scores, rows["gains"], rows["is_valid"], gain_weight).sum()
         (loss / n_states).backward()
         begin += len(scores)
 
@@ -344,145 +304,14 @@ def _n_at_once(images: Float[Tensor, "state row col"]) -> int:
     return max(1, min(n_states, n_states * _N_PIXELS // images[0].numel()))
 
 
-def _stored(
-    rows: Rows, index: Int[Tensor, " state"], augmentation: Float[Tensor, "state number"]
-) -> Rows:
+def _stored(rows: Rows, index: Int[Tensor, " state"], is_mirrored: Bool[Tensor, " state"]) -> Rows:
     """Return the part of labeled states that the replay buffer stores, in small types."""
     short = torch.int16 if rows["mask"].shape[1] <= torch.iinfo(torch.int16).max else torch.int32
     return {
         "index": index.int(),
-        "augmentation": augmentation,
+        "is_mirrored": is_mirrored,
         "step": rows["step"].to(short),
         "columns": rows["columns"].to(short),
         "gains": rows["gains"],
         "mask": rows["mask"],
     }
-
-
-@final
-@dataclass(frozen=True)
-class Augmentation:
-    """Start and budget of each slice, which random numbers decide."""
-
-    config: PolicyConfig
-    n_cols: int
-    """Columns of the slices as they are stored."""
-
-    @property
-    def training(self) -> DenseTraining:
-        return _dense(self.config)
-
-    def n_steps(self, n_cols: int) -> int:
-        """Return the number of columns that are acquired: an equal share of each matrix."""
-        return self._share(self.config.acquisition.horizon, n_cols)
-
-    def horizons(
-        self, numbers: Float[Tensor, "slice number"], n_cols: int
-    ) -> Int[Tensor, " slice"]:
-        drawn = self.training.horizons
-        horizons = numbers.new_full((len(numbers),), self.n_steps(n_cols)).long()
-        for at, horizon in enumerate(drawn):
-            is_drawn = (numbers[:, 2] * len(drawn)).long() == at
-            horizons = torch.where(is_drawn, self._share(horizon, n_cols), horizons)
-        return horizons
-
-    def initial(self, numbers: Float[Tensor, "slice number"], n_cols: int) -> Initial:
-        if not self.training.starts and not self.training.sizes:
-            return self.config.acquisition.start
-        counts = [self._share(n, n_cols) for n in self.starts]
-        masks = torch.stack([center_mask(n_cols, n, numbers.device) for n in counts])
-        return masks[self.start(numbers)]
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Numbers of columns at the start, for slices as stored."""
-        return self.training.starts or (self.config.acquisition.n_initial,)
-
-    def start(self, numbers: Float[Tensor, "slice number"]) -> Int[Tensor, " slice"]:
-        """Return the index into `starts` for each slice."""
-        return (numbers[:, 3] * len(self.starts)).long()
-
-    def _share(self, n: int, n_cols: int) -> int:
-        return share_of(n, n_cols, self.n_cols)
-
-    def check(self, policy: Policy, slices: SliceSet) -> None:
-        training = self.training
-        check_sizes(training.sizes, slices.kind, slices.n_cols)
-        check_varied(training, slices.kind)
-        if training.sizes and not policy.serves_any_size:
-            raise ConfigError(
-                f"training.sizes are for networks of any size, and {type(policy).__name__} has "
-                "one; use policy.name = 'column'"
-            )
-
-
-class _Span(NamedTuple):
-    """The columns of an order: its matrix, its start and its length."""
-
-    n_cols: int
-    n_first: int
-    """Columns measured at the start."""
-    n_rows: int
-
-
-@final
-@dataclass(frozen=True)
-class BaselineGains:
-    """Mean gains along a fixed order, with which policies begin; measured on first use.
-
-    Downsampled slices cost less, so more of them are used, the same ones at each step.
-    """
-
-    config: PolicyConfig
-    slices: SliceSet
-    reconstructor: Reconstructor
-    device: torch.device
-    measured: dict[_Span, Float[Tensor, "step col"]] = field(default_factory=dict)
-
-    @property
-    def _own(self) -> _Span:
-        return _Span(self.slices.n_cols, *self.config.spanned)
-
-    def units(self) -> Float[Tensor, " step"]:
-        """Return the standard deviation over columns at each step, for slices as stored."""
-        units = [row[~row.isnan()].std(correction=0) for row in self._gains(self._own)]
-        return torch.stack(units).clamp(min=1e-8)
-
-    def give(self, policy: StartsFromGains, units: Float[Tensor, " unit"]) -> None:
-        """Set the scores of a new policy, for each size and start that it has a table for."""
-        if not isinstance(policy, StartsFromManyGains):
-            return policy.start_from(self._in_units(self._own, units))
-        for one in policy.tables:
-            # Tables of other sizes stay unchanged.
-            if one.n_cols in (self.slices.n_cols, *_dense(self.config).sizes):
-                span = _Span(one.n_cols, one.n_first, one.n_rows)
-                policy.start_from(self._in_units(span, units), one)
-        return None
-
-    def _gains(self, span: _Span) -> Float[Tensor, "step col"]:
-        """Return mean gains along an order fitted to slices of this size; NaN if measured."""
-        if span not in self.measured:
-            training, n_stored = _dense(self.config), self.slices.n_cols
-            slices, n_each = self.slices, training.n_baseline_slices
-            plan = replace(training_plan(self.config), horizon=span.n_rows)
-            if span.n_cols != n_stored:
-                n_each = max(n_each, min(_MOST_COARSER, n_each * n_stored**2 // span.n_cols**2))
-                slices = coarser_slices(slices.sample(n_each), span.n_cols)
-            if span.n_cols != n_stored or training.starts:
-                plan = replace(plan, start=span.n_first)
-            order = fit_fixed_order(
-                slices, self.reconstructor, plan, n_slices_per_step=n_each, device=self.device
-            )
-            self.measured[span] = order.gains.to(self.device)
-        return self.measured[span]
-
-    def _in_units(self, span: _Span, units: Float[Tensor, " unit"]) -> Float[Tensor, "step col"]:
-        measured = torch.arange(span.n_rows, device=self.device)
-        share = self.slices.n_cols / span.n_cols
-        row = row_of(measured + span.n_first, self.config.spanned[0], len(units), share=share)
-        return filled_gains(self._gains(span) / units[row, None])
-
-
-def _dense(config: PolicyConfig) -> DenseTraining:
-    assert isinstance(config.training, DenseTraining)
-    return config.training

@@ -96,10 +96,6 @@ class GradientEstimator(Estimator, ABC):
     def update(self, batch: Batch) -> Float[Tensor, ""]:
         """Add the gradients of the loss to the policy's own; return the mean final score."""
 
-    def resized(self, batch: SliceBatch, step: int) -> SliceBatch:
-        """Return the slices of a step, possibly downsampled to another matrix size."""
-        return batch
-
     def augmented(self, batch: SliceBatch, draws: Tensors) -> SliceBatch:
         """Return the slices that are acquired; the random numbers decide their augmentation."""
         return batch
@@ -108,11 +104,6 @@ class GradientEstimator(Estimator, ABC):
     def n_tried(self) -> float:
         """Columns tried per slice and step, on average over the steps."""
         return self.training.n_tried
-
-    @property
-    def share_acquired(self) -> float:
-        """Share of the budget that an acquisition uses, on average over the batches."""
-        return 1.0
 
     def step_size(self, epoch: int, step: int) -> float:
         """Return the learning rate of an optimizer step, counted from 0 within its epoch."""
@@ -128,7 +119,7 @@ class GradientEstimator(Estimator, ABC):
     @property
     def n_reconstructions(self) -> int:
         """Candidates scored in one epoch, repeated draws counted each time."""
-        per_slice = 1 + self.config.acquisition.n_steps * self.share_acquired * self.n_tried
+        per_slice = 1 + self.config.acquisition.n_steps * self.n_tried
         return round(len(self.slices) * per_slice)
 
     @final
@@ -163,7 +154,7 @@ class GradientEstimator(Estimator, ABC):
     def end_epoch(self, epoch: int) -> EpochResult:
         """Return the mean final score over the slices."""
         n_slices, config = len(self.slices), self.config
-        n_decisions = round(n_slices * config.acquisition.horizon * self.share_acquired)
+        n_decisions = n_slices * config.acquisition.horizon
         facts = {"n_reconstructions": self.n_reconstructions, "n_decisions": n_decisions}
         name = f"train_{metric_word(config.training.metric)}"
         return EpochResult({name: float(self.sums["score"] / n_slices)}, facts)
@@ -197,7 +188,7 @@ class GradientEstimator(Estimator, ABC):
     def batch_gradients(self, drawn: EpochDraws, step: int) -> Float[Tensor, ""]:
         """Leave the gradients of one batch in the policy; return the mean final score."""
         # Outside of the graph, so that slices may be read from a file.
-        slices = self.resized(self.slices.batch(self.batch_order(drawn, step)), step)
+        slices = self.slices.batch(self.batch_order(drawn, step))
         draws = {name: x[self._part(step)] for name, x in drawn.per_slice.items()}
         draws |= {name: x[step] for name, x in drawn.per_batch.items()}
         score = self.run_update("batch", self._updated, Batch(slices, draws))
@@ -211,7 +202,7 @@ class GradientEstimator(Estimator, ABC):
 
     @cached_property
     def pool(self) -> GraphPool:
-        """Memory of all graphs: one runs at a time, and images of each size need a graph."""
+        """Memory of all graphs, of which one runs at a time."""
         return GraphPool(self.device)
 
     @final

@@ -33,16 +33,19 @@ from kscout.errors import ConfigError
 from kscout.json_types import StateDict
 from kscout.names import METRICS
 from kscout.physics.fourier import fft2c, ifft2c, opposite
-from kscout.physics.sampling import apply_mask, center_mask, start_mask
+from kscout.physics.sampling import apply_mask, start_mask
 from kscout.policies import load
 from kscout.policies.posterior import Network, PosteriorSampler, moved_noises, noises
 from kscout.training.algorithm import PolicyLearner
 from kscout.training.algorithms.gradient import Batch, Draws, GeneratorFor, Tensors, WarmedEstimator
-from kscout.training.augmentation import N_VARIED, is_flipped, varied
+from kscout.training.augmentation import mirrored
 from kscout.training.fixed_order import filled_gains, fit_fixed_order
 
 _N_DRAWN = 2
 """Samples of each slice."""
+_N_COUNTS, _N_VARIED = 4, 2
+"""Random numbers of a slice for its mask and its augmentation, one more than needed: version 0.2
+sampled these numbers, and a seed has the same effect."""
 _SHARPNESS = (0.5, 2.5)
 """Range of the weight of mean gains, in standard deviations over columns, next to Gumbel noise."""
 _WHOLE = 0.5
@@ -79,13 +82,6 @@ class Posterior(WarmedEstimator):
         self.gains = torch.zeros(1, slices.n_cols, device=self.device)
         """By the number of columns measured after the start, in deviations over columns."""
         self.followed: Int[Tensor, "slice step"] | None = None
-        setting = learner.config.acquisition
-        budget = setting.n_initial + setting.horizon
-        if max(self.training.starts, default=0) >= budget:
-            raise ConfigError(
-                f"of training.starts, {max(self.training.starts)} columns leave nothing to choose "
-                f"of a budget of {budget}; leave it out"
-            )
         # Cached here, as CUDA graphs read it.
         self.noises = noises(*slices.shape[1:], self.device)
         is_half = self.device.type == "cuda" and self.training.precision != "fp32"
@@ -142,17 +138,18 @@ class Posterior(WarmedEstimator):
         return slices.sample(self.training.n_validated)
 
     def draw(self, n_slices: int, n_batches: int, generator: GeneratorFor) -> Draws:
+        numbers = torch.rand(n_slices, _N_VARIED, generator=generator("varied"))
         return Draws(
             {
                 "columns": torch.rand(n_slices, self.slices.n_cols, generator=generator("columns")),
-                "counts": torch.rand(n_slices, 4, generator=generator("counts")),
+                "counts": torch.rand(n_slices, _N_COUNTS, generator=generator("counts")),
                 "moved": torch.rand(n_slices, _N_DRAWN, 3, generator=generator("noises")),
-                "augmentation": torch.rand(n_slices, N_VARIED, generator=generator("varied")),
+                "is_mirrored": (numbers[:, 0] < 0.5) & self.training.flips,
             }
         )
 
     def augmented(self, batch: SliceBatch, draws: Tensors) -> SliceBatch:
-        return varied(batch, draws["augmentation"], self.training)
+        return mirrored(batch, draws["is_mirrored"]) if self.training.flips else batch
 
     @property
     def n_tried(self) -> float:
@@ -161,8 +158,7 @@ class Posterior(WarmedEstimator):
 
     def update(self, batch: Batch) -> Float[Tensor, ""]:
         slices, draws = batch.slices, batch.draws
-        is_mirrored = is_flipped(draws["augmentation"], self.training)
-        mask = self._masks(slices, draws["columns"], draws["counts"], is_mirrored)
+        mask = self._masks(slices, draws["columns"], draws["counts"], draws["is_mirrored"])
         kspace = apply_mask(slices.kspace, mask)
         truth = ifft2c(slices.kspace)[:, 0].real
         n_rows, n_cols = truth.shape[-2:]
@@ -185,27 +181,21 @@ class Posterior(WarmedEstimator):
         self,
         slices: SliceBatch,
         columns: Float[Tensor, "slice col"],
-        counts: Float[Tensor, "slice 4"],
+        counts: Float[Tensor, "slice count"],
         is_mirrored: Bool[Tensor, " slice"],
     ) -> Bool[Tensor, "slice col"]:
         """Return columns that may be measured before a step; random numbers decide them.
 
-        `counts` decide the number of columns, the sharpness of the distribution, the columns of a
-        path that are left out, and the start.
+        `counts` decide the number of columns, the sharpness of the distribution, and the columns
+        of a path that are left out.
         """
-        setting, starts = self.config.acquisition, self.training.starts
-        n_cols, device = slices.n_cols, columns.device
+        setting, n_cols, device = self.config.acquisition, slices.n_cols, columns.device
         start = start_mask(setting.start, columns.shape, device)
-        if starts:
-            known = torch.stack([center_mask(n_cols, n, device) for n in starts])
-            start = known[(counts[:, 3] * len(starts)).long()]
-        n_start = start.sum(dim=-1)
-        n_more = (counts[:, 0] * (setting.n_initial + setting.horizon - n_start)).long()
-        row = (n_start + n_more - setting.n_initial).clamp(min=0, max=len(self.gains) - 1)
+        n_more = (counts[:, 0] * setting.horizon).long()
         least, most = _SHARPNESS
         sharpness = least + (most - least) * counts[:, 1:2]
         # The largest of such numbers are draws without replacement (Gumbel).
-        keys = sharpness * self.gains[row] - (-columns.clamp(min=1e-7).log()).log()
+        keys = sharpness * self.gains[n_more] - (-columns.clamp(min=1e-7).log()).log()
         if self.followed is not None:
             path = self.followed[slices.index]
             path = torch.where(is_mirrored[:, None], opposite(n_cols, device)[path], path)

@@ -31,7 +31,7 @@ from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator, slices_of_round
 from kscout.training.algorithm import optimizer_step
-from kscout.training.augmentation import varied
+from kscout.training.augmentation import mirrored
 from kscout.training.baselines.settings import (
     DifferentiatedSampling,
     LoupeSampling,
@@ -40,8 +40,8 @@ from kscout.training.baselines.settings import (
 from kscout.training.joint.sampler import Material, Sampler, without_image
 
 _N_NUMBERS = 19
-"""Random numbers of a slice, more than its augmentation needs: version 0.2 sampled this number, and
-a seed has the same effect."""
+"""Random numbers of a slice, of which one is used: version 0.2 sampled this number, and a seed has
+the same effect."""
 
 
 def drawn_through(
@@ -202,9 +202,11 @@ class GradientSampler(Sampler):
         uniforms = torch.rand(shape, generator=generator).clamp(min=1e-30)
         noise = -(-uniforms.log()).clamp(min=1e-30).log()
         moment = torch.randint(1, setting.horizon + 1, (n,), generator=generator)
-        numbers = torch.rand((n, _N_NUMBERS), generator=generator).to(slices.device)
+        is_mirrored = torch.rand((n, _N_NUMBERS), generator=generator)[:, 0] < 0.5
         # Slices are read outside of the graph, as they may be in a file.
-        batch = varied(slices.batch(index.to(slices.index_device)), numbers, training)
+        batch = slices.batch(index.to(slices.index_device))
+        if training.flips:
+            batch = mirrored(batch, is_mirrored.to(slices.device))
         start = start_mask(setting.start, batch.selectable.shape, slices.device)
         return [*batch.tensors(), start, noise.to(slices.device), moment.to(slices.device)]
 

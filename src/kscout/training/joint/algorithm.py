@@ -21,7 +21,7 @@ from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator, slices_of_round
 from kscout.training.algorithm import Algorithm, EpochResult, Learner, optimizer_step
-from kscout.training.augmentation import varied
+from kscout.training.augmentation import mirrored
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
 from kscout.training.reconstructor import training_loss
 from kscout.training.states import Memory
@@ -149,29 +149,25 @@ class Joint(Algorithm[Pair, JointConfig]):
         if looks:
             self.current.refresh()
         size = _N_ACQUIRED_AT_ONCE[slices.device.type]
-        parts = (x.split(size) for x in (index, self._numbers(number, n), uniforms))
-        for own, numbers, drawn in zip(*parts, strict=True):
-            batch = self._batch(own.to(slices.index_device), numbers)
+        generator = keyed_generator("mirrored", training.seed, number)
+        flips = (torch.rand(n, generator=generator) < 0.5).to(slices.device)
+        parts = (x.split(size) for x in (index, flips, uniforms))
+        for own, is_mirrored, drawn in zip(*parts, strict=True):
+            batch = self._batch(own.to(slices.index_device), is_mirrored)
             view = self.current.view if looks else None
-            self.pool.add(own, numbers, acquire(policy, batch, self.config, drawn, view))
-
-    def _numbers(self, number: int, n: int) -> Float[Tensor, "slice number"]:
-        drawn = [
-            torch.rand(n, 1, generator=keyed_generator(purpose, self.training.seed, number))
-            for purpose in ("mirrored", "zoomed")
-        ]
-        return torch.cat(drawn, dim=1).to(self.slices.device)
+            self.pool.add(own, is_mirrored, acquire(policy, batch, self.config, drawn, view))
 
     def _batch(
-        self, index: Int[Tensor, " slice"], numbers: Float[Tensor, "slice number"]
+        self, index: Int[Tensor, " slice"], is_mirrored: Bool[Tensor, " slice"]
     ) -> SliceBatch:
-        return varied(self.slices.batch(index), numbers, self.training)
+        batch = self.slices.batch(index)
+        return mirrored(batch, is_mirrored) if self.training.flips else batch
 
     def _learn(self, number: int, uniforms: Float[Tensor, "batch 2"]) -> Float[Tensor, ""]:
-        index, numbers, mask = self.pool.draw(uniforms)
+        index, is_mirrored, mask = self.pool.draw(uniforms)
         self.model.train()
         # Slices are read outside of the graph, as they may be in a file.
-        loss = self.gradients([mask, *self._batch(index, numbers).tensors()]).clone()
+        loss = self.gradients([mask, *self._batch(index, is_mirrored).tensors()]).clone()
         optimizer_step(self.learner.optimizer, self._rate(number))
         self.learner.optimizer.zero_grad()
         return loss
@@ -263,7 +259,7 @@ def _between(one: _Moment, other: _Moment) -> float:
 
 @final
 class MaskPool:
-    """Numbers of slices, their augmentation, and their masks from the start to the budget.
+    """Numbers of slices, whether they are mirrored, and their masks from the start to the budget.
 
     The oldest leave first.
     """
@@ -280,26 +276,28 @@ class MaskPool:
     def add(
         self,
         index: Int[Tensor, " slice"],
-        numbers: Float[Tensor, "slice number"],
+        is_mirrored: Bool[Tensor, " slice"],
         masks: Bool[Tensor, "slice moment col"],
     ) -> None:
-        """Add acquisitions, with the random numbers of their augmentation."""
+        """Add acquisitions."""
         index = index.to(self.slices.index_device)
-        self.memory.add({"index": index, "numbers": numbers, "masks": masks})
+        self.memory.add({"index": index, "is_mirrored": is_mirrored, "masks": masks})
 
     def draw(
         self, uniforms: Float[Tensor, "batch 2"]
-    ) -> tuple[Int[Tensor, " batch"], Float[Tensor, "batch number"], Bool[Tensor, "batch col"]]:
-        """Sample slices, each with its augmentation and the mask of one step."""
-        index, numbers, masks = (self.memory.rows[x] for x in ("index", "numbers", "masks"))
+    ) -> tuple[Int[Tensor, " batch"], Bool[Tensor, " batch"], Bool[Tensor, "batch col"]]:
+        """Sample slices, each with whether it is mirrored and the mask of one step."""
+        index, is_mirrored, masks = (self.memory.rows[x] for x in ("index", "is_mirrored", "masks"))
         entry, moment = ((uniforms[:, i] * n).long() for i, n in enumerate(masks.shape[:2]))
         here, at = (x.to(masks.device) for x in (entry, moment))
-        return index[entry], numbers[here], masks[here, at]
+        return index[entry], is_mirrored[here], masks[here, at]
 
     def state(self) -> StateDict:
         return {name: value.cpu() for name, value in self.memory.rows.items()}
 
     def restore(self, state: StateDict) -> None:
         self.clear()
+        # Versions 0.2 and 0.3 stored the random numbers.
+        is_mirrored = state["numbers"][:, 0] < 0.5 if "numbers" in state else state["is_mirrored"]
         masks = state["masks"].to(self.slices.device)
-        self.add(state["index"], state["numbers"].to(masks.device), masks)
+        self.add(state["index"], is_mirrored.to(masks.device), masks)

@@ -278,7 +278,6 @@ def policy_config(config: JointConfig) -> PolicyConfig:
             n_repeated=training.n_repeated,
             buffer_size=training.n_batches_kept * n_labelled,
             flips=training.flips,
-            zoom=training.zoom,
             metric=training.metric,
             protocol=training.protocol,
             precision=training.sampler_precision,

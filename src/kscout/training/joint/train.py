@@ -18,7 +18,6 @@ from kscout.json_types import JsonObject
 from kscout.names import RECONSTRUCTORS, SAMPLERS, is_outside
 from kscout.runs import Run, RunRecord, read_run
 from kscout.training.algorithm import Learner
-from kscout.training.augmentation import check_varied
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import refuse_processes
 from kscout.training.joint.algorithm import Joint
@@ -209,7 +208,6 @@ def _check(
 ) -> None:
     training = config.training
     check_setting(config, splits)
-    check_varied(training, splits[0].kind)
     _tell_small_steps(training)
     own = SAMPLERS[training.method].policy
     if not kind.looks and config.policy.name != own:
