@@ -58,43 +58,10 @@ def test_rewards_sum_to_the_gain_of_the_episode(slices: SliceSet) -> None:
     np.testing.assert_allclose(observation["image"], state.image[0].numpy(), atol=1e-4)
 
 
-def test_an_action_may_be_several_columns_from_a_start_of_ones_own(slices: SliceSet) -> None:
-    settings = {"n_initial": [0, 5, 8], "horizon": 6, "columns_per_step": 3}
-    env = gymnasium.make(ENVIRONMENT, data=slices, reconstructor=reconstructor(), **settings)
-    check_env(env.unwrapped)
-    env.reset(seed=1, options={"row": 5})
-    env.action_space.seed(0)
-    drawn = env.action_space.sample()
-    assert len(set(drawn.tolist())) == 3 and not {0, 5, 8} & set(drawn.tolist())
-    assert env.unwrapped.action_masks().shape == (3 * N_COLS,)
-    for wrong, sentence in (([1, 1, 2], "column 1 cannot"), ([1, 2, 5], "column 5"), ([1], "3")):
-        with pytest.raises(ConfigError, match=sentence):
-            env.unwrapped.step(np.array(wrong))
-    _, first, is_over, _, _ = env.step(np.array([1, 16, 4]))
-    assert not is_over
-    _, second, is_over, _, info = env.step(np.array([2, 11, 9]))
-    simulator = Simulator(slices.batch(torch.tensor([5])), reconstructor().eval())
-    start = simulator.start([0, 5, 8])
-    whole = simulator.start([0, 5, 8, 1, 16, 4, 2, 11, 9])
-    assert is_over and info["ssim"] == pytest.approx(float(whole.score), abs=1e-5)
-    assert first + second == pytest.approx(float(whole.score - start.score), abs=1e-5)
-    many = AcquisitionVectorEnv(2, slices, reconstructor=reconstructor(), **settings)
-    many.reset(options={"rows": [5, 0]})
-    _, gains, *_ = many.step(np.array([[1, 16, 4], [1, 2, 3]]))
-    assert gains[0] == pytest.approx(first, abs=1e-5)
-    assert many.action_masks().shape == (2, 3 * N_COLS)
-    assert many.single_action_space.nvec.tolist() == [N_COLS] * 3
-    with pytest.raises(ConfigError, match="make horizon a multiple"):
-        AcquisitionEnv(slices, horizon=7, columns_per_step=3)
-
-
-def test_every_slice_may_start_from_its_own_mask(slices: SliceSet) -> None:
-    masks = torch.zeros(N_SLICES, N_COLS, dtype=torch.bool)
-    masks[torch.arange(N_SLICES), torch.arange(N_SLICES)] = True
-    env = AcquisitionEnv(slices, n_initial=masks, horizon=2)
-    for row in (0, 6):
-        observation, _ = env.reset(options={"row": row})
-        assert np.flatnonzero(observation["measured"]).tolist() == [row]
+def test_an_episode_may_start_from_listed_columns(slices: SliceSet) -> None:
+    env = AcquisitionEnv(slices, n_initial=[0, 5, 8], horizon=2)
+    observation, _ = env.reset(seed=1)
+    assert np.flatnonzero(observation["measured"]).tolist() == [0, 5, 8]
 
 
 def test_a_reconstruction_is_given_by_name_too(slices: SliceSet) -> None:
@@ -116,18 +83,16 @@ def test_a_reconstruction_for_other_images_is_noted(
     assert note.startswith("the reconstruction was trained on 128x128 images and is used here on ")
 
 
-@pytest.mark.parametrize("columns_per_step", [1, 2])
-def test_the_info_has_the_mask_that_sampling_needs(slices: SliceSet, columns_per_step: int) -> None:
-    env = AcquisitionEnv(slices, **SETTINGS, columns_per_step=columns_per_step)
+def test_the_info_has_the_mask_that_sampling_needs(slices: SliceSet) -> None:
+    env = AcquisitionEnv(slices, **SETTINGS)
     observation, info = env.reset(seed=0)
     assert info["action_mask"].dtype == np.int8
     assert np.array_equal(info["action_mask"], 1 - observation["measured"])
     only = np.zeros(N_COLS, dtype=np.int8)
-    only[[2, 5][:columns_per_step]] = 1
-    action = env.action_space.sample(mask=only)
-    assert sorted(np.atleast_1d(action).tolist()) == [2, 5][:columns_per_step]
+    only[2] = 1
+    assert env.action_space.sample(mask=only) == 2
     *_, info = env.step(env.action_space.sample(mask=info["action_mask"]))
-    assert info["action_mask"].sum() == N_COLS - 3 - columns_per_step
+    assert info["action_mask"].sum() == N_COLS - 4
     many = AcquisitionVectorEnv(2, slices, **SETTINGS)
     _, facts = many.reset(seed=0)
     assert facts["action_mask"].shape == (2, N_COLS) and facts["_action_mask"].all()

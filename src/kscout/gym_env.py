@@ -27,7 +27,6 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.names import METRICS, metric_word
-from kscout.physics.sampling import Initial
 from kscout.reconstruction import load
 
 try:
@@ -64,23 +63,6 @@ class ColumnSpace(spaces.Discrete):  # type: ignore[misc]
 
 
 @final
-class ColumnsSpace(spaces.MultiDiscrete):  # type: ignore[misc]
-    """Several columns; `sample()` returns different ones among those that can be measured now."""
-
-    def __init__(self, n_cols: int, n_columns: int) -> None:
-        super().__init__([n_cols] * n_columns)
-        self.legal = np.ones(n_cols, dtype=np.int8)
-
-    def sample(self, mask: Array | None = None, probability: Array | None = None) -> Array:
-        if isinstance(mask, tuple) or probability is not None:
-            return super().sample(mask=mask, probability=probability)
-        free = np.flatnonzero(self.legal if mask is None else mask)
-        if len(free) < len(self.nvec):
-            return super().sample()
-        return self.np_random.choice(free, len(self.nvec), replace=False).astype(self.dtype)
-
-
-@final
 class _Scanner:
     """Measures columns of several slices at once, for both environments."""
 
@@ -92,12 +74,7 @@ class _Scanner:
         plan: Plan,
     ) -> None:
         METRICS.resolve(plan.metric)
-        self.plan, self.horizon, self.columns_per_step = plan, plan.horizon, plan.columns_per_step
-        if self.horizon % self.columns_per_step:
-            raise ConfigError(
-                f"{self.horizon} columns cannot be acquired {self.columns_per_step} at a time; "
-                "make horizon a multiple of columns_per_step"
-            )
+        self.plan, self.horizon = plan, plan.horizon
         self.slices = data if isinstance(data, SliceSet) else Store.open(data).split(split)
         if not len(self.slices) or self.horizon < 1:
             raise ConfigError(
@@ -125,7 +102,7 @@ class _Scanner:
             )
         batch = self.slices.batch(torch.tensor(rows, dtype=torch.int64))
         simulator = self.plan.simulator(batch, self.reconstructor)
-        self._rows, self._acquisition = rows, Acquisition(simulator, self.plan.rows(rows))
+        self._rows, self._acquisition = rows, Acquisition(simulator, self.plan)
 
     @property
     def acquisition(self) -> Acquisition:
@@ -140,28 +117,21 @@ class _Scanner:
     def legal(self) -> Bool[np.ndarray, "batch col"]:
         return (~self.acquisition.blocked).cpu().numpy()
 
-    def measure(self, columns: Int[np.ndarray, "batch draw"]) -> Float[np.ndarray, " batch"]:
-        """Measure the columns of one step and return the gains in the metric."""
+    def measure(self, columns: Int[np.ndarray, " batch"]) -> Float[np.ndarray, " batch"]:
+        """Measure one column of each slice and return the gains in the metric."""
         before = self.acquisition.state.score
         if self.is_over:
             raise ConfigError(
                 f"the episode is over: {self.horizon} columns were acquired; call reset() first"
             )
-        if columns.shape[1] != self.columns_per_step:
-            raise ConfigError(
-                f"{columns.shape[1]} columns were given for a slice, a step measures "
-                f"{self.columns_per_step}; give as many"
-            )
-        legal = self.legal()
-        for row, of_slice in enumerate(columns.tolist()):
-            for column in of_slice:
-                if not (0 <= column < legal.shape[1] and legal[row, column]):
-                    raise ConfigError(
-                        f"column {column} cannot be measured now: it is measured already or "
-                        "outside the matrix; choose a column where action_masks() is True"
-                    )
-                legal[row, column] = False
-        self.acquisition.measure(torch.from_numpy(columns.astype(np.int64)).to(before.device))
+        for column, legal in zip(columns.tolist(), self.legal(), strict=True):
+            if not (0 <= column < len(legal) and legal[column]):
+                raise ConfigError(
+                    f"column {column} cannot be measured now: it is measured already or "
+                    "outside the matrix; choose a column where action_masks() is True"
+                )
+        chosen = torch.from_numpy(columns.astype(np.int64)).to(before.device)
+        self.acquisition.measure(chosen[:, None])
         return (self.acquisition.state.score - before).double().cpu().numpy()
 
     def observe(self) -> Arrays:
@@ -196,12 +166,10 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         split: of the store; slices come as they are.
         reconstructor: turns measured columns into images; one, or what
             `kscout.reconstruction.load` takes.
-        n_initial: central columns measured at the start, columns, or a mask per slice.
+        n_initial: number of central columns measured at the start, or a list of columns.
         horizon: columns to acquire.
         protocol: how images are scored; not given: as the reconstruction was trained, else by
             `blind`.
-        columns_per_step: columns of one action, all different; with more than one, actions are
-            lists of them and `action_masks` repeats its answer for each.
         metric: what rewards are gains of: ssim, psnr, nmse (minus it), or `module:function`.
     """
 
@@ -213,26 +181,20 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         *,
         split: str = "train",
         reconstructor: Reconstructor | Path | str = "zero-filled",
-        n_initial: Initial = 8,
+        n_initial: int | Sequence[int] = 8,
         horizon: int = 8,
         protocol: Protocol | None = None,
-        columns_per_step: int = 1,
         metric: str = "ssim",
     ) -> None:
-        plan = Plan(
-            n_initial, horizon, columns_per_step=columns_per_step, protocol=protocol, metric=metric
-        )
+        plan = Plan(n_initial, horizon, protocol=protocol, metric=metric)
         self._scanner = _Scanner(data, split, reconstructor, plan)
         self.observation_space = self._scanner.space
-        n_cols = self._scanner.slices.n_cols
-        self.action_space = (
-            ColumnSpace(n_cols) if columns_per_step == 1 else ColumnsSpace(n_cols, columns_per_step)
-        )
+        self.action_space = ColumnSpace(self._scanner.slices.n_cols)
         self.render_mode = None
 
     def action_masks(self) -> Bool[np.ndarray, " col"]:
         """Return the columns that can be measured next, for sb3-contrib's maskable algorithms."""
-        return np.tile(self._scanner.legal()[0], self._scanner.columns_per_step)
+        return self._scanner.legal()[0]
 
     def reset(
         self, *, seed: int | np.integer | None = None, options: Info | None = None
@@ -244,7 +206,7 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         return self._observe(), self._scanner.facts(0)
 
     def step(self, action: int | np.generic | Array) -> tuple[Arrays, float, bool, bool, Info]:
-        gain = float(self._scanner.measure(np.asarray(action).reshape(1, -1))[0])
+        gain = float(self._scanner.measure(np.asarray(action).reshape(1))[0])
         return self._observe(), gain, self._scanner.is_over, False, self._scanner.facts(0)
 
     def _observe(self) -> Arrays:
@@ -272,33 +234,25 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         *,
         split: str = "train",
         reconstructor: Reconstructor | Path | str = "zero-filled",
-        n_initial: Initial = 8,
+        n_initial: int | Sequence[int] = 8,
         horizon: int = 8,
         protocol: Protocol | None = None,
-        columns_per_step: int = 1,
         metric: str = "ssim",
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs} acquires nothing; give 1 or more")
-        plan = Plan(
-            n_initial, horizon, columns_per_step=columns_per_step, protocol=protocol, metric=metric
-        )
+        plan = Plan(n_initial, horizon, protocol=protocol, metric=metric)
         self._scanner = _Scanner(data, split, reconstructor, plan)
         self.num_envs = num_envs
         self.single_observation_space = self._scanner.space
-        n_cols = self._scanner.slices.n_cols
-        self.single_action_space = (
-            spaces.Discrete(n_cols)
-            if columns_per_step == 1
-            else spaces.MultiDiscrete([n_cols] * columns_per_step)
-        )
+        self.single_action_space = spaces.Discrete(self._scanner.slices.n_cols)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
 
     def action_masks(self) -> Bool[np.ndarray, "env col"]:
         """Return the columns that can be measured next, per slice."""
-        return np.tile(self._scanner.legal(), self._scanner.columns_per_step)
+        return self._scanner.legal()
 
     def reset(
         self,
@@ -329,7 +283,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         if self._scanner.is_over:
             observation, facts = self.reset()
             return observation, np.zeros(self.num_envs), never, never.copy(), facts
-        gains = self._scanner.measure(np.asarray(actions).reshape(self.num_envs, -1))
+        gains = self._scanner.measure(np.asarray(actions).reshape(self.num_envs))
         over = np.full(self.num_envs, self._scanner.is_over)
         return self._scanner.observe(), gains, over, never, self._facts()
 

@@ -81,7 +81,7 @@ def test_central_columns_as_a_list_train_the_same_weights(
             data=store.path, reconstructor="zero-filled", split="val", device="cpu", n_initial=2
         ),
     )
-    assert central.plan.starts == ()
+    assert central.plan.start == 2
     (note,) = central.notes
     assert "for 2 (0,8) + 2 columns under protocol blind and runs here with 2 + 2 under" in note
 
@@ -105,16 +105,13 @@ def test_a_start_must_fit_its_number_and_the_images(store: Store, tmp_path: Path
         )
 
 
-def test_the_command_takes_a_list_or_a_file(store: Store, tmp_path: Path) -> None:
+def test_the_command_takes_a_list(store: Store) -> None:
     wanted = {"acquisition.n_initial": 3, "acquisition.initial": "0,7-8"}
     assert _start("8,0,7", None, store.path) == wanted
-    (tmp_path / "a.txt").write_text("0 7-8\n")
-    assert _start(str(tmp_path / "a.txt"), None, store.path) == wanted
     with pytest.raises(ConfigError, match="either --n-initial or --initial"):
         _start("0", 5, store.path)
-    (tmp_path / "a.txt").write_text("0 7-8\n3\n")
-    with pytest.raises(ConfigError, match="holds 2 starts"):
-        _start(str(tmp_path / "a.txt"), None, store.path)
+    with pytest.raises(ConfigError, match="column 16 of the start is not one of the 16"):
+        _start("0,16", None, store.path)
 
 
 @pytest.mark.slow

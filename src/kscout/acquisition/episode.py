@@ -10,7 +10,7 @@ column therefore costs this update, one reconstruction and one SSIM; terms that 
 slice are computed once per batch. No step synchronizes with the device.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
@@ -37,7 +37,7 @@ from kscout.names import METRICS, check_protocol
 from kscout.physics.fourier import column_ramps, fft2c, ifft_rows
 from kscout.physics.measurement import Pairs, measure_columns
 from kscout.physics.normalization import denormalize
-from kscout.physics.sampling import Initial, listed_columns, start_mask
+from kscout.physics.sampling import Initial, start_mask
 
 MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 16 * 2**30}
 """Default memory in bytes for candidates that are reconstructed together, by type of device.
@@ -88,8 +88,8 @@ class Simulator:
         """Measure the first columns and reconstruct; trajectories of a slice are adjacent."""
         mask = start_mask(initial, self.batch.selectable.shape, self.batch.kspace.device)
         n_measured = initial if isinstance(initial, int) else 0
-        if len(lists := listed_columns(initial)) == 1:
-            n_measured = len(lists[0])
+        if isinstance(initial, Sequence):
+            n_measured = len(initial)
         return self.start_from(mask, n_measured=n_measured).repeated(n_trajectories)
 
     def start_from(
@@ -137,24 +137,6 @@ class Simulator:
             return self.branch(state, column[:, None]).every()
         parent = torch.arange(len(state), device=column.device)
         return State.joined(list(self._children(state, Pairs(parent, column, state.owner))))
-
-    def grow(self, state: State, mask: Bool[Tensor, "state col"]) -> State:
-        """Measure the columns of each mask that its state lacks, and reconstruct once.
-
-        A state without new columns is unchanged bit for bit. Synchronizes with the device.
-        """
-        n_new = (mask & ~state.mask).sum(dim=-1)
-        rows, found = n_new.nonzero()[:, 0], [state]
-        if not len(rows):
-            return state
-        for part in rows.split(self.n_at_once):
-            maps = None if state.maps is None else state.maps[part]
-            found.append(self.start_from(mask[part], owner=state.owner[part], maps=maps))
-        slot = torch.arange(len(state), device=mask.device)
-        slot[rows] = len(state) + torch.arange(len(rows), device=mask.device)
-        n_left = int((~mask).sum(dim=-1).max())
-        grown = State.joined(found).rows(slot)
-        return replace(grown, n_left=n_left, step=state.step + int(n_new.max()))
 
     def branch(self, state: State, columns: Int[Tensor, "state candidate *group"]) -> Branches:
         """Measure each candidate column of every state; equal masks of a slice are computed once.

@@ -24,7 +24,7 @@ from kscout.randomness import keyed_generator
 from kscout.shapes import one_line
 
 NOT_ACQUIRED = -1
-"""Marks steps in which a finished acquisition measures no column."""
+"""Fills the columns of a last step that acquires fewer."""
 
 
 @final
@@ -42,7 +42,7 @@ class Acquisition:
 
     Args:
         simulator: slices, reconstruction and scores.
-        plan: start, number of columns and stopping threshold.
+        plan: start and number of columns.
         n_trajectories: acquisitions of each slice, which are adjacent states.
     """
 
@@ -56,9 +56,7 @@ class Acquisition:
         self._measured: Int[Tensor, "state draw"] | None = None
         """Columns that `state` does not contain yet."""
         self._blocked: tuple[State, Bool[Tensor, "state col"]] | None = None
-        self._horizon = plan.each(self._state.owner.device)
-        self._is_over = torch.zeros_like(self._state.owner, dtype=torch.bool)
-        self._is_any_bad = torch.zeros((), dtype=torch.bool, device=self._is_over.device)
+        self._is_any_bad = torch.zeros((), dtype=torch.bool, device=self._state.owner.device)
 
     @property
     def n_next(self) -> int:
@@ -86,64 +84,26 @@ class Acquisition:
         return self._observe(policy, self.state)
 
     def scores(self, policy: Policy) -> Float[Tensor, "state col"]:
-        """Return the scores of a policy; zeros for finished acquisitions.
-
-        The policy sees equal states of a slice once, and no finished one.
-        """
+        """Return the scores of a policy, which sees equal states of a slice once."""
         state = self.state
-        if not self.plan.is_plain:
-            scores = torch.zeros(state.mask.shape, device=self._is_over.device)
-            left = (~self._is_over).nonzero()[:, 0]
-            if len(left):
-                scores[left] = policy(self._observe(policy, state.rows(left))).to(scores.dtype)
-            return scores
         # On CUDA distinct states are padded to the number of states: sharing would save nothing.
         if len(self._distinct) == len(state):
             return policy(self._observe(policy, state))
         return policy(self._observe(policy, self._distinct))[self._slot]
 
     def _observe(self, policy: Policy, state: State) -> Observation:
-        return self.simulator.observe(policy, state, n_left=self._n_left(state.owner))
-
-    def _n_left(self, owner: Int[Tensor, " state"]) -> int | Int[Tensor, " state"]:
-        if isinstance(self._horizon, int):
-            return self._horizon - self.n_acquired
-        return (self._horizon[owner] - self.n_acquired).clamp(min=0)
-
-    def limit(
-        self, columns: Int[Tensor, "state draw"], policy: Policy, scores: Float[Tensor, "state col"]
-    ) -> Int[Tensor, "state draw"]:
-        """Replace columns after the end of an acquisition by `NOT_ACQUIRED`.
-
-        It ends with its budget, or when the policy predicts no gain above the threshold.
-        """
-        if self.plan.is_plain:
-            return columns
-        state = self.state
-        if self.plan.stop_below is not None:
-            unit = policy.units_at(state.mask, torch.full_like(state.owner, self.n_acquired))
-            best = scores.masked_fill(self.blocked, -torch.inf).amax(dim=-1)
-            self._is_over |= best * unit < self.plan.stop_below
-        left = torch.as_tensor(self._n_left(state.owner), device=columns.device)
-        wanted = left.expand(state.owner.shape).clamp(min=0, max=self.plan.columns_per_step)
-        wanted = wanted.masked_fill(self._is_over, 0)
-        self._is_over |= wanted < self.plan.columns_per_step
-        is_left_out = torch.arange(columns.shape[1], device=columns.device) >= wanted[:, None]
-        return columns.masked_fill(is_left_out, NOT_ACQUIRED)
+        return self.simulator.observe(policy, state, n_left=self.plan.horizon - self.n_acquired)
 
     def measure(self, columns: Int[Tensor, "state draw"]) -> None:
-        """Measure columns of every acquisition, except `NOT_ACQUIRED`."""
+        """Measure columns of every acquisition."""
         self._is_any_bad |= is_any_blocked(columns, self.blocked)
         self._measured = columns
         self.n_acquired += columns.shape[1]
 
     def _reconstruct(self, columns: Int[Tensor, "state draw"]) -> None:
         state, simulator = self._state, self.simulator
-        if not self.plan.is_plain:
-            mask = state.mask.new_zeros(len(columns), state.mask.shape[1] + 1)
-            # `NOT_ACQUIRED` is written to an extra entry, which is removed.
-            mask = mask.scatter(-1, columns % mask.shape[1], True)[:, :-1]
-            self._state = self._distinct = simulator.grow(state, state.mask | mask)
+        if self.plan.columns_per_step > 1:
+            self._state = self._distinct = simulator.branch(state, columns[:, None]).state
         elif self.n_trajectories == 1:
             self._state = self._distinct = simulator.acquire(state, columns[:, 0])
         else:
@@ -171,11 +131,11 @@ class Trajectory:
     """Acquired columns, and metrics of the images; `moment` 0 is the start.
 
     Axis `trajectory` runs over repeated acquisitions of one slice, `moment` over the start and the
-    image after each step. A finished slice keeps its last image and metrics.
+    image after each step.
     """
 
     columns: Int[Tensor, "batch trajectory column"]
-    """Columns in the order of acquisition; `NOT_ACQUIRED` if a step acquired fewer columns."""
+    """Columns in the order of acquisition; `NOT_ACQUIRED` if the last step acquired fewer."""
     ssim: Float[Tensor, "batch trajectory moment"]
     psnr: Float[Tensor, "batch trajectory moment"]
     nmse: Float[Tensor, "batch trajectory moment"]
@@ -186,11 +146,6 @@ class Trajectory:
     """The metric of the simulator; None if it is SSIM."""
 
     __repr__ = one_line
-
-    @property
-    def n_acquired(self) -> Int[Tensor, "batch trajectory"]:
-        """Columns acquired after the start."""
-        return (self.columns != NOT_ACQUIRED).sum(dim=-1)
 
 
 def action_uniforms(
@@ -224,7 +179,6 @@ def rollout(
         keep_probabilities: also return the policy's distribution at every step.
         keep_images: also return every reconstruction.
     """
-    plan.check_policy(policy)
     policy = policy.bind(simulator.context)
     plan.check(simulator.batch.selectable)
     if replay is not None:
@@ -248,8 +202,8 @@ def rollout(
             chosen = choose_several(policy, scores, blocked, own, n_next)
         if keep_probabilities:
             probabilities.append(column_log_probabilities(scores, blocked).exp())
-        columns.append(acquisition.limit(chosen, policy, scores))
-        acquisition.measure(columns[-1])
+        columns.append(chosen)
+        acquisition.measure(chosen)
         moments.append(_measure(acquisition, keep_images))
     acquisition.finish(type(policy).__name__)
     return _assemble(columns, moments, probabilities, n_trajectories)

@@ -105,7 +105,7 @@ def acquire(
             `argmax`, `protocol` or `device`; by default there is one trajectory per slice.
     """
     n_start = start if isinstance(start, int) else len(start)
-    taken = {"n_initial", "initial", "steps", "budget", "columns_per_step", "stop_below"}
+    taken = {"n_initial", "initial", "steps", "columns_per_step"}
     if known := taken & settings.keys():
         raise ConfigError(
             f"acquire has no {min(known)}; give start and budget, and use kscout.evaluate for "

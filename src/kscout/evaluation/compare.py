@@ -243,11 +243,9 @@ def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
         n_rows=ready.slices.shape[1],
         n_cols=ready.slices.n_cols,
         n_initial=plan.n_initial,
-        initial=tuple(map(columns_text, plan.starts)) or None,
+        initial=None if plan.listed is None else (columns_text(plan.listed),),
         steps=plan.horizon,
         columns_per_step=plan.columns_per_step,
-        budgets=tuple(plan.horizons) or None,
-        stop_below=plan.stop_below,
         is_argmax=request.argmax,
         draw_seeds=request.seeds,
         limit=request.limit,
@@ -282,21 +280,20 @@ def _score(
     writer: ResultsWriter | None = None,
 ) -> Scores:
     slices, n_done, n_trajectories = ready.slices, 0, 1
-    name, seed, means, counts = entry.name, entry.seed, [], []
+    name, seed, means = entry.name, entry.seed, []
     for batch, trajectory in ready.trajectories(entry):
         rows = slice(n_done, n_done + len(batch))
         n_done, n_trajectories = rows.stop, trajectory.columns.shape[1]
         metrics = torch.stack([getattr(trajectory, metric) for metric in METRICS], dim=-1)
         if writer is not None:
             columns, volumes = trajectory.columns.cpu().numpy(), slices.volumes[rows]
-            where = (volumes, slices.slices[rows])
-            writer.write(name, seed, columns, metrics.cpu().numpy(), *where)
+            numbers = slices.slices[rows]
+            writer.write(name, seed, columns, metrics.cpu().numpy(), volumes, numbers)
         means.append(metrics.double().mean(dim=1).cpu().numpy())
-        counts.append(trajectory.n_acquired.double().mean(dim=1).cpu().numpy())
         if on_step is not None:
             on_step(Step(f"{name}, seed {seed}", n_done, len(slices)))
-    values, n_acquired = np.concatenate(means), np.concatenate(counts)
-    return Scores(name, seed, slices.volumes, slices.slices, values, n_trajectories, n_acquired)
+    where = (name, seed, slices.volumes, slices.slices)
+    return Scores(*where, np.concatenate(means), n_trajectories)
 
 
 __all__ = ["Evaluation", "EvaluationSetting", "PolicySource", "evaluate"]

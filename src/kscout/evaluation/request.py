@@ -35,17 +35,11 @@ class EvaluationRequest:
     n_initial: int | None = None
     """Central columns measured at the start. (default: the runs')"""
     initial: str | None = None
-    """Columns to start from instead: a list like 0,3,60-70, or a file (.txt, .json, .npy, .npz)
-    with one list or mask for all slices or one for each."""
+    """Columns to start from instead: a list like 0,3,60-70."""
     steps: int | None = None
     """Columns to acquire. (default: the runs')"""
-    budget: str | None = None
-    """Columns measured in total, start included, instead of --steps: a number, or a file (.txt,
-    .json, .npy) with one per slice."""
     columns_per_step: int = 1
     """Columns selected before each reconstruction."""
-    stop_below: float | None = None
-    """End a slice when no column has this predicted gain in SSIM (policies that predict gains)."""
     trajectories: Annotated[int, AtLeast(1)] = 8
     """Acquisitions per slice of policies that sample columns, as in training (paper: 8)."""
     seeds: Annotated[tuple[int, ...], Form(flags="--seed")] = (0,)
@@ -77,16 +71,13 @@ class EvaluationSetting(EvaluationRequest):
     """Slices stored with images for reports (0 to 9); results do not depend on it."""
 
     def __post_init__(self) -> None:
-        for name in ("initial", "budget"):
-            if isinstance(value := getattr(self, name), int | Path):
-                object.__setattr__(self, name, str(value))
         check(self)
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds {list(self.seeds)} name one twice; give each once")
-        for count, columns in (("n_initial", "initial"), ("steps", "budget")):
-            if None not in (getattr(self, count), getattr(self, columns)):
-                flags = f"--{count.replace('_', '-')} or --{columns}"
-                raise ConfigError(f"an evaluation takes either {flags}; give one of them")
+        if None not in (self.n_initial, self.initial):
+            raise ConfigError(
+                "an evaluation takes either --n-initial or --initial; give one of them"
+            )
 
 
 def setting_of(values: Mapping[str, Any], *keywords: str) -> EvaluationSetting:
@@ -128,16 +119,11 @@ class Conditions:
     n_rows: int
     n_cols: int
     n_initial: int
-    """Number of columns of the start; of the shortest if they differ."""
     initial: tuple[str, ...] | None = None
-    """Columns of the start: one list, or one per slice; None for central ones."""
+    """The list of the columns of the start; None for central ones."""
     steps: int
-    """Columns to acquire; the maximum if budgets differ."""
+    """Columns to acquire."""
     columns_per_step: int = 1
-    budgets: tuple[int, ...] | None = None
-    """Columns to acquire in each slice, if they differ."""
-    stop_below: float | None = None
-    """Gain in SSIM below which a slice ends."""
     is_argmax: bool = False
     draw_seeds: tuple[int, ...] = ()
     limit: int | None = None
@@ -161,8 +147,6 @@ _CONDITIONS = {
     "argmax": ("is_argmax",),
     "initial": ("initial",),
     "columns per step": ("columns_per_step",),
-    "budgets": ("budgets",),
-    "stop below": ("stop_below",),
 }
 """Dependencies of scores other than policy and budget: fields of a summary, the surest first."""
 

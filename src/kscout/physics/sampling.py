@@ -8,17 +8,9 @@ from torch import Tensor
 
 from kscout.columns import center_columns, column_ranges
 
-Initial = int | Sequence[int] | Sequence[Sequence[int]] | Bool[Tensor, "batch col"]
-"""Where acquisitions start: a number of central columns, columns for all slices, or columns or a
-mask for each slice."""
-
-
-def listed_columns(initial: Initial) -> Sequence[Sequence[int]]:
-    """Return the lists of columns of a start: none, one for all slices, or one for each."""
-    if isinstance(initial, int | Tensor):
-        return ()
-    lists = [columns for columns in initial if isinstance(columns, Sequence)]
-    return lists or [[column for column in initial if not isinstance(column, Sequence)]]
+Initial = int | Sequence[int] | Bool[Tensor, "batch col"]
+"""Where acquisitions start: a number of central columns, a list of columns, or a mask for each
+slice."""
 
 
 def center_mask(
@@ -41,12 +33,9 @@ def start_mask(
         return initial.to(device)
     if isinstance(initial, int):
         return center_mask(n_cols, initial, device).expand(n_slices, -1)
-    first, *others = listed_columns(initial)
-    if others:
-        return torch.cat([start_mask(one, (1, n_cols)) for one in (first, *others)]).to(device)
     columns = torch.arange(n_cols, device=device)
     mask = torch.zeros(n_cols, dtype=torch.bool, device=device)
-    for begin, end in column_ranges(first):
+    for begin, end in column_ranges(initial):
         mask |= (columns >= begin) & (columns <= end)
     return mask.expand(n_slices, -1)
 

@@ -123,18 +123,6 @@ def test_steps_of_several_columns_and_other_starts_are_stored(
         assert policy.ssim == pytest.approx([float(row.ssim) for row in own], abs=1e-5)
 
 
-def test_a_policy_that_stops_keeps_its_last_image(test_slices: SliceSet, tmp_path: Path) -> None:
-    setting = EvaluationSetting(n_initial=3, steps=4, stop_below=0.01)
-    evaluate(("oracle",), test_slices, ZeroFilled(), setting, out=tmp_path)
-    kept = [load_acquisition(path) for path in sorted(tmp_path.glob("acquisition-*.npz"))]
-    assert all(len(one.policies[0].columns) <= 4 for one in kept)
-    rows = [row for row in read_rows(tmp_path) if row.step == "4"]
-    last = {(row.volume, row.slice): float(row.ssim) for row in rows}
-    for one in kept:
-        volume, number = one.title.split(":")[0].split(", slice ")
-        assert one.policies[0].ssim[-1] == pytest.approx(last[volume, number], abs=1e-5)
-
-
 def test_none_are_kept_where_none_are_wanted(
     folder: Path, test_slices: SliceSet, tmp_path: Path
 ) -> None:

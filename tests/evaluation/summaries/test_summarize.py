@@ -222,6 +222,19 @@ def _write(path: Path, trajectory: Trajectory) -> None:
         writer.write("greedy", 3, *_arrays(trajectory), ["a", "a", "b"], [7, 8, 2])
 
 
+@pytest.mark.parametrize(
+    "change", [{"budgets": [3, 4]}, {"stop_below": 0.1}, {"initial": ["0", "1-2"]}]
+)
+def test_uneven_acquisitions_of_version_0_3_are_rejected(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    file = Path(__file__).parents[2] / "written_by_0_2/evaluation/summary.json"
+    table = json.loads(file.read_text())
+    (tmp_path / "summary.json").write_text(json.dumps({**table, **change}))
+    with pytest.raises(DataError, match="slices differ in their start or number of columns"):
+        read_summary(tmp_path)
+
+
 def test_rows_are_those_of_the_specification(tmp_path: Path, generator: torch.Generator) -> None:
     trajectory = _trajectory(generator)
     _write(tmp_path / "results.csv", trajectory)

@@ -79,15 +79,12 @@ def summary_table(summary: "Summary") -> Table:
     # Headers of two lines: the table fits into 80 characters, and no number is wrapped.
     minus = f"minus\n{summary.reference}"
     names = ["SSIM", "PSNR", minus, "95 % interval", "p\n(Holm)"]
-    for name in [*(["columns\nacquired"] if summary.is_uneven else []), *names]:
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     ranked = summary.ranked
     for entry, after in zip(ranked, [*ranked[1:], None], strict=True):
         ends = after is not None and after.is_oracle and not entry.is_oracle
-        name, *scores = _cells(entry, summary.comparison(entry.policy))
-        n_acquired = "" if entry.n_acquired is None else f"{entry.n_acquired:.2f}"
-        cost = [n_acquired] if summary.is_uneven else []
-        table.add_row(name, *cost, *scores, end_section=ends)
+        table.add_row(*_cells(entry, summary.comparison(entry.policy)), end_section=ends)
     notes = sorted({one.note for one in summary.comparisons if one.note})
     if not summary.has_intervals:
         notes.append(NO_INTERVALS)
@@ -113,13 +110,9 @@ def _plain_table(title: str | None) -> Table:
 
 
 def _pace(summary: "Summary") -> str:
-    """Return how the acquisitions differ from one column at a time until the budget is spent."""
-    words = [" (own start)"] if summary.initial else []
-    words += [" at most"] if summary.is_uneven else []
+    """Return how the acquisitions differ from one column at a time around the center."""
     k = summary.columns_per_step
-    words += [f", {k} per step"] if k > 1 else []
-    stop = summary.stop_below
-    return "".join([*words, *([] if stop is None else [f", stopped below {stop:g}"])])
+    return f"{' (own start)' if summary.initial else ''}{f', {k} per step' if k > 1 else ''}"
 
 
 def _cells(entry: "PolicySummary", compared: "Comparison | None") -> list[str]:

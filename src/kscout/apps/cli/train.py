@@ -141,7 +141,7 @@ class _PolicyOptions(_TrainingOptions):
     """Discount of ngreedy; several: each into OUT/gamma-G. (default: 1)"""
     preset: _Preset = "knee-base"
     initial: str | None = None
-    """Columns to start from instead of central ones: 0,3,60-70, or a file as for evaluate."""
+    """Columns to start from instead of central ones: 0,3,60-70."""
     policy: _PolicyNetwork = None
     start: str | None = None
     """Trained policy whose weights are the initial weights: run, file or zoo name."""
@@ -198,19 +198,14 @@ def train_policy(options: _PolicyOptions, **flags: Any) -> None:  # noqa: ANN401
 
 
 def _start(initial: str, n_initial: int | None, data: Path) -> JsonObject:
-    from kscout.acquisition.plan import read_starts
-    from kscout.columns import columns_text
+    from kscout.acquisition.plan import check_columns
+    from kscout.columns import columns_text, parse_columns
     from kscout.data.store import Store
 
     if n_initial is not None:
         raise ConfigError("a training takes either --n-initial or --initial; give one of them")
-    starts = read_starts(initial, n_cols=Store.open(data).split("train").n_cols)
-    if len(starts) > 1:
-        raise ConfigError(
-            f"{initial} holds {len(starts)} starts, and training and validation slices share one; "
-            "give a single list or mask"
-        )
-    (start,) = starts
+    start = parse_columns(initial)
+    check_columns(start, Store.open(data).split("train").n_cols)
     return {"acquisition.n_initial": len(start), "acquisition.initial": columns_text(start)}
 
 

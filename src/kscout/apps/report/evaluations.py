@@ -38,8 +38,6 @@ def describe_comparison(summary: Summary) -> str:
         return describe_winner(summary)
     steps = summary.steps
     end = "after one acquired column" if steps == 1 else f"after {steps} acquired columns"
-    if summary.is_uneven and policy.n_acquired is not None:
-        end = f"after {policy.n_acquired:.1f} acquired columns on average"
     opening = f"**{policy.policy}** reaches SSIM {policy.ssim:.4f} {end}"
     compared = summary.comparison(policy.policy)
     if compared is None:
@@ -185,15 +183,11 @@ def facts(summary: Summary) -> dict[str, str]:
 
 
 def _pace(summary: Summary) -> dict[str, str]:
-    """Return deviations from acquiring one column at a time until the budget is spent."""
+    """Return deviations from acquiring one column at a time around the center."""
     pace = {
-        "Start from": summary.initial and "; ".join(summary.initial[:1]),
+        "Start from": summary.initial and summary.initial[0],
         "Columns per step": summary.columns_per_step > 1 and str(summary.columns_per_step),
-        "Budget": summary.budgets and "individual for each slice",
-        "Stopped": summary.stop_below is not None and f"below a gain of {summary.stop_below:g}",
     }
-    if summary.initial is not None and len(summary.initial) > 1:
-        pace["Start from"] = "individual columns of each slice"
     return {name: words for name, words in pace.items() if words}
 
 

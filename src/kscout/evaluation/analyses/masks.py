@@ -51,8 +51,7 @@ class Masks(Analysis[MaskRow]):
 
     Writes for each policy and seed masks/NAME.npz (order: slice x trajectory x column, 0 for the
     start, 1 for the first column acquired, -1 for none) and masks/NAME.txt (a line per slice), and
-    plots them. NAME is the policy, followed by -seedS for one of several seeds. `evaluate
-    --initial` accepts both kinds of files.
+    plots them. NAME is the policy, followed by -seedS for one of several seeds.
 
     Example: kscout analyze masks results/knee --out analyses
     """

@@ -3,7 +3,7 @@
 Nothing here needs torch.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -50,10 +50,7 @@ class Orders:
         return sorted(np.flatnonzero(order > 0).tolist(), key=lambda column: order[column])
 
     def text(self) -> str:
-        """Return the first trajectory of each slice as lines: `start; columns in their order`.
-
-        `kscout evaluate --initial FILE` reads them.
-        """
+        """Return the first trajectory of each slice as lines: `start; columns in their order`."""
         n_cols = self.order.shape[2]
         lines = [
             f"# {_line(self.policy)}, seed {self.seed}: columns of k-space, 0 to {n_cols - 1}, DC "
@@ -102,12 +99,8 @@ def _orders(policy: str, seed: int, acquired: _Acquired, summary: Summary) -> Or
     if len(acquired) * n_paths * summary.n_cols > _MOST_PLACES:
         raise ValueError(f"{len(acquired)} slices of {n_paths} trajectories are too many")
     order = np.full((len(acquired), n_paths, summary.n_cols), NEVER, dtype=np.int16)
-    for row, (start, paths) in enumerate(
-        zip(_starts(summary, len(acquired)), acquired.values(), strict=True)
-    ):
-        if len(start) > summary.n_cols:
-            raise ValueError(f"{len(start)} columns at the start, images have {summary.n_cols}")
-        order[row][:, list(start)] = 0
+    order[..., _start(summary)] = 0
+    for row, paths in enumerate(acquired.values()):
         for path, columns in paths.items():
             if columns and not 0 <= min(columns) <= max(columns) < summary.n_cols:
                 raise ValueError(f"columns {columns}, images have {summary.n_cols}")
@@ -116,12 +109,12 @@ def _orders(policy: str, seed: int, acquired: _Acquired, summary: Summary) -> Or
     return Orders(policy, seed, volumes, slices, order)
 
 
-def _starts(summary: Summary, n_slices: int) -> Iterable[Sequence[int]]:
+def _start(summary: Summary) -> list[int]:
+    if summary.n_initial > summary.n_cols:
+        raise ValueError(f"{summary.n_initial} columns at the start, images have {summary.n_cols}")
     if summary.initial is None:
-        return [center_columns(summary.n_cols, summary.n_initial)] * n_slices
-    # One after the other: a short text may name many columns.
-    is_one = len(summary.initial) == 1
-    return map(parse_columns, list(summary.initial) * (n_slices if is_one else 1))
+        return list(center_columns(summary.n_cols, summary.n_initial))
+    return list(parse_columns(summary.initial[0]))
 
 
 def _line(text: str) -> str:

@@ -52,8 +52,6 @@ class Scores:
     values: Float64[np.ndarray, "slice moment 3"]
     """By slice, step (0 is the start) and metric, in the order of `METRICS`."""
     n_trajectories: int
-    n_acquired: Float64[np.ndarray, " slice"] | None = None
-    """Columns acquired after the start, averaged over trajectories; None if not counted."""
 
     __repr__ = one_line
 
@@ -110,7 +108,7 @@ def writing_results(path: Path) -> Iterator[ResultsWriter]:
 
 
 Sums = dict[int, list[float]]
-"""By step: sums over trajectories of the metrics and acquired columns, and their number."""
+"""By step: sums over trajectories of the metrics, and the number of trajectories."""
 
 
 def read_scores(path: Path | str) -> list[Scores]:
@@ -121,9 +119,9 @@ def read_scores(path: Path | str) -> list[Scores]:
         try:
             slices = by_policy.setdefault((row.policy, int(row.seed)), {})
             steps = slices.setdefault((row.volume, int(row.slice)), {})
-            sums = steps.setdefault(int(row.step), [0.0] * (len(METRICS) + 2))
+            sums = steps.setdefault(int(row.step), [0.0] * (len(METRICS) + 1))
             values = float(row.ssim), float(row.psnr), float(row.nmse)
-            for i, value in enumerate((*values, float(len(row.column.split())), 1.0)):
+            for i, value in enumerate((*values, 1.0)):
                 sums[i] += value
         except (TypeError, ValueError) as error:
             raise DataError(
@@ -142,15 +140,14 @@ def _scores(policy: str, seed: int, slices: dict[tuple[str, int], Sums], path: P
                 f"{path}: slice {number} of {volume} lacks steps or trajectories of "
                 f"{policy!r} with seed {seed}; the file was cut or joined wrongly"
             )
-    means = np.array(
+    values = np.array(
         [
             [[x / sums[-1] for x in sums[:-1]] for _, sums in sorted(steps.items())]
             for steps in slices.values()
         ]
     )
-    values, n_acquired = means[:, :, :-1], means[:, :, -1].sum(axis=1)
     volumes, numbers = zip(*slices, strict=True)
-    return Scores(policy, seed, volumes, numbers, values, int(n_trajectories), n_acquired)
+    return Scores(policy, seed, volumes, numbers, values, int(n_trajectories))
 
 
 def read_rows(path: Path) -> Iterable[ResultRow]:

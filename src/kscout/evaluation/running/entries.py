@@ -312,17 +312,16 @@ def completed(
     """
     setting = replace(setting, protocol=network.protocol_for(setting.protocol))
     has_start = setting.n_initial is not None or setting.initial is not None
-    has_end = setting.steps is not None or setting.budget is not None
-    if has_start and has_end:
+    if has_start and setting.steps is not None:
         return setting
     trained = trained_budget(policies, source)
-    if not has_start and not has_end and setting.columns_per_step == 1:
+    if not has_start and setting.steps is None and setting.columns_per_step == 1:
         setting = replace(setting, columns_per_step=trained.group)
     if not has_start and trained.initial is not None:
         setting = replace(setting, initial=trained.initial)
     elif not has_start:
         setting = replace(setting, n_initial=trained.n_initial)
-    return setting if has_end else replace(setting, steps=trained.horizon)
+    return setting if setting.steps is not None else replace(setting, steps=trained.horizon)
 
 
 def trained_budget(policies: Sequence[str], reconstructor: str | None = None) -> AcquisitionSetting:

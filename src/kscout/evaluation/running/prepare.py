@@ -207,8 +207,7 @@ def prepare(
     if isinstance(whole, Store):
         whole = whole.split(setting.split, size=setting.size)
     whole.check_protocol(loaded.protocol_for(setting.protocol))
-    slices = whole.sample(setting.limit).to(device)
-    plan = plan_of(setting, slices, n_whole=len(whole))
+    slices, plan = whole.sample(setting.limit).to(device), plan_of(setting)
     entries, reference = _entries(policies, slices, plan, setting, loaded)
     _, n_rows, n_cols = slices.shape
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
@@ -251,14 +250,13 @@ def _notes(ready: Prepared) -> Iterator[str]:
             "are higher than on new slices; name a fitted order, fixed=NAME, or evaluate another "
             "split"
         )
-    horizon, protocol = min(plan.horizons or (plan.horizon,)), network.protocol_for(plan.protocol)
+    protocol = network.protocol_for(plan.protocol)
     for note in (
         target_note(network, slices.contents.kind.target_rule, slices.shape[0]),
-        zero_filled_note(ready.reconstructor, slices, plan.start, horizon, protocol),
+        zero_filled_note(ready.reconstructor, slices, plan.start, plan.horizon, protocol),
     ):
         yield from () if note is None else (note,)
-    starts = [columns_text(start) for start in plan.starts]
-    start = "own columns" if len(starts) > 1 else next(iter(starts), None)
+    start = None if plan.listed is None else columns_text(plan.listed)
     columns = (plan.n_initial, plan.horizon, plan.protocol, start, plan.columns_per_step)
     use = Use(slices.shape, *columns)
     yield from network_notes(network, use)
@@ -282,12 +280,6 @@ def _entries(
         for source in policies
     }
     entries = [entry for source in policies for entry in by_source[str(source)]]
-    for entry in entries:
-        if len(plan.starts) > 1 and entry.needs_training_slices:
-            raise ConfigError(
-                f"policy {entry.name!r} is fitted on training slices, and the starts are those of "
-                "other slices; give one start for all, or leave it out"
-            )
     check_distinct(entries)
     for entry in entries:
         check_fits(entry.policy, slices, plan, name=entry.name, network=network)
@@ -355,7 +347,7 @@ def fitted_order(
         # The seed has an effect only if slices are sampled.
         "seed": None if n_slices_per_step is None else plan.seed,
         # Omitted if it is central, as in the names of existing files.
-        **({"initial": plan.starts} if plan.starts else {}),
+        **({} if plan.listed is None else {"initial": [plan.listed]}),
     }
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
     file = None if cache is None else cache / f"order-{key}.json"

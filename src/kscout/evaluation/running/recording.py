@@ -15,9 +15,8 @@ from typing import final
 import numpy as np
 import torch
 from jaxtyping import Float64
-from torch.nn.utils.rnn import pad_sequence
 
-from kscout.acquisition.loop import NOT_ACQUIRED, Acquisition
+from kscout.acquisition.loop import Acquisition
 from kscout.data.slices import SliceSet
 from kscout.evaluation.records.acquisitions import (
     ACQUISITIONS,
@@ -114,17 +113,15 @@ def _replayed(ready: Prepared, summary: Summary, row: int, columns: Columns) -> 
 
     The first step of `columns` is the start, which has none.
     """
-    slices, plan = ready.slices, ready.plan
+    slices = ready.slices
     (batch,) = slices.subset(torch.tensor([row])).batches(1)
-    simulator = plan.simulator(batch, ready.reconstructor)
-    # Policies may end at different steps.
-    plan = replace(plan.rows([row]), horizons=(plan.horizon,))
-    acquisition = Acquisition(simulator, plan, n_trajectories=len(columns))
+    simulator = ready.plan.simulator(batch, ready.reconstructor)
+    acquisition = Acquisition(simulator, ready.plan, n_trajectories=len(columns))
     start_columns = acquisition.state.mask[0].nonzero()[:, 0].tolist()
     images, ssim = [], []
-    for taken in zip(*columns.values(), strict=True):
-        steps = [torch.tensor(step, device=slices.device) for step in taken]
-        acquisition.measure(pad_sequence(steps, True, NOT_ACQUIRED).long())
+    for number, taken in enumerate(zip(*columns.values(), strict=True)):
+        if number:
+            acquisition.measure(torch.tensor(taken, device=slices.device))
         images.append(simulator.images(acquisition.state).float().cpu().numpy())
         ssim.append(acquisition.state.score.float().cpu().numpy())
     pictures, scores = np.stack(images, axis=1), np.stack(ssim, axis=1)
@@ -172,18 +169,15 @@ class FinishedPolicies:
             return None
         try:
             arrays = read_arrays(_values(rows))
-            values, n_acquired = arrays["values"], arrays["n_acquired"]
-            n_trajectories = int(arrays["n_trajectories"])
+            values, n_trajectories = arrays["values"], int(arrays["n_trajectories"])
         except (OSError, KeyError, TypeError, ValueError):
             return None
         where = (entry.name, entry.seed, slices.volumes, slices.slices)
-        return Scores(*where, values, n_trajectories, n_acquired)
+        return Scores(*where, values, n_trajectories)
 
     def _store(self, entry: EvaluationEntry, scores: Scores) -> None:
         with written_whole(_values(self._rows(entry))) as aside, aside.open("wb") as file:
-            assert scores.n_acquired is not None
-            count = np.array(scores.n_trajectories)
-            np.savez(file, values=scores.values, n_trajectories=count, n_acquired=scores.n_acquired)
+            np.savez(file, values=scores.values, n_trajectories=np.array(scores.n_trajectories))
 
     def join(self, path: Path, entries: Sequence[EvaluationEntry]) -> None:
         with written_whole(path) as aside, aside.open("wb") as table:

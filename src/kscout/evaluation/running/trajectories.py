@@ -1,6 +1,5 @@
 """Acquisitions of a dataset by a policy, batch by batch; the batch size has no effect on them."""
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,12 +11,13 @@ from torch import Tensor
 from kscout.acquisition.choose import draws_columns
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.loop import Trajectory, action_uniforms, rollout
-from kscout.acquisition.plan import Plan, for_slices, read_budgets, read_starts
+from kscout.acquisition.plan import Plan
+from kscout.columns import parse_columns
 from kscout.compatibility import check_matrix, check_real
 from kscout.core import Measurement, Policy, Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError, DataError
+from kscout.errors import DataError
 from kscout.evaluation.request import EvaluationSetting
 from kscout.physics.coils import n_central
 from kscout.physics.sampling import Initial, start_mask
@@ -32,43 +32,18 @@ def n_at_once(plan: Plan, slices: SliceSet) -> int:
     return max(16, 2**25 // n_pixels) if slices.device.type == "cuda" else 16
 
 
-def plan_of(setting: EvaluationSetting, slices: SliceSet, *, n_whole: int) -> Plan:
-    """Return the plan for slices; `n_whole` is the size of their split."""
-    positions = slices.position.tolist()
-    n_whole = max(n_whole, max(positions, default=-1) + 1)
-    start: Initial = setting.n_initial or 0
-    if setting.initial is not None:
-        starts = read_starts(setting.initial, n_cols=slices.n_cols)
-        is_one = len(starts) == 1
-        start = starts[0] if is_one else tuple(for_slices(starts, positions, n_whole, "starts"))
-    plan = Plan(
-        start,
+def plan_of(setting: EvaluationSetting) -> Plan:
+    """Return the plan of an evaluation."""
+    return Plan(
+        setting.n_initial or 0 if setting.initial is None else parse_columns(setting.initial),
         setting.steps or 0,
         columns_per_step=setting.columns_per_step,
-        stop_below=setting.stop_below,
         n_trajectories=setting.trajectories,
         seed=setting.seeds[0],
         is_argmax=setting.argmax,
         protocol=setting.protocol,
         batch_size=setting.batch_size,
     )
-    if setting.budget is None:
-        return plan
-    budgets = for_slices(read_budgets(setting.budget), positions, n_whole, "budgets")
-    n_starts = [len(start) for start in plan.starts] or [plan.n_initial]
-    horizons = [m - n for m, n in zip(budgets, itertools.cycle(n_starts), strict=False)]
-    if max(budgets) > slices.n_cols:
-        raise ConfigError(
-            f"a budget of {max(budgets)} columns is more than the {slices.n_cols} of the images; "
-            "give less"
-        )
-    if min(horizons) < 0 or not any(horizons):
-        raise ConfigError(
-            f"a budget of {min(budgets)} columns leaves none to acquire after a start of "
-            f"{max(n_starts)}; the budget counts the start, so give more"
-        )
-    is_even = len(set(horizons)) == 1
-    return replace(plan, horizon=max(horizons), horizons=() if is_even else tuple(horizons))
 
 
 def ready_batches(
@@ -88,12 +63,9 @@ def ready_batches(
         if is_drawn
         else None
     )
-    n_done = 0
     for batch in slices.batches(n_at_once(plan, slices)):
-        rows = range(n_done, n_done + len(batch))
-        n_done = rows.stop
         drawn = None if uniforms is None else uniforms[batch.index]
-        yield policy, plan.simulator(batch, reconstructor), plan.rows(rows), drawn
+        yield policy, plan.simulator(batch, reconstructor), plan, drawn
 
 
 @torch.no_grad()
@@ -141,7 +113,6 @@ def check_fits(
         raise DataError("no slice to acquire; the split, or the selection, is empty")
     plan.check(slices.selectable)
     slices.check_start(plan.start)
-    plan.check_policy(policy)
     kind = None if slices.kind == IMAGES.name else f"the slices are {slices.kind}"
     check_real(policy, kind, name=name)
     check_matrix(policy, slices.shape, name=name, network=network)

@@ -170,7 +170,6 @@ def _policy(
     choice: Choice | None,
 ) -> PolicySummary:
     n_moments = pooled.shape[1]
-    counts = [entry.n_acquired for entry in entries if entry.n_acquired is not None]
     bounds = confidence_intervals(pooled.reshape(len(pooled), -1), entries[0].volumes)
     by_step = {}
     for i, metric in enumerate(METRICS):
@@ -197,7 +196,6 @@ def _policy(
         by_step=by_step,
         gap_closed=gap,
         training=training,
-        n_acquired=float(np.mean(counts)) if counts else None,
         columns=choice,
     )
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, final
 
-from kscout.config import load, save
-from kscout.errors import DataError
+from kscout.config import read, read_file, save
+from kscout.errors import ConfigError, DataError
 from kscout.evaluation.records.results import METRICS
 from kscout.evaluation.request import Conditions
 from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS
@@ -24,6 +24,7 @@ from kscout.evaluation.summaries.paper_numbers import (
 )
 from kscout.exports import lazily
 from kscout.figures.tables import Column, Measured, Row, Table, measured, to_html, to_text
+from kscout.json_types import JsonObject
 from kscout.names import POLICIES, label_of
 
 with lazily():
@@ -91,8 +92,6 @@ class PolicySummary:
     """(ssim - NA oracle) / (oracle - NA oracle)."""
     training: Training | None = None
     """None for a policy that was not trained, or whose training is unknown."""
-    n_acquired: float | None = None
-    """Mean number of columns acquired after the start; None if not counted."""
     columns: Choice | None = None
     """How columns were chosen; None for a policy without weights, and in files of version 0.2."""
 
@@ -201,7 +200,7 @@ class Summary(Conditions):
 
     @property
     def moments(self) -> tuple[int, ...]:
-        """Columns acquired at the start and after each step, in slices that have not ended."""
+        """Columns acquired at the start and after each step."""
         n_steps = -(-self.steps // self.columns_per_step)
         return tuple(min(t * self.columns_per_step, self.steps) for t in range(n_steps + 1))
 
@@ -209,11 +208,6 @@ class Summary(Conditions):
     def has_intervals(self) -> bool:
         """Whether there were enough volumes for confidence intervals."""
         return any(policy.final["ssim"].interval for policy in self.policies)
-
-    @property
-    def is_uneven(self) -> bool:
-        """Whether slices may have different numbers of columns at the end."""
-        return self.budgets is not None or self.stop_below is not None
 
     @property
     def ranked(self) -> list[PolicySummary]:
@@ -245,7 +239,7 @@ class Summary(Conditions):
 
         A dataset without an anatomy has to contain its name.
         """
-        if self.protocol != "paper" or self.is_uneven or self.initial or self.columns_per_step > 1:
+        if self.protocol != "paper" or self.initial or self.columns_per_step > 1:
             return None
         setting = same_setting(self.n_cols, self.n_initial, self.steps)
         if setting is None or setting.anatomy not in (self.anatomy or self.store).lower():
@@ -262,7 +256,6 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     has_psnr = setting is not None and setting.name in ORACLE_PSNR
     columns = (
         Column("policy"),
-        *([Column("columns acquired", digits=2, best="min")] if summary.is_uneven else []),
         Column("SSIM", best="max"),
         Column("PSNR (dB)", digits=2, best="max"),
         Column("NMSE", best="min"),
@@ -281,8 +274,7 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     ]
     columns = tuple(columns[index] for index in shown)
     rows = tuple(replace(row, cells=tuple(row.cells[i] for i in shown)) for row in rows)
-    most = "at most " if summary.is_uneven else ""
-    title = f"Scores after {most}{summary.steps} acquired columns"
+    title = f"Scores after {summary.steps} acquired columns"
     title += f"; {summary.choice}" if summary.choice else ""
     return Table(title, columns, rows, _note(summary), name)
 
@@ -312,7 +304,6 @@ def _policy_row(summary: Summary, policy: PolicySummary, setting: str | None) ->
     return Row(
         (
             policy.policy,
-            *([measured(policy.n_acquired)] if summary.is_uneven else []),
             Measured(ssim.mean, ssim.std, ssim.interval),
             Measured(policy.final["psnr"].mean),
             Measured(policy.final["nmse"].mean),
@@ -347,14 +338,33 @@ def read_summary(path: Path | str) -> Summary:
     path = Path(path)
     file = path / SUMMARY if path.is_dir() else path
     try:
-        summary = load(Summary, file, error=DataError)
-    except DataError as error:
+        summary = read(Summary, _of_today(read_file(file, error=DataError)))
+    except (ConfigError, DataError) as error:
         raise DataError(
             f"{file} is not the summary of an evaluation ({error}); run `kscout evaluate` again"
         ) from error
     if fault := _fault(summary):
         raise DataError(f"{file} {fault}; run `kscout evaluate` again")
     return summary
+
+
+def _of_today(table: JsonObject) -> JsonObject:
+    """Return a summary without the keys that describe slices with different numbers of columns.
+
+    Version 0.3 could evaluate such acquisitions; at the values of all others they are dropped.
+    """
+    initial = table.get("initial")
+    is_uneven = isinstance(initial, list) and len(initial) > 1
+    for key in ("budgets", "stop_below"):
+        is_uneven |= table.pop(key, None) is not None
+    if is_uneven:
+        raise DataError("its slices differ in their start or number of columns; use version 0.3")
+    policies = table.get("policies")
+    for section in (table.get("request"), *(policies if isinstance(policies, list) else ())):
+        if isinstance(section, dict):
+            for key in ("budget", "stop_below", "n_acquired"):
+                section.pop(key, None)
+    return table
 
 
 def _fault(summary: Summary) -> str | None:
