@@ -33,7 +33,7 @@ DARK_INK, DARK_PAPER = "#e6edf3", "#161b22"
 def acquired() -> list[Shown]:
     """Acquire one slice by each policy."""
     # Test volumes of seed 0 are generated with 3 * 0 + 2 (kscout.data.generate).
-    volume = draw_knee_volume(seed=2, volume=4, n_slices=18, size=SIZE)
+    volume = draw_knee_volume(seed=2, volume=6, n_slices=18, size=SIZE)
     slices = SliceSet.from_images(torch.from_numpy(volume.stored), ["knee"] * 18)
     simulator = Simulator(slices.batch(torch.tensor([8])), reconstruction.load("knee-general-unet"))
     sizes = {"n_cols": SIZE, "n_initial": N_INITIAL, "horizon": HORIZON}
