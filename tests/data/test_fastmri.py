@@ -15,7 +15,6 @@ from kscout.data import ImportSettings, import_folder
 from kscout.data.formats.hdf5 import read_hdf5
 from kscout.data.importing.images import center_crop, middle_slices, zero_pad
 from kscout.data.importing.splits import sample_volumes
-from kscout.data.importing.volumes import VolumeFile, read_volume
 from kscout.data.info import describe
 from kscout.errors import DataError
 from kscout.names import IMPORT_PRESETS
@@ -113,15 +112,6 @@ def test_a_file_without_targets_says_what_it_has(tmp_path: Path) -> None:
         read_hdf5(path, "image")
     with pytest.raises(DataError, match=r"complex64 of shape \(2, 3, 4\)"):
         read_hdf5(path, "kspace")
-
-
-def test_a_truncated_file_is_named(tmp_path: Path) -> None:
-    path = write_hdf5(tmp_path / "a.h5", reconstruction_esc=np.ones((5, 64, 64), np.float32))
-    path.write_bytes(path.read_bytes()[:4000])
-    with pytest.raises(
-        DataError, match=r"a\.h5 cannot be read as fastMRI's HDF5 .*; copy or save it"
-    ):
-        read_volume(VolumeFile(path.name, path, "hdf5"))
 
 
 KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()

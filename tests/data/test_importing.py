@@ -146,7 +146,6 @@ WITH_NAN = np.where(IMAGES == IMAGES[1, 5, 5], np.float32(np.nan), IMAGES)
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda p: p.write_bytes(write_volume(p).read_bytes()[:1500]), "cannot be read"),
-    "missing key": (lambda p: h5py.File(p, "w").close(), "has no reconstruction_esc"),
     "zeros": (lambda p: write_volume(p, 0 * IMAGES), "only zeros in the 4 slices"),
     "nan": (lambda p: write_volume(p, WITH_NAN), "1 pixels that are NaN"),
     "too narrow": (lambda p: write_volume(p, IMAGES[:, :, :5]), "12x5, smaller than --size 7"),

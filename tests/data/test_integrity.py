@@ -74,6 +74,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda file: file.write_bytes(file.read_bytes().replace(b"}", b"(", 1)),
         "cannot be read as an array",
     ),
+    "missing": (Path.unlink, "missing or damaged"),
     "link": (moved_out, "no regular file"),
     "pipe": (replaced_by(os.mkfifo), "no regular file"),
     "folder": (replaced_by(Path.mkdir), "no regular file"),

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from fused_policies import scores_from
 from kscout.core import Measurement, Observation
-from kscout.kernels.convolution import Features
 from kscout.kernels.convolution_backward import FILE, LAYERS, THIN, backward_order
 from kscout.layers import UNetNetwork
 from kscout.physics.fourier import fft2c
@@ -163,9 +162,7 @@ def test_derivative_goes_back_through_the_convolution(
     torch.testing.assert_close(total, sums_of(values, expected), atol=0.01, rtol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "n_cols", "width"), [(16, 32, 32), (8, 8, 8), (8, 96, 32), (12, 80, 80)]
-)
+@pytest.mark.parametrize(("n_rows", "n_cols", "width"), [(8, 8, 8), (8, 96, 32), (12, 80, 80)])
 def test_thin_layer_goes_back_at_once(
     n_rows: int, n_cols: int, width: int, generator: torch.Generator
 ) -> None:
@@ -229,31 +226,7 @@ def test_fused_unet_equals_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found - expected).abs().max() < 0.02 * expected.std()
 
 
-def test_networks_of_several_sizes_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("kscout.kernels.convolution", "kscout.reconstruction.unet_fused"):
-        monkeypatch.setattr(f"{module}.compile_kernel", Emulated)
-    torch.manual_seed(2)
-    unet = UNet(n_channels=16, n_pools=1, dropout=0.0).eval()
-    shared = HalfPrecisionUNet(unet, n_rows=16, n_cols=32, make_kernels=FusedUNet)
-    images = {n: torch.rand(2, 16, n) for n in (32, 16)}
-    measured = {
-        n: Measurement.of(fft2c(x + 0j), torch.ones(2, n).bool()) for n, x in images.items()
-    }
-    for n_cols in (32, 16, 32):
-        found = shared.reconstruct(measured[n_cols]).image
-        alone = HalfPrecisionUNet(unet, n_rows=16, n_cols=n_cols, make_kernels=FusedUNet)
-        assert torch.equal(found, alone.reconstruct(measured[n_cols]).image)
-    (block,) = shared.workspace.blocks
-    assert {x[0].values.untyped_storage().data_ptr() for x in _buffers(shared)} == {
-        block.untyped_storage().data_ptr()
-    }
-
-
-def _buffers(shared: HalfPrecisionUNet) -> list[list[Features]]:
-    return [x for fused in shared.by_size.values() if fused for x in fused.buffers.values()]
-
-
-def test_sizes_that_kernels_do_not_serve_go_through_the_plain_network(
+def test_kernels_of_several_sizes_share_a_workspace_and_other_sizes_run_the_plain_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in ("kscout.kernels.convolution", "kscout.reconstruction.unet_fused"):
@@ -268,14 +241,24 @@ def test_sizes_that_kernels_do_not_serve_go_through_the_plain_network(
     unet = UNet(n_channels=16, n_pools=1, dropout=0.0).eval().requires_grad_(False)
     view = HalfPrecisionUNet(unet, n_rows=16, n_cols=24, make_kernels=make_kernels)
     assert view.precision == "fp32"
-    for n_cols in (24, 32, 24):
-        image = torch.rand(2, 16, n_cols)
-        measured = Measurement.of(fft2c(image + 0j), torch.ones(2, n_cols).bool())
-        found, expected = (one.reconstruct(measured).image for one in (view, unet))
+    measured = {
+        n: Measurement.of(fft2c(torch.rand(2, 16, n) + 0j), torch.ones(2, n).bool())
+        for n in (16, 24, 32)
+    }
+    images: dict[int, Tensor] = {}
+    for n_cols in (24, 32, 16, 32):
+        found, expected = (one.reconstruct(measured[n_cols]).image for one in (view, unet))
         assert torch.equal(found, expected) == (n_cols == 24)
         assert (found - expected).abs().max() < 0.02 * expected.std()
+        # The size in between used the same memory.
+        assert torch.equal(found, images.setdefault(n_cols, found))
+    (block,) = view.workspace.blocks
+    buffers = [x for fused in view.by_size.values() if fused for x in fused.buffers.values()]
+    assert {x[0].values.untyped_storage().data_ptr() for x in buffers} == {
+        block.untyped_storage().data_ptr()
+    }
     view.refresh()
-    assert asked == [(16, 24), (16, 32)]
+    assert asked == [(16, 24), (16, 32), (16, 16)]
     assert (
         HalfPrecisionUNet(unet, n_rows=16, n_cols=32, make_kernels=make_kernels).precision == "fp16"
     )

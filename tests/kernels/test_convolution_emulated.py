@@ -137,7 +137,7 @@ def test_bits_depend_neither_on_blocks_nor_on_where_weights_are() -> None:
     assert second[0][2].isnan().all()
 
 
-@pytest.mark.parametrize(("n_stages", "keeps"), [(2, False), (3, True), (4, False), (4, True)])
+@pytest.mark.parametrize(("n_stages", "keeps"), [(2, False), (4, True)])
 def test_bits_do_not_depend_on_what_is_under_way(n_stages: int, keeps: bool) -> None:
     generator = torch.Generator().manual_seed(6)
     main = torch.randn(4, 4, 16, 32, generator=generator).half()
@@ -148,7 +148,7 @@ def test_bits_do_not_depend_on_what_is_under_way(n_stages: int, keeps: bool) -> 
     assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
 
 
-@pytest.mark.parametrize("shape", [(8, 64), (8, 8), (24, 40), (16, 48)])
+@pytest.mark.parametrize("shape", [(8, 64), (24, 40)])
 def test_pooled_output_holds_the_maxima(shape: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(4)
     main = torch.randn(3, *shape, 16, generator=generator).half()

@@ -272,8 +272,8 @@ def is_running(process: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kscout", "data", "make", "knee", "--volumes", "500,1,1"]
-    options = ["--slices", "20", "--workers", "2", "--out", str(tmp_path / "store")]
+    command = [sys.executable, "-m", "kscout", "data", "make", "knee", "--volumes", "2000,1,1"]
+    options = ["--slices", "2", "--size", "64", "--workers", "2", "--out", str(tmp_path / "store")]
     with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as parent:
         wait_for(lambda: parent.poll() is not None or list(tmp_path.rglob("*.npy")))
         workers = children(parent.pid)

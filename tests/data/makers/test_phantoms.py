@@ -14,14 +14,7 @@ from kscout.data.makers.drawing import Volume
 from kscout.data.makers.knee import STRIPES, draw_knee_volume
 from kscout.data.makers.noise_fields import Band, SmoothNoise, band_texture
 from kscout.data.makers.parallel import VolumeTask, make_volumes
-from kscout.data.makers.scanner import (
-    SEQUENCES,
-    TISSUES,
-    add_noise,
-    crop_resolution,
-    draw_signals,
-    signal,
-)
+from kscout.data.makers.scanner import SEQUENCES, TISSUES, add_noise, crop_resolution, signal
 from kscout.data.making import MakeSettings
 from kscout.data.transforms import root_sum_of_squares, to_images, to_kspace
 from kscout.errors import ConfigError
@@ -60,7 +53,7 @@ def test_another_volume_or_seed_is_another_subject(kind: str) -> None:
 
 
 @each_phantom
-@pytest.mark.parametrize(("size", "n_slices"), [(64, 3), (97, 3), (162, 3), (322, 1)])
+@pytest.mark.parametrize(("size", "n_slices"), [(97, 3), (322, 1)])
 def test_images_are_scaled_magnitudes_of_any_size(kind: str, size: int, n_slices: int) -> None:
     images = DRAW[kind](seed=1, volume=2, n_slices=n_slices, size=size).stored
     assert images.shape == (n_slices, size, size)
@@ -122,55 +115,18 @@ def test_structured_knees_carry_stripes_whose_frequency_tells_the_view() -> None
 
 
 GOLDEN_PIXELS = {
-    "knee": [
-        0.024076,
-        0.622427,
-        0.813535,
-        0.014611,
-        0.286353,
-        0.260865,
-        0.031926,
-        0.496532,
-        0.495292,
-        0.115651,
-        0.712730,
-        0.683137,
-        0.020873,
-        0.366242,
-        0.615023,
-        0.028991,
-        0.543312,
-        0.439405,
-    ],
-    "brain": [
-        0.021862,
-        0.078014,
-        0.006426,
-        0.105814,
-        0.817154,
-        0.143908,
-        0.006970,
-        0.033985,
-        0.019157,
-        0.006174,
-        0.230656,
-        0.004471,
-        0.220460,
-        0.364046,
-        0.252126,
-        0.010251,
-        0.744013,
-        0.019562,
-    ],
+    "knee": "0.024076 0.622427 0.813535 0.014611 0.286353 0.260865 0.031926 0.496532 0.495292 "
+    "0.115651 0.712730 0.683137 0.020873 0.366242 0.615023 0.028991 0.543312 0.439405",
+    "brain": "0.021862 0.078014 0.006426 0.105814 0.817154 0.143908 0.006970 0.033985 0.019157 "
+    "0.006174 0.230656 0.004471 0.220460 0.364046 0.252126 0.010251 0.744013 0.019562",
 }
 
 
 @each_phantom
 def test_pixels_are_those_of_the_machine_that_set_the_numbers(kind: str) -> None:
     images = DRAW[kind](seed=11, volume=5, n_slices=2, size=64).stored
-    np.testing.assert_allclose(
-        images[:, 9::23, 12::19].ravel(), GOLDEN_PIXELS[kind], rtol=0, atol=1e-5
-    )
+    expected = np.array(GOLDEN_PIXELS[kind].split(), dtype=np.float64)
+    np.testing.assert_allclose(images[:, 9::23, 12::19].ravel(), expected, rtol=0, atol=1e-5)
 
 
 @each_phantom
@@ -194,29 +150,10 @@ def test_contrasts_rank_tissues_as_scanners_do() -> None:
     assert ratio("pd-fs", "fat", "muscle") < 0.5 < 1.0 < ratio("pd", "fat", "muscle")
 
 
-def test_subjects_differ_from_the_tissue_table_by_the_spread() -> None:
-    rng = np.random.default_rng(0)
-    drawn = np.array([draw_signals(rng, "pd", spread=0.05)["muscle"] for _ in range(400)])
-    usual = signal(TISSUES["muscle"], SEQUENCES["pd"])
-    assert np.median(drawn) == pytest.approx(usual, rel=0.03)
-    assert 0.05 < drawn.std() / usual < 0.12
-
-
 def test_smooth_noise_is_one_function_read_on_any_grid() -> None:
     noise = SmoothNoise.draw(np.random.default_rng(0), cells=5, depth_cells=3)
     coarse, fine = noise.plane(30, 0.37), noise.plane(90, 0.37)
     np.testing.assert_allclose(coarse, fine[1::3, 1::3], atol=2e-5)
-
-
-def test_smooth_noise_has_unit_variance_and_changes_gradually_with_depth() -> None:
-    rng = np.random.default_rng(1)
-    fields = [SmoothNoise.draw(rng, cells=9, depth_cells=4) for _ in range(12)]
-    planes = np.stack([field.plane(45, 0.5) for field in fields])
-    near = np.stack([field.plane(45, 0.52) for field in fields])
-    far = np.stack([field.plane(45, 1.0) for field in fields])
-    assert planes.std() == pytest.approx(1.0, abs=0.1)
-    assert np.corrcoef(planes.ravel(), near.ravel())[0, 1] > 0.97
-    assert abs(np.corrcoef(planes.ravel(), far.ravel())[0, 1]) < 0.3
 
 
 def test_band_texture_keeps_to_its_band_on_any_grid() -> None:
@@ -228,12 +165,6 @@ def test_band_texture_keeps_to_its_band_on_any_grid() -> None:
     frequency = np.fft.fftfreq(108) * 108
     radius = np.hypot(frequency[:, None], frequency[None, :])
     assert power[np.abs(radius - 11.0) < 6.5].sum() > 0.98 * power.sum()
-
-
-def test_a_directed_texture_varies_along_its_direction() -> None:
-    waves = band_texture(np.random.default_rng(4), 80, Band(10.0, 2.0, angle=0.0, sharpness=8.0))
-    across, down = np.diff(waves, axis=1).std(), np.diff(waves, axis=0).std()
-    assert across > 2.0 * down
 
 
 @pytest.mark.parametrize("size", [24, 25])
