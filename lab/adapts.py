@@ -90,9 +90,9 @@ def main() -> None:
     """Acquire, record and draw."""
     options = parser(__doc__)
     options.add_argument("--data", type=Path, required=True)
-    options.add_argument("--reconstructor", default="knee-unet")
-    options.add_argument("--policy", nargs="+", default=["knee-base-column", "knee-base-greedy"])
-    options.add_argument("--fixed", default="knee-base-fixed")
+    options.add_argument("--reconstructor", default="knee-general-unet")
+    options.add_argument("--policy", nargs="+", default=["knee-general-16-column"])
+    options.add_argument("--fixed", default="knee-general-16-fixed")
     options.add_argument("--limit", type=int, help="slices; all by default")
     options.add_argument("--picture", type=Path)
     asked = options.parse_args()

@@ -1,7 +1,7 @@
 """Time of one decision of a session: from a measured column to the next column to measure.
 
-    python lab/decisions.py knee-base-column --reconstructor knee-unet --threads 2
-    python lab/decisions.py knee-base-ensemble --reconstructor knee-unet --device cuda
+    python lab/decisions.py knee-general-16-column --reconstructor knee-general-unet --threads 2
+    python lab/decisions.py knee-general-16-ensemble --reconstructor knee-general-unet --device cuda
 
 A decision reconstructs the image and scores the columns. Each policy acquires procedural knees,
 one column at a time. The median over all decisions but the first of each knee is recorded; run

@@ -19,7 +19,7 @@ TASKS = {
     "knee-base": ("knee-paper-size", "knee-unet", 16, 16),
     "knee-long": ("knee-paper-size", "knee-unet", 4, 28),
     "knee-8x": ("knee-paper-size", "knee-unet", 8, 8),
-    "heads-base": ("heads-coarse", "heads-unet", 16, 16),
+    "heads-base": ("heads-coarse", "heads-general-unet", 16, 16),
 }
 """By name: dataset, network to start from, columns at the start, columns to acquire."""
 METHODS = ("fixed", "dense", "loupe", "straight-through", "random")

@@ -1,11 +1,9 @@
 """Write trained weights as files of the model zoo.
 
-    python lab/ship.py round runs/posterior-4x \
-        --out src/kscout/zoo/knee-base-posterior.safetensors.xz
     python lab/ship.py round runs/column --bits 5 \
         --out src/kscout/zoo/knee-general-16-column.safetensors.xz
-    python lab/ship.py ensemble runs/ensemble --members knee-base-posterior knee-base-column \
-        --out src/kscout/zoo/knee-base-ensemble.safetensors
+    python lab/ship.py ensemble runs/ensemble --members knee-posterior knee-general-16-column \
+        --out src/kscout/zoo/knee-general-16-ensemble.safetensors
     python lab/ship.py order results/fixed --out src/kscout/zoo/knee-general-16-fixed.safetensors
 
 `round` shortens mantissas, so that files of 16-bit floats compress well; 7 bits are those of

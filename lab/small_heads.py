@@ -4,15 +4,12 @@
 
 Slices of 128x128 pixels show a head at 2 mm. Each volume is cut below what slices reach, resampled
 to `--spacing` and rounded to `--levels` gray values, whose steps stay below the noise that makers
-add. `OUT/NAME.nii.gz` goes where the head went (`data make heads --source`), `sources.json` says
-what was done to it. `OUT/cut/NAME.nii.gz` holds a few slices of the unchanged volume, cropped as an
-import without options crops them. With `--plain` other files are written as they are imported,
-cropped and resampled: `OUT/plain/cut-NAME.nii.gz`, in 200 gray levels.
+add. `OUT/NAME.nii.gz` replaces the head (`data make heads --source`), and `OUT/sources.json` states
+the changes.
 """
 
 import argparse
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +19,6 @@ import numpy as np
 from jaxtyping import Float
 from scipy import ndimage
 
-from kscout.data import ImportSettings, import_folder
 from kscout.data.makers.heads import HEAD_SOURCES, SOURCES_FILE, Head, load_heads
 from kscout.files import write_json
 
@@ -30,10 +26,6 @@ DEPTH = 0.8
 """Depth below the crown that slices reach, tilted ones included, relative to the length."""
 BRIGHTEST = 1.3
 """Largest value of a head as it is loaded."""
-CENTERED = ImportSettings(center_volume=True)
-PLAIN = {"cut": ImportSettings(), "resampled": ImportSettings(resample=(1.6, 1.6))}
-"""How files are imported, in addition to their size: the imports of `scans.py`."""
-N_PLAIN_LEVELS = 200
 
 
 def smaller(head: Head, spacing_mm: float) -> Head:
@@ -58,17 +50,6 @@ def save(
     nibabel.save(image, path)
 
 
-def cut_slices(
-    path: Path, n_slices: int, size: int, how: ImportSettings
-) -> Float[np.ndarray, "right front up"]:
-    """Return some slices of a plain import, as a volume that is imported as these."""
-    with tempfile.TemporaryDirectory() as folder:
-        settings = replace(how, size=size, pad=size, absolute=True)
-        store = import_folder(path, Path(folder) / "store", settings)
-        images = store.split("test").sample(n_slices).magnitudes().numpy()
-    return (images / np.percentile(images, 99.7))[:, ::-1, ::-1].transpose(2, 1, 0)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the small heads, and say how large they are."""
     parser = argparse.ArgumentParser(
@@ -78,22 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--spacing", type=float, default=1.8, help="mm")
     parser.add_argument("--levels", type=int, default=48)
-    parser.add_argument("--cut-slices", type=int, default=12)
-    parser.add_argument("--size", type=int, default=128, help="of cut slices")
-    parser.add_argument("--plain", type=Path, nargs="*", default=[], help="NIfTI files")
     wanted = parser.parse_args(arguments)
     entries = json.loads((wanted.heads / SOURCES_FILE).read_text(encoding="utf-8"))
     paths = [wanted.heads / entry["file"] for entry in entries]
     for path, head in zip(paths, load_heads(paths), strict=True):
         small = smaller(head, wanted.spacing)
         save(wanted.out / path.name, small.values, small.spacing_mm, wanted.levels)
-        values = cut_slices(path, wanted.cut_slices, wanted.size, CENTERED)
-        save(wanted.out / "cut" / path.name, values, (1.0, 1.0, 1.0), wanted.levels)
-    for path in wanted.plain:
-        for how, settings in PLAIN.items():
-            values = cut_slices(path, wanted.cut_slices, wanted.size, settings)
-            file = wanted.out / "plain" / f"{how}-{path.name.partition('.')[0]}.nii.gz"
-            save(file, values, (1.0, 1.0, 1.0), N_PLAIN_LEVELS)
     for entry in entries:
         entry["source"] += f", no finer than {wanted.spacing} mm, {wanted.levels} gray levels"
     write_json(wanted.out / SOURCES_FILE, entries)
