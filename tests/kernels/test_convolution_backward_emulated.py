@@ -13,7 +13,6 @@ from fused_policies import scores_from
 from kscout.core import Measurement, Observation
 from kscout.kernels.convolution_backward import FILE, LAYERS, THIN, backward_order
 from kscout.layers import UNetNetwork
-from kscout.physics.fourier import fft2c
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.reconstruction.unet import HalfPrecisionUNet, UNet
@@ -211,21 +210,6 @@ def test_what_workers_found_is_added_by_weight(generator: torch.Generator) -> No
     torch.testing.assert_close(total, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_fused_unet_equals_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    n_rows, n_cols = 48, 32
-    for module in ("kscout.kernels.convolution", "kscout.reconstruction.unet_fused"):
-        monkeypatch.setattr(f"{module}.compile_kernel", Emulated)
-    torch.manual_seed(1)
-    network = UNetNetwork(n_channels=16, n_pools=2, dropout=0.0)
-    images, n_images = torch.rand(3, n_rows, n_cols), torch.tensor(2, dtype=torch.int32)
-    mean, std = images.mean((1, 2)), images.std((1, 2))
-    fused: Any = FusedUNet(network, n_rows, n_cols)
-    found = fused(images, mean, std, n_images)[:2]
-    normalized = (images - mean[:, None, None]) / std[:, None, None]
-    expected = network(normalized[:2, None])[:, 0].detach()
-    assert (found - expected).abs().max() < 0.02 * expected.std()
-
-
 def test_kernels_of_several_sizes_share_a_workspace_and_other_sizes_run_the_plain_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -238,16 +222,18 @@ def test_kernels_of_several_sizes_share_a_workspace_and_other_sizes_run_the_plai
         return None if size[1] == 24 else FusedUNet(network, *size)
 
     torch.manual_seed(3)
-    unet = UNet(n_channels=16, n_pools=1, dropout=0.0).eval().requires_grad_(False)
+    unet = UNet(n_channels=16, n_pools=2, dropout=0.0).eval().requires_grad_(False)
     view = HalfPrecisionUNet(unet, n_rows=16, n_cols=24, make_kernels=make_kernels)
     assert view.precision == "fp32"
+    # The third image is padding.
+    n_images = torch.tensor(2, dtype=torch.int32)
     measured = {
-        n: Measurement.of(fft2c(torch.rand(2, 16, n) + 0j), torch.ones(2, n).bool())
+        n: Measurement(torch.rand(3, 1, 16, n) + 0j, torch.ones(3, n).bool(), n_images)
         for n in (16, 24, 32)
     }
     images: dict[int, Tensor] = {}
     for n_cols in (24, 32, 16, 32):
-        found, expected = (one.reconstruct(measured[n_cols]).image for one in (view, unet))
+        found, expected = (one.reconstruct(measured[n_cols]).image[:2] for one in (view, unet))
         assert torch.equal(found, expected) == (n_cols == 24)
         assert (found - expected).abs().max() < 0.02 * expected.std()
         # The size in between used the same memory.
