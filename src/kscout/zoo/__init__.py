@@ -73,8 +73,7 @@ REMOVED = {
     "joint-knee-long-unet": "knee-cotrained-4-unet",
     "joint-knee-long-column": "knee-cotrained-4-fixed",
 }
-"""Entries that version 0.3 removes, and the entry to use instead. A name is valid as long as it is
-in `ZOO`; a replacement may be replaced in turn."""
+"""Removed entries, and the entry to use instead, which may be removed in turn."""
 
 
 _ROUNDED = {"bb13832a1b0b4e4f": "ee04aa10c3715f5e"}
@@ -120,7 +119,7 @@ def _check_current(name: str) -> None:
     while entry not in ZOO and entry in REMOVED:
         entry = REMOVED[entry]
     if entry != current("zoo entry", name):
-        raise ConfigError(f"the zoo entry {name!r} was removed in version 0.3; use {entry!r}")
+        raise ConfigError(f"the zoo entry {name!r} was replaced; use {entry!r}")
     check_current("zoo entry", name)
 
 
