@@ -283,7 +283,7 @@ def test_another_value_of_a_retired_setting_is_rejected_in_one_sentence(name: st
 def test_names_of_runs_in_campaigns_tell_all_settings_of_0_2() -> None:
     table = {"kind": "policy", "training": {"method": "posterior", "turn": 5.0}}
     had = {"completion": "none", "n_trusted": 128, "turn": 5.0, "bend": 0.0}
-    had |= {"starts": [], "zoom": 1.0}
+    had |= {"starts": [], "zoom": 1.0, "clip": 1.0}
 
     assert of_0_2(table)["training"] == {"method": "imagine", **had}
     assert of_0_2({"training": {"method": "greedy"}})["training"] == {"method": "greedy"}

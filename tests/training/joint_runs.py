@@ -16,7 +16,7 @@ VARNET = {
 }
 LEARNABLE = {"unet": UNET, "fastmri-unet": UNET, "varnet": VARNET}
 LEARNED = {"sampler_every": 2, "sampler_batch": 3}
-REPEATS = {"n_repeats": 3, "n_repeated": 5, "n_batches_kept": 1}
+REPEATS = {"n_repeats": 3, "n_repeated": 5}
 OWN: dict[str, dict[str, Any]] = {
     "fixed": {"n_fit_slices": 4},
     "dense": {**LEARNED, "n_best": 2, "n_tried_at_random": 2, "n_baseline_slices": 2, **REPEATS},

@@ -48,8 +48,8 @@ def test_the_loss_is_the_squared_error_less_the_expected_gain() -> None:
     gains = torch.tensor([[2.0, 1.0, torch.nan]])
     is_valid = torch.tensor([[True, True, False]])
     chances = torch.softmax(torch.tensor([1.0, 3.0]), dim=0)
-    wanted = (1.0 + 4.0) / 2 - 0.5 * float(chances @ torch.tensor([2.0, 1.0]))
-    found = dense_loss(scores, gains, is_valid, 0.5)
+    wanted = (1.0 + 4.0) / 2 - float(chances @ torch.tensor([2.0, 1.0]))
+    found = dense_loss(scores, gains, is_valid)
     torch.testing.assert_close(found, torch.tensor([wanted]))
     (slopes,) = torch.autograd.grad(found.sum(), scores)
     assert slopes.isfinite().all() and slopes[0, 2] == 0
@@ -285,7 +285,7 @@ def test_the_larger_images_are_the_fewer_are_looked_at_together(
         monkeypatch.setattr(dense, "_N_PIXELS", size)
         policy.zero_grad()
         counts.clear()
-        add_gradients(views.Recomputed(policy), parts, 0.5)
+        add_gradients(views.Recomputed(policy), parts)
         found.append([p.grad.clone() for p in policy.parameters() if p.grad is not None])
     assert counts == expected
     torch.testing.assert_close(found[1], found[0])

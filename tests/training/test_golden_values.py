@@ -19,6 +19,7 @@ from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction import save
 from kscout.reconstruction.unet import UNet
 from kscout.runs import RunRecord
+from kscout.training.joint import sampler
 from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
 
@@ -84,8 +85,10 @@ def test_a_short_training_gives_the_stored_values(
 
 @pytest.mark.parametrize("method", ["fixed", "dense"])
 def test_a_short_joint_training_gives_the_stored_values(
-    method: str, store: Store, tmp_path: Path
+    method: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The size of the replay buffer when the values were stored.
+    monkeypatch.setattr(sampler, "_N_BATCHES_KEPT", 1)
     run = train_joint(joint_config(method), store, tmp_path / "run", device="cpu")
     assert numbers(run) == pytest.approx(GOLDEN[f"joint {method}"], rel=1e-4)
 

@@ -76,8 +76,8 @@ def test_labels_of_the_newest_batch_are_repeated_and_no_step_is_taken_besides(
         float(x["step"]) for n, x in checkpoint["optimizer"]["state"].items() if n >= n_weights
     }
     assert steps == {n_due * (1 + REPEATS["n_repeats"])}
-    # Three slices with three columns each.
-    assert n_remembered(path) == 9
+    # All batches of three slices with three columns each.
+    assert n_remembered(path) == 9 * n_due
 
 
 def n_remembered(run: Path) -> int:
@@ -207,7 +207,7 @@ def test_nothing_that_was_not_measured_changes_a_choice(
 
 def test_views_follow_a_network_that_learns(store: Store) -> None:
     model = UNet(n_channels=2, n_pools=2)
-    current = Current(model, "auto", store.split("train"))
+    current = Current(model, store.split("train"))
     batch = store.split("train").batch(torch.arange(3))
     mask = torch.arange(16).expand(3, -1) % 2 == 0
     before = current.view(batch.kspace, mask).image

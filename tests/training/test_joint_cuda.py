@@ -30,7 +30,7 @@ def test_half_precision_follows_the_network_inside_of_a_graph(store: Store) -> N
     slices = store.split("train").to("cuda")
     torch.manual_seed(0)
     model = UNet(n_channels=16, n_pools=2).cuda()
-    current = Current(model, "auto", slices)
+    current = Current(model, slices)
     assert isinstance(current.view, HalfPrecisionUNet)
     batch = slices.batch(torch.arange(3))
     mask = (torch.arange(64, device="cuda") % 3 == 0).expand(3, -1)
@@ -45,7 +45,7 @@ def test_half_precision_follows_the_network_inside_of_a_graph(store: Store) -> N
             parameter.add_(0.1 * torch.randn_like(parameter))
         current.refresh()
         graph.replay()
-        anew = Current(model, "auto", slices).view(batch.kspace, mask).image
+        anew = Current(model, slices).view(batch.kspace, mask).image
         single = model(batch.kspace, mask).image
     # A view that is made of the changed network rounds as the graph does; one in single precision
     # is as far as sixteen bits, layer upon layer, carry it.
@@ -78,7 +78,7 @@ def test_draws_inside_of_a_graph_are_learned_from_as_outside(method: str, store:
     kind: type[Sampler] = SAMPLERS.resolve(method)
     for is_plain in (True, False):
         torch.manual_seed(0)
-        current = Current(UNet(n_channels=16, n_pools=2).cuda(), "fp32", slices)
+        current = Current(UNet(n_channels=16, n_pools=2).cuda(), slices)
         policy = kind.make_policy(config, slices).cuda()
         optimizer = torch.optim.Adam(policy.parameters())
         material = Material(config, slices, current.view, current.snapshot, optimizer)

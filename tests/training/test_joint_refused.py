@@ -171,7 +171,7 @@ def bad(method: str = "random", **changes: Any) -> JointConfig:
     ("make", "complaint"),
     [
         (lambda: bad(n_updates=2), "2 updates cannot be divided into 3 parts"),
-        (lambda: bad(temperature=1.0), "temperature"),
+        (lambda: bad(n_fit_slices=1), "n_fit_slices"),
         (lambda: bad(n_checkpoints=0), "n_checkpoints is 0"),
         (
             lambda: bad(keep_epochs=(2, 4, 99)),

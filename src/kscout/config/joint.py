@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Self, final
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.methods import check_method
 from kscout.config.records import check
-from kscout.config.training import Convolution, DenseTraining, FrozenPrecision, Precision
+from kscout.config.training import Convolution, DenseTraining, Precision
 from kscout.errors import ConfigError
 from kscout.names import METRICS, SAMPLERS, Protocol
 
@@ -55,8 +55,6 @@ class JointTraining:
     (paper) or of the measurement (blind). (default: blind)"""
     precision: Precision = "fp32"
     """Arithmetic of the training of the reconstruction."""
-    sampler_precision: FrozenPrecision = "auto"
-    """Arithmetic of reconstructions that a sampler looks at and tries columns on."""
     compile: bool = False
     """Whether torch.compile builds the gradients of a U-Net on CUDA; sums are rounded in another
     order. Without effect on other reconstructions, or on a CPU."""
@@ -137,8 +135,6 @@ class LearnedSampling(JointTraining):
     """Slices per step of the sampler."""
     sampler_rate: Annotated[float, Above(0), Between(0, 1e3)] = 6e-4
     """Its largest step size, which rises and falls as that of the reconstruction."""
-    sampler_clip: Annotated[float, Above(0)] = 1.0
-    """Largest norm of its gradient."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,8 +169,6 @@ class DenseSampling(LearnedSampling):
     """Steps of the reconstruction for each batch whose columns are tried."""
     sampler_batch: Annotated[int, AtLeast(1)] = 48
     """Slices per batch of the sampler."""
-    sampler_average: Annotated[float, Between(0, 1)] = DenseTraining.average
-    """Decay of the moving average of the sampler's weights, which selects columns and is saved."""
     n_best: Annotated[int, AtLeast(1)] = DenseTraining.n_best
     """Columns tried at each state: those with the highest scores."""
     n_tried_at_random: Annotated[int, AtLeast(1)] = DenseTraining.n_random
@@ -185,5 +179,3 @@ class DenseSampling(LearnedSampling):
     """Steps on states from the replay buffer after each batch, as the network now sees them."""
     n_repeated: Annotated[int, AtLeast(1)] | None = None
     """States in each of these steps; not given: 256, or the number of a smaller batch."""
-    n_batches_kept: Annotated[int, AtLeast(1)] = 8
-    """Newest batches in the replay buffer: gains of older ones are of an older network."""

@@ -10,6 +10,7 @@ from typing import Any, final
 
 from kscout.errors import ConfigError
 from kscout.json_types import JsonObject
+from kscout.names import ESTIMATORS, SAMPLERS
 from kscout.names.renamed import current, in_0_2
 
 
@@ -31,6 +32,7 @@ class Retired:
 
 
 _SMALL = "because one network for several sizes, starts or budgets gained too little"
+_UNUSED = "because nothing was trained with another value"
 LISTED = ("known_cols", "known_starts")
 """Arguments that earlier versions stored as lists, which fingerprints do not include."""
 
@@ -48,6 +50,19 @@ RETIRED: dict[str, Retired] = {
     "training.zoom": Retired(1.0, ("dense", "imagine"), version="0.4"),
     "training.turn": Retired(0.0, ("dense", "imagine")),
     "training.bend": Retired(0.0, ("dense", "imagine")),
+    "training.gain_weight": Retired(1.0, ("dense",), reason=_UNUSED, version="0.4"),
+    "training.average": Retired(0.995, ("dense",), reason=_UNUSED, version="0.4"),
+    "training.clip": Retired(1.0, ("dense", "imagine"), reason=_UNUSED, version="0.4"),
+    "training.added_visits": Retired(1.0, ("alphazero",), reason=_UNUSED, version="0.4"),
+    "training.unvisited": Retired("parent", ("alphazero",), reason=_UNUSED, version="0.4"),
+    "training.scales_values": Retired(True, ("alphazero",), reason=_UNUSED, version="0.4"),
+    "training.explore_first": Retired(1.0, ("ddqn",), reason=_UNUSED, version="0.4"),
+    "training.scale": Retired(100.0, ("ddqn",), reason=_UNUSED, version="0.4"),
+    "training.temperature": Retired(1.0, reason=_UNUSED, version="0.4"),
+    "training.sampler_precision": Retired("auto", reason=_UNUSED, version="0.4"),
+    "training.sampler_clip": Retired(1.0, reason=_UNUSED, version="0.4"),
+    "training.sampler_average": Retired(0.995, reason=_UNUSED, version="0.4"),
+    "training.n_batches_kept": Retired(8, reason=_UNUSED, version="0.4"),
     "training.fresh_pool": Retired(False),
     "training.keep_better": Retired(False),
     "training.through_images": Retired(True),
@@ -113,6 +128,8 @@ _NAMES = {
     "reconstructor": ("name", "reconstruction"),
 }
 """Sections of a run's settings that name something: under which key, and what."""
+_METHODS = (None, *ESTIMATORS.entries, *SAMPLERS.entries)
+"""Methods whose settings may be retired: those of kscout."""
 Rename = Callable[[str, str], str]
 
 
@@ -123,7 +140,7 @@ def of_today(table: Mapping[str, object]) -> JsonObject:
     """
     found = _renamed(table, current)
     for title, section in found.items():
-        if isinstance(section, dict):
+        if isinstance(section, dict) and section.get("method") in _METHODS:
             where = section.get("name", title)
             found[title] = {
                 key: value

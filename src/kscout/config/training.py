@@ -214,12 +214,6 @@ class DenseTraining(PolicyTraining):
     """Columns tried at each state: those with the highest scores."""
     n_random: Annotated[int, AtLeast(1)] = 16
     """Columns tried at random, so every column is tried at times; one may be sampled twice."""
-    gain_weight: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of the expected gain in the loss, relative to the squared error."""
-    average: Annotated[float, Between(0, 1)] = 0.995
-    """Decay of the moving average of the weights, which is validated and saved."""
-    clip: Annotated[float, Above(0)] = 1.0
-    """Largest norm of the gradient of a batch."""
     n_repeats: Annotated[int, AtLeast(0)] = 8
     """Optimizer steps on states from the replay buffer after each batch: they cost far less than
     to try the columns."""
@@ -272,8 +266,6 @@ class PosteriorTraining(PolicyTraining):
     """Optimizer steps over which the step size rises."""
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are stored in addition to the last and the best."""
-    clip: Annotated[float, Above(0)] = 1.0
-    """Largest norm of the gradient of a batch."""
     follows: str = ""
     """A trained policy, as for `kscout.policies.load`: training masks have the columns that it
     selects, half of them with some random other columns. None: columns are sampled by their mean

@@ -219,9 +219,9 @@ def test_any_column_is_taken_by_chance_and_the_best_otherwise() -> None:
     blocked = torch.tensor([[False, True, False, False]]).expand(3, -1)
     uniforms = torch.tensor([[0.9, 0.99], [0.1, 0.99], [0.1, 0.0]])
     assert explored(scores, blocked, uniforms, 0.5).tolist() == [2, 3, 0]
-    training = DdqnTraining(n_epochs=5, explore_first=0.9, explore_last=0.1)
+    training = DdqnTraining(n_epochs=5, explore_last=0.2)
     chances = [training.chance(epoch) for epoch in range(1, 6)]
-    assert chances == pytest.approx([0.9, 0.5, 0.1, 0.1, 0.1])
+    assert chances == pytest.approx([1.0, 0.6, 0.2, 0.2, 0.2])
 
 
 @pytest.mark.slow

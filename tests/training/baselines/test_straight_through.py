@@ -24,7 +24,7 @@ from kscout.training.baselines.straight_through import (
 )
 from kscout.training.joint.sampler import Material, acquire, policy_config
 
-N_SLICES, N_ROWS, N_COLS, HORIZON, TEMPERATURE = 3, 8, 10, 3, 0.7
+N_SLICES, N_ROWS, N_COLS, HORIZON = 3, 8, 10, 3
 TRAINING = joint_config("straight-through").training
 
 
@@ -57,18 +57,18 @@ def test_a_draw_is_exact_and_its_gradient_that_of_the_softmax(generator: torch.G
     scores = torch.randn(5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
     blocked = torch.rand(5, 7, generator=generator) < 0.4
     noise, weights = gumbel(5, 7, generator=generator), torch.rand(5, 7, generator=generator)
-    drawn = drawn_through(scores, blocked, noise, TEMPERATURE)
+    drawn = drawn_through(scores, blocked, noise)
     assert set(drawn.detach().unique().tolist()) == {0.0, 1.0}
     (drawn * weights).sum().backward()
     for row in range(5):
         free = np.flatnonzero(~blocked[row].numpy())
         noisy = (scores + noise)[row].detach().numpy()[free]
         assert drawn[row].argmax() == free[noisy.argmax()]
-        chances = np.exp(noisy / TEMPERATURE)
+        chances = np.exp(noisy)
         chances /= chances.sum()
         own = weights[row].numpy()[free]
         expected = np.zeros(7)
-        expected[free] = chances * (own - chances @ own) / TEMPERATURE
+        expected[free] = chances * (own - chances @ own)
         np.testing.assert_allclose(scores.grad[row].numpy(), expected, atol=1e-12)
 
 
@@ -76,7 +76,7 @@ def test_columns_are_drawn_with_the_chances_of_the_scores(generator: torch.Gener
     scores, n = torch.tensor([[0.0, 1.0, -1.0, 5.0]], dtype=torch.float64), 40_000
     blocked = torch.tensor([[False, False, False, True]])
     noise = gumbel(n, 4, generator=generator)
-    drawn = drawn_through(scores.expand(n, -1), blocked.expand(n, -1), noise, 1.0).mean(dim=0)
+    drawn = drawn_through(scores.expand(n, -1), blocked.expand(n, -1), noise).mean(dim=0)
     chances = torch.softmax(scores[0, :3], dim=0)
     torch.testing.assert_close(drawn[:3], chances, atol=0.01, rtol=0)
     assert drawn[3] == 0
@@ -115,10 +115,10 @@ def expected_gradients(
         for step in reversed(range(HORIZON)):
             later = later + slopes[step][row]
             free = np.flatnonzero(masks[row, step].numpy() == 0)
-            chances = np.exp(noisy[row, step].numpy()[free] / TEMPERATURE)
+            chances = np.exp(noisy[row, step].numpy()[free])
             chances /= chances.sum()
             own = later[free]
-            found[row, step, free] = chances * (own - chances @ own) / TEMPERATURE
+            found[row, step, free] = chances * (own - chances @ own)
             later = later + found[row, step] @ sights[step][row]
     return found
 
@@ -130,7 +130,7 @@ def test_a_density_learns_by_the_slope_of_scores_with_masks(
     torch.nn.init.normal_(policy.logits, generator=generator)
     start = center_mask(N_COLS, 2).expand(N_SLICES, -1)
     noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
-    masks = masks_drawn_blindly(policy, start, batch.selectable, noise, TEMPERATURE)
+    masks = masks_drawn_blindly(policy, start, batch.selectable, noise)
     assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
     scorer, moment = Scorer(batch, ZeroFilled(), start, TRAINING), torch.tensor([3, 1, 2])
     scorer.reconstruct(masks[torch.arange(N_SLICES), moment])[2].sum().backward()
@@ -156,7 +156,7 @@ def test_a_policy_that_looks_is_scored_by_all_images_that_follow(
     noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
     training = joint_config("straight-through", protocol=protocol).training
     scorer = Scorer(batch, ZeroFilled(), start, training)
-    scores, masks = scores_on_the_way(policy, scorer, start, noise, TEMPERATURE)
+    scores, masks = scores_on_the_way(policy, scorer, start, noise)
     assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
     scores.sum().backward()
     fixed, weight = masks.detach(), policy.weight.detach()
@@ -191,7 +191,7 @@ def test_policies_are_told_how_many_columns_may_follow(
     start = center_mask(N_COLS, 2).expand(N_SLICES, -1)
     noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
     scorer = Scorer(batch, ZeroFilled(), start, TRAINING)
-    scores_on_the_way(policy, scorer, start, noise, TEMPERATURE)
+    scores_on_the_way(policy, scorer, start, noise)
     acquire(policy, batch, config, torch.rand(N_SLICES, HORIZON), ZeroFilled())
     assert policy.told == [3, 2, 1] * 2
 
@@ -206,7 +206,7 @@ def test_while_it_learns_nothing_unmeasured_changes_a_draw(
         seen = SliceBatch(kspace, *batch.tensors()[1:])
         scorer = Scorer(seen, ZeroFilled(), start, TRAINING)
         with torch.no_grad():
-            return scores_on_the_way(Looks(), scorer, start, noise, TEMPERATURE)[1]
+            return scores_on_the_way(Looks(), scorer, start, noise)[1]
 
     chosen = masks(batch.kspace)
     hidden = chosen[:, -1][:, None, None, :].expand(batch.kspace.shape) == 0

@@ -106,12 +106,8 @@ class SlowTree:
         here, alpha = self.node(columns), self.rule.maximum_weight
         child = self.nodes.get(columns | {a}, Node())
         source = child if child.n else here
-        mean, most = source.total / source.n, source.most
-        if not child.n and self.rule.unvisited == "lowest":
-            mean = most = min(self.values)
-        if self.rule.scales_values:
-            mean, most = self.scaled(mean), self.scaled(most)
-        spread = chance * math.sqrt(here.n / (self.rule.added_visits + child.n))
+        mean, most = self.scaled(source.total / source.n), self.scaled(source.most)
+        spread = chance * math.sqrt(here.n / (1 + child.n))
         return (1 - alpha) * mean + alpha * most + self.rule.exploration * spread
 
     def search(self, root: frozenset[int], uniforms: list[float], gammas: list[float]) -> None:
@@ -145,8 +141,6 @@ class SlowTree:
         RULE,
         replace(RULE, maximum_weight=0.0, noise_share=0.0, exploration=3.0),
         replace(RULE, maximum_weight=1.0, noise_share=0.6, exploration=0.2),
-        replace(RULE, unvisited="lowest", added_visits=0.3),
-        replace(RULE, exploration=0.1, scales_values=False),
     ],
 )
 def test_lockstep_equals_an_obvious_search_of_each_slice(

@@ -5,7 +5,7 @@ over columns, of the mean gain along a fixed order. At a state the columns with 
 and some random ones are measured by the simulator, so that every column is tried at times. With
 their gains y in the same units the loss is
 
-    mean_c (f_c - y_c)^2 - w sum_c softmax(f)_c y_c,
+    mean_c (f_c - y_c)^2 - sum_c softmax(f)_c y_c,
 
 a regression minus the expected gain of a column that is sampled from the scores. The acquisition
 continues with the best column by score, at times with another candidate. A moving average of the
@@ -58,6 +58,8 @@ GAINS = "ssim"
 _N_DRAWN = 4
 """Random numbers of a slice, of which one is used: version 0.2 sampled this number, and a seed has
 the same effect."""
+_AVERAGE = 0.995
+"""Decay of the moving average of the weights."""
 _EXPLORE_BEST, _EXPLORE_ANY = 0.23, 0.07
 """Probabilities that an acquisition continues with one of the columns of highest score instead of
 the best, and with any candidate."""
@@ -80,7 +82,7 @@ class Dense(WarmedEstimator):
     ) -> None:
         super().__init__(learner, slices, reconstructor)
         learner.module.is_stochastic = False
-        average = get_ema_multi_avg_fn(self.training.average)
+        average = get_ema_multi_avg_fn(_AVERAGE)
         self.average = AveragedModel(learner.module, multi_avg_fn=average)
         self.horizon = learner.config.acquisition.horizon
         self.units = torch.ones(self.horizon, device=self.device)
@@ -140,7 +142,7 @@ class Dense(WarmedEstimator):
             stored = [_stored(rows, batch.slices.index, draws["is_mirrored"]) for rows in labeled]
             stacked = {name: torch.stack([one[name] for one in stored]) for name in stored[0]}
             self.labeled[len(stored[0]["index"])] = stacked
-        add_gradients(self.view, labeled, self.training.gain_weight)
+        add_gradients(self.view, labeled)
         return acquisition.state.score.mean()
 
     def _label(self, acquisition: Acquisition, draws: Tensors) -> Rows:
@@ -183,7 +185,7 @@ class Dense(WarmedEstimator):
             seen = [self._seen_again(batch.with_tensors(part)) for part in parts]
         rows = {name: torch.cat([part[name] for part in seen]) for name in seen[0]}
         score = rows.pop("score")
-        add_gradients(self.view, [rows], self.training.gain_weight)
+        add_gradients(self.view, [rows])
         return score.mean()
 
     def _seen_again(self, batch: Batch) -> Rows:
@@ -280,21 +282,20 @@ def dense_loss(
     scores: Float[Tensor, "state candidate"],
     gains: Float[Tensor, "state candidate"],
     is_valid: Bool[Tensor, "state candidate"],
-    gain_weight: float,
 ) -> Float[Tensor, " state"]:
-    """Return the loss of each state: `mean_c (f_c - y_c)^2 - w sum_c softmax(f)_c y_c`."""
+    """Return the loss of each state: `mean_c (f_c - y_c)^2 - sum_c softmax(f)_c y_c`."""
     counts, gains = is_valid.sum(dim=-1), gains.masked_fill(~is_valid, 0.0)
     errors = (scores - gains).square().masked_fill(~is_valid, 0.0).sum(dim=-1) / counts
     chances = scores.masked_fill(~is_valid, -torch.inf).softmax(dim=-1)
-    return errors - gain_weight * (chances * gains).sum(dim=-1)
+    return errors - (chances * gains).sum(dim=-1)
 
 
-def add_gradients(view: View, steps: Sequence[Rows], gain_weight: float) -> None:
+def add_gradients(view: View, steps: Sequence[Rows]) -> None:
     """Add the gradients of the mean loss over states, some states at a time."""
     n_states, begin = sum(len(rows["mask"]) for rows in steps), 0
     for rows in joined(steps, _n_at_once(steps[0]["image"])):
         scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
-        loss = dense_loss(scores, rows["gains"], rows["is_valid"], gain_weight).sum()
+        loss = dense_loss(scores, rows["gains"], rows["is_valid"]).sum()
         (loss / n_states).backward()
         begin += len(scores)
 

@@ -36,6 +36,8 @@ GeneratorFor = Callable[[str], torch.Generator]
 """Maps the purpose of random numbers ("actions") to their generator."""
 Tensors = Mapping[str, Tensor]
 """Tensors by name."""
+MOST_NORM = 1.0
+"""Largest norm of the gradient of a batch, where gradients are clipped."""
 
 
 @final
@@ -251,7 +253,7 @@ class WarmedEstimator(GradientEstimator, ABC):
         return self.step_size(epoch, self.n_steps - 1)
 
     def limit_gradients(self) -> None:
-        torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), self.training.clip)
+        torch.nn.utils.clip_grad_norm_(self.learner.module.parameters(), MOST_NORM)
 
 
 def n_draws(config: PolicyConfig) -> int:

@@ -31,6 +31,9 @@ from kscout.training.baselines.episodic import Episodic
 from kscout.training.baselines.settings import DdqnTraining
 from kscout.training.states import Rows
 
+_SCALE = 100.0
+"""Factor of gains, which are thousandths of SSIM, so that scores are of the order of one."""
+
 
 @final
 class Ddqn(Episodic):
@@ -94,7 +97,7 @@ class Ddqn(Episodic):
         with torch.no_grad():
             seen = replayed.observe(after, step + 1)
             target = double_target(
-                gain * training.scale,
+                gain * _SCALE,
                 view(seen).float(),
                 self.target(seen).float(),
                 after | ~replayed.simulator.batch.selectable,

@@ -15,7 +15,7 @@ with N the number of searches that passed a mask, Q the mean and V the maximum o
 ended with. There is no value network. The paper leaves open what an unvisited mask has: here the
 values of P, and n = 1 visit more in the root than printed, which would divide by zero. Values are
 scaled to 0..1 by the smallest and the largest that the slice's tree has seen, as SSIM differs by
-thousandths and p would drown it. All three are settings.
+thousandths and p would drown it.
 """
 
 from dataclasses import replace
@@ -199,15 +199,14 @@ class Trees:
         child, is_known = children
         n_child = self.visits.gather(1, child).masked_fill(~is_known, 0)
         n_own = self.visits.gather(1, own)
-        # A mask without values has those of the one before it, or the lowest.
+        # A mask without values has those of the one before it.
         found, before = (
             (self.total.gather(1, node) / n, self.best.gather(1, node))
             for node, n in ((child, n_child), (own, n_own))
         )
-        before = before if rule.unvisited == "parent" else (self.low, self.low)
         values = [torch.where(n_child > 0, *x) for x in zip(found, before, strict=True)]
-        mean, most = map(self._scaled, values) if rule.scales_values else values
-        spread = chances * (n_own / (rule.added_visits + n_child)).sqrt()
+        mean, most = map(self._scaled, values)
+        spread = chances * (n_own / (1.0 + n_child)).sqrt()
         worth = (1 - rule.maximum_weight) * mean + rule.maximum_weight * most
         known = best_columns(worth + rule.exploration * spread, blocked)
         return torch.where(n_own[:, 0] == 0, drawn, known)

@@ -3,13 +3,11 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, final
+from typing import Annotated, NamedTuple, final
 
 from kscout.config import LearnedSampling, PolicyTraining
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.names import ESTIMATORS, SAMPLERS
-
-Unvisited = Literal["parent", "lowest"]
 
 _N_SEEN, _N_REMEMBERED = 8, 5
 """Defaults: how often a decision is used, and for how many rounds it is stored."""
@@ -74,14 +72,6 @@ class AlphaZeroTraining(EpisodicTraining):
     exploration: Annotated[float, AtLeast(0)] = 0.25
     """Weight c of the network's distribution relative to values, which are scaled to 0..1.
     Unspecified; of 0.25, 1 and 4, 0.25 gave the best SSIM in equal time."""
-    added_visits: Annotated[float, Above(0)] = 1.0
-    """Added to the visits of a mask in the denominator, which is zero otherwise. Unspecified."""
-    unvisited: Unvisited = "parent"
-    """Values of a mask without visits: of its parent, or the lowest in the slice's tree.
-    Unspecified; with `lowest`, searches return to few columns."""
-    scales_values: bool = True
-    """Whether values are scaled to 0..1 by the extremes of the slice's tree. Unspecified; the SSIM
-    of masks differs by thousandths, the network's distribution by tenths."""
     learning_rate: Annotated[float, Above(0)] = 3e-4
     """Adam's step size. Unspecified; below 1e-3, as the network has no normalization."""
 
@@ -114,14 +104,11 @@ class DdqnTraining(EpisodicTraining):
     """Newest steps in the replay buffer."""
     discount: Annotated[float, Between(0, 1)] = 0.5
     """Of what follows a column (arXiv 2007.10469: 0.5)."""
-    explore_first: Annotated[float, Between(0, 1)] = 1.0
-    """Chance of any column in the first round."""
     explore_last: Annotated[float, Between(0, 1)] = 0.05
-    """The same from the middle of the training on; it falls evenly until then."""
+    """Chance of any column from the middle of the training on; it falls evenly from 1 until
+    then."""
     n_target: Annotated[int, AtLeast(1)] = 256
     """Optimizer steps after which the copy of the network is renewed."""
-    scale: Annotated[float, Above(0)] = 100.0
-    """Factor of gains, which are thousandths of SSIM, so that scores are of the order of one."""
     learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-4
     """Adam's step size."""
 
@@ -131,20 +118,12 @@ class DdqnTraining(EpisodicTraining):
     def chance(self, epoch: int) -> float:
         """Return the chance of any column in a round, counted from 1."""
         done = min(1.0, 2 * (epoch - 1) / max(1, self.n_epochs - 1))
-        return self.explore_first + done * (self.explore_last - self.explore_first)
-
-
-@dataclass(frozen=True)
-class DifferentiatedSampling(LearnedSampling):
-    """How a sampler learns whose draws are differentiated as if they were their probabilities."""
-
-    temperature: Annotated[float, Above(0)] = 1.0
-    """Of the probabilities that gradients go through; choices do not depend on it."""
+        return 1 + done * (self.explore_last - 1)
 
 
 @final
 @dataclass(frozen=True)
-class StraightThroughSampling(DifferentiatedSampling):
+class StraightThroughSampling(LearnedSampling):
     """A policy that sees the image of its slice."""
 
     method: Annotated[str, OneOf("sampler", SAMPLERS)] = "straight-through"
@@ -152,7 +131,7 @@ class StraightThroughSampling(DifferentiatedSampling):
 
 @final
 @dataclass(frozen=True)
-class LoupeSampling(DifferentiatedSampling):
+class LoupeSampling(LearnedSampling):
     """One learned density for all slices."""
 
     method: Annotated[str, OneOf("sampler", SAMPLERS)] = "loupe"

@@ -1,10 +1,10 @@
 """Straight-through gradients: a policy learns as if each draw were its probability.
 
 In a step a column is drawn, y = onehot(argmax(s + g)) with scores s and Gumbel noise g, so that a
-column has the chance that the policy gives it. Gradients are those of softmax((s + g) / t) in its
-place. Masks add up to an exact budget, images depend on masks through `F^-1 M y`, and the loss is
-minus the metric: a column is scored by all images after it. Scores also depend on the images before
-it: gradients flow through the images that the policy saw to the choices that led to them, as in the
+column has the chance that the policy gives it. Gradients are those of softmax(s + g) in its place.
+Masks add up to an exact budget, images depend on masks through `F^-1 M y`, and the loss is minus
+the metric: a column is scored by all images after it. Scores also depend on the images before it:
+gradients flow through the images that the policy saw to the choices that led to them, as in the
 papers (arXiv 2105.06460, 2203.16392). The mask and the zero-filled image are inputs without
 gradients. A reconstruction that masks k-space itself passes gradients to sampled columns only.
 """
@@ -31,12 +31,9 @@ from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator, slices_of_round
 from kscout.training.algorithm import optimizer_step
+from kscout.training.algorithms.gradient import MOST_NORM
 from kscout.training.augmentation import mirrored
-from kscout.training.baselines.settings import (
-    DifferentiatedSampling,
-    LoupeSampling,
-    StraightThroughSampling,
-)
+from kscout.training.baselines.settings import LoupeSampling, StraightThroughSampling
 from kscout.training.joint.sampler import Material, Sampler, without_image
 
 _N_NUMBERS = 19
@@ -48,11 +45,10 @@ def drawn_through(
     scores: Float[Tensor, "slice col"],
     blocked: Bool[Tensor, "slice col"],
     noise: Float[Tensor, "slice col"],
-    temperature: float,
 ) -> Float[Tensor, "slice col"]:
     """Draw a column for each slice, as exact zeros and a one, whose gradients are the softmax's."""
     noisy = (scores + noise).masked_fill(blocked, MEASURED_LOGIT)
-    soft = (noisy / temperature).softmax(dim=-1)
+    soft = noisy.softmax(dim=-1)
     hard = torch.nn.functional.one_hot(noisy.argmax(dim=-1), noisy.shape[-1])
     return hard + (soft - soft.detach())
 
@@ -107,7 +103,6 @@ def scores_on_the_way(
     scorer: Scorer,
     start: Bool[Tensor, "slice col"],
     noise: Float[Tensor, "slice step col"],
-    temperature: float,
 ) -> tuple[Float[Tensor, "slice step"], Float[Tensor, "slice moment col"]]:
     """Acquire by an adaptive policy; return scores after each column, and all masks."""
     masks, scores = [start.float()], []
@@ -119,7 +114,7 @@ def scores_on_the_way(
         seen = shown_to(policy, given, zero_filled, measured.mask, step=step, n_left=left)
         seen = replace(seen, image=found.image)
         blocked = measured.mask | ~scorer.batch.selectable
-        drawn = drawn_through(policy(seen).float(), blocked, noise[:, step], temperature)
+        drawn = drawn_through(policy(seen).float(), blocked, noise[:, step])
         masks.append(masks[-1] + drawn)
         measured, found, score = scorer.reconstruct(masks[-1])
         scores.append(score)
@@ -132,7 +127,7 @@ class GradientSampler(Sampler):
     On CUDA the passes of a batch, from its first draw to its gradients, are one graph.
     """
 
-    training: DifferentiatedSampling
+    training: LearnedSampling
 
     def __init__(self, policy: Policy, material: Material) -> None:
         super().__init__(policy, material)
@@ -182,7 +177,7 @@ class GradientSampler(Sampler):
             self.gradients = self._gradients(inputs)
         # A graph writes over what it returned.
         score = self.gradients(inputs).clone()
-        torch.nn.utils.clip_grad_norm_(self.learner.parameters(), training.sampler_clip)
+        torch.nn.utils.clip_grad_norm_(self.learner.parameters(), MOST_NORM)
         rate = warmed_rate(
             training.sampler_rate, number, training.n_sampler_updates, training.n_warm
         )
@@ -239,8 +234,7 @@ class StraightThrough(GradientSampler):
         noise: Float[Tensor, "slice step col"],
         moment: Int[Tensor, " slice"],
     ) -> Float[Tensor, "slice step"]:
-        temperature = self.training.temperature
-        return scores_on_the_way(self.learner, scorer, start, noise, temperature)[0]
+        return scores_on_the_way(self.learner, scorer, start, noise)[0]
 
 
 @final
@@ -256,8 +250,7 @@ class Loupe(GradientSampler):
         noise: Float[Tensor, "slice step col"],
         moment: Int[Tensor, " slice"],
     ) -> Float[Tensor, " slice"]:
-        selectable, temperature = scorer.batch.selectable, self.training.temperature
-        masks = masks_drawn_blindly(self.learner, start, selectable, noise, temperature)
+        masks = masks_drawn_blindly(self.learner, start, scorer.batch.selectable, noise)
         rows = torch.arange(len(masks), device=masks.device)
         return scorer.reconstruct(masks[rows, moment])[2]
 
@@ -267,13 +260,12 @@ def masks_drawn_blindly(
     start: Bool[Tensor, "slice col"],
     selectable: Bool[Tensor, "slice col"],
     noise: Float[Tensor, "slice step col"],
-    temperature: float,
 ) -> Float[Tensor, "slice moment col"]:
     """Sample columns by a policy without images; return all masks, to which gradients flow."""
     masks = [start.float()]
     for step in range(noise.shape[1]):
         mask = masks[-1].detach() > 0
         logits = policy(without_image(mask, step))
-        drawn = drawn_through(logits, mask | ~selectable, noise[:, step], temperature)
+        drawn = drawn_through(logits, mask | ~selectable, noise[:, step])
         masks.append(masks[-1] + drawn)
     return torch.stack(masks, dim=1)

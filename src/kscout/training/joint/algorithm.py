@@ -43,7 +43,7 @@ class Joint(Algorithm[Pair, JointConfig]):
         self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
         self.start = start_mask(self.config.acquisition.start, (1, slices.n_cols), slices.device)
         self.pool = MaskPool(slices, self.training.n_pooled(len(slices)))
-        self.current = Current(self.model, self.training.sampler_precision, slices)
+        self.current = Current(self.model, slices)
         material = Material(
             self.config, slices, self.current.view, self.current.snapshot, learner.optimizer
         )
@@ -200,11 +200,11 @@ class Current:
     Memory stays in place, so that a CUDA graph that holds the view sees the present weights.
     """
 
-    def __init__(self, model: Reconstructor, precision: str, slices: SliceSet) -> None:
+    def __init__(self, model: Reconstructor, slices: SliceSet) -> None:
         self.model, self.snapshot = model, copy.deepcopy(model)
         _, n_rows, n_cols = slices.shape
         self.view = self.snapshot.frozen(
-            precision=precision, n_rows=n_rows, n_cols=n_cols, device=slices.device
+            precision="auto", n_rows=n_rows, n_cols=n_cols, device=slices.device
         )
 
     @torch.no_grad()

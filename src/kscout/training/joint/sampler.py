@@ -36,6 +36,8 @@ from kscout.training.algorithms.gradient import EpochDraws
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import new_policy
 
+_N_BATCHES_KEPT = 8
+"""Newest batches in the replay buffer: gains of older ones are of an older network."""
 _N_FITTED_AT_ONCE = {"cpu": 16, "cuda": 64}
 """Slices on which columns are tried together, by kind of device; does not change results."""
 
@@ -269,18 +271,15 @@ def policy_config(config: JointConfig) -> PolicyConfig:
         replace(config.acquisition, size=None),
         DenseTraining(
             batch_size=training.sampler_batch,
-            clip=training.sampler_clip,
-            average=training.sampler_average,
             n_best=training.n_best,
             n_random=training.n_tried_at_random,
             n_baseline_slices=training.n_baseline_slices,
             n_repeats=training.n_repeats,
             n_repeated=training.n_repeated,
-            buffer_size=training.n_batches_kept * n_labelled,
+            buffer_size=_N_BATCHES_KEPT * n_labelled,
             flips=training.flips,
             metric=training.metric,
             protocol=training.protocol,
-            precision=training.sampler_precision,
             seed=training.seed,
         ),
     )
