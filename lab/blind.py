@@ -14,9 +14,10 @@ Each stage runs the commands of its name, several at a time, and skips what is f
 `general` is trained on random masks, network `cotrained` on the masks of a fixed order that is
 fitted while it learns, one per start. Both learn from the same slices in equal numbers of updates
 of 64 slices, half of which are mirrored, and are rounded before policies are trained on them. The
-`column` policies from 4 columns and those on network `cotrained` continue from the one on network
-`general` from 16 columns. A network or policy whose rounded weights `NAME.safetensors.xz` lie in
-the folder of the runs is used from there. One posterior sampler per anatomy serves all ensembles;
+`column` policies of other starts and networks continue from the one on network `general` from 16
+columns, except those on networks `cotrained` from 4 columns: continued, these stayed .007 (knees)
+below the order of the network. A network or policy whose rounded weights `NAME.safetensors.xz` are
+in the folder of the runs is used from there. One posterior sampler per anatomy serves all ensembles;
 members are rounded first.
 `--train` names six heads, one more for validation and one for a test split that is not used;
 `--people` is the dataset of `people.py`, whose heads no training used.
@@ -160,8 +161,9 @@ def on_network(work: Path, task: Task, preset: str) -> tuple[object, ...]:
 
 def source_of(task: Task) -> Task | None:
     """Return the task whose `column` policy another one continues from, if any."""
-    source = replace(task, network="general", n_initial=16)
-    return None if source == task else source
+    if (task.network, task.n_initial) in (("general", 16), ("cotrained", 4)):
+        return None
+    return replace(task, network="general", n_initial=16)
 
 
 def column_commands(work: Path, stage: str, wanted: Wanted) -> dict[str, list[str]]:
