@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fuzz.cases import ARTIFACTS, KINDS, Case, case
+from fuzz.cases import ARTIFACTS, KINDS, Case
 from fuzz.commands import ENTROPY, EVALUATE, FINISHED, IMPORT, MAKE, RESUME, TRAIN, UNET
 from fuzz.forks import TRACEBACK, Ended, command, in_child, load_modules, stand_in
 from fuzz.hostile import IMAGES, ORDER
@@ -90,28 +90,6 @@ def ended(code: int = 1, output: str = "error: the store is gone; copy it\n") ->
     return Ended(code, False, output, 1.0, 0.1)
 
 
-def test_a_case_is_the_same_bytes_every_time(tmp_path: Path) -> None:
-    folders = [tmp_path / "one", tmp_path / "other"]
-    for number in range(len(KINDS)):
-        built = []
-        for folder in folders:
-            here = folder / str(number)
-            here.mkdir(parents=True)
-            built.append((case(3, number, here), snapshot(here)))
-        assert built[0] == built[1]
-
-
-def test_seeds_and_numbers_make_different_cases(tmp_path: Path) -> None:
-    places = [(seed, number) for seed in (0, 1) for number in (3, 3 + len(KINDS))]
-    found = set()
-    for seed, number in places:
-        here = tmp_path / f"{seed}-{number}"
-        here.mkdir()
-        built = case(seed, number, here)
-        found.add((built.what, (here / "volumes").exists(), str(snapshot(here))))
-    assert len(found) == len(places)
-
-
 @pytest.mark.parametrize(
     ("how", "fault"),
     [
@@ -164,16 +142,6 @@ def test_a_child_is_bounded_in_memory_and_in_time(tmp_path: Path) -> None:
     hung = in_child(lambda: len((tmp_path / "fifo").read_text()), tmp_path, log, limit_s=0.2)
     assert hung.is_hung
     assert hung.code == -signal.SIGKILL
-
-
-def test_a_child_prints_to_its_log(tmp_path: Path) -> None:
-    def work() -> int:
-        os.write(2, b"from below, ")
-        sys.stdout.write("from above")
-        return 7
-
-    found = in_child(work, tmp_path, tmp_path / "log")
-    assert (found.code, found.output) == (7, "from below, from above")
 
 
 def test_what_a_file_holds_does_not_command_the_terminal(
