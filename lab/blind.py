@@ -17,9 +17,9 @@ of 64 slices, half of which are mirrored, and are rounded before policies are tr
 `column` policies of other starts and networks continue from the one on network `general` from 16
 columns, except those on networks `cotrained` from 4 columns: continued, these stayed .007 (knees)
 below the order of the network. A network or policy whose rounded weights `NAME.safetensors.xz` are
-in the folder of the runs is used from there. One posterior sampler per anatomy serves all ensembles;
-members are rounded first.
-`--train` names six heads, one more for validation and one for a test split that is not used;
+in the folder of the runs is used from there. One posterior sampler per anatomy serves all
+ensembles; members are rounded first. `--train` names six heads, one more for validation and one for
+a test split that is not used;
 `--people` is the dataset of `people.py`, whose heads no training used.
 """
 
