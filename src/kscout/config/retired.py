@@ -51,7 +51,6 @@ RETIRED: dict[str, Retired] = {
     "training.turn": Retired(0.0, ("dense", "imagine")),
     "training.bend": Retired(0.0, ("dense", "imagine")),
     "training.gain_weight": Retired(1.0, ("dense",), reason=_UNUSED, version="0.4"),
-    "training.average": Retired(0.995, ("dense",), reason=_UNUSED, version="0.4"),
     "training.clip": Retired(1.0, ("dense", "imagine"), reason=_UNUSED, version="0.4"),
     "training.added_visits": Retired(1.0, ("alphazero",), reason=_UNUSED, version="0.4"),
     "training.unvisited": Retired("parent", ("alphazero",), reason=_UNUSED, version="0.4"),

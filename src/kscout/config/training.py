@@ -214,6 +214,8 @@ class DenseTraining(PolicyTraining):
     """Columns tried at each state: those with the highest scores."""
     n_random: Annotated[int, AtLeast(1)] = 16
     """Columns tried at random, so every column is tried at times; one may be sampled twice."""
+    average: Annotated[float, Between(0, 1)] = 0.995
+    """Decay of the moving average of the weights, which is validated and saved."""
     n_repeats: Annotated[int, AtLeast(0)] = 8
     """Optimizer steps on states from the replay buffer after each batch: they cost far less than
     to try the columns."""

@@ -58,8 +58,6 @@ GAINS = "ssim"
 _N_DRAWN = 4
 """Random numbers of a slice, of which one is used: version 0.2 sampled this number, and a seed has
 the same effect."""
-_AVERAGE = 0.995
-"""Decay of the moving average of the weights."""
 _EXPLORE_BEST, _EXPLORE_ANY = 0.23, 0.07
 """Probabilities that an acquisition continues with one of the columns of highest score instead of
 the best, and with any candidate."""
@@ -82,7 +80,7 @@ class Dense(WarmedEstimator):
     ) -> None:
         super().__init__(learner, slices, reconstructor)
         learner.module.is_stochastic = False
-        average = get_ema_multi_avg_fn(_AVERAGE)
+        average = get_ema_multi_avg_fn(self.training.average)
         self.average = AveragedModel(learner.module, multi_avg_fn=average)
         self.horizon = learner.config.acquisition.horizon
         self.units = torch.ones(self.horizon, device=self.device)
