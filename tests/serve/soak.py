@@ -3,9 +3,9 @@
     python tests/serve/soak.py
     python tests/serve/soak.py --decisions 1000
 
-Half of the clients use HTTP, a quarter WebSockets, a quarter MRD streams. About one decision in
-twenty is interrupted: its client closes the connection after half of the message, or without
-reading the answer, then asks for the state of its session. Columns that were acknowledged have to
+Three of four clients use HTTP, one MRD streams. About one decision in twenty is interrupted: its
+client closes the connection after half of the message, or without reading the answer, then asks
+for the state of its session. Columns that were acknowledged have to
 be there, in their order, and an interrupted one at most once. After 30 % of the decisions the
 service is stopped by SIGTERM and started again with the same folder. Memory, file handles and
 threads of the second process are compared between its first quarter and its end.
@@ -28,11 +28,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
-from websockets.exceptions import WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from kscout.apps.serve import mrd_messages as mrd
 from kscout.policies import save
@@ -44,7 +42,7 @@ DATA = base64.b64encode(np.ones(SIZE, np.complex64).tobytes()).decode()
 INTERRUPTED = 0.05
 """Fraction of decisions."""
 WAIT_S = 60.0
-_LOST_CONNECTION = (OSError, HTTPException, WebSocketException, EOFError)
+_LOST_CONNECTION = (OSError, HTTPException)
 
 
 def message_of(columns: list[int]) -> bytes:
@@ -96,26 +94,14 @@ class Tally:
     """Decisions of all clients."""
 
     wanted: int
-    times_s: list[float] = field(default_factory=list)
+    n_decisions: int = 0
     n_interrupted: int = 0
     n_reconnected: int = 0
     lost: list[str] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
-        return len(self.times_s) >= self.wanted or bool(self.lost)
-
-
-class Way(Protocol):
-    """A way to send columns of a session."""
-
-    def send(self, name: str, columns: list[int]) -> dict[str, Any]:
-        """Send columns and return the answer."""
-        ...
-
-    def interrupt(self, name: str, columns: list[int], *, is_complete: bool) -> None:
-        """Send columns, or half of the message, and close the connection."""
-        ...
+        return self.n_decisions >= self.wanted or bool(self.lost)
 
 
 @final
@@ -151,55 +137,17 @@ class Http:
             connection.sendall(head.encode() + raw[: None if is_complete else len(raw) // 2])
 
 
-@final
-class Stream:
-    """A WebSocket per session."""
-
-    def __init__(self, service: Service) -> None:
-        self.service, self.name = service, ""
-        self.socket: ClientConnection | None = None
-
-    def _open(self, name: str) -> ClientConnection:
-        if self.socket is None or self.name != name:
-            self.close()
-            address = f"ws://127.0.0.1:{self.service.port}/sessions/{name}/stream"
-            self.socket, self.name = connect(address, proxy=None).__enter__(), name
-        return self.socket
-
-    def close(self) -> None:
-        """Close the connection without a word."""
-        if self.socket is not None:
-            self.socket.socket.close()
-            self.socket = None
-
-    def send(self, name: str, columns: list[int]) -> dict[str, Any]:
-        try:
-            opened = self._open(name)
-            opened.send(message_of(columns).decode())
-            return json.loads(opened.recv(WAIT_S))
-        except _LOST_CONNECTION:
-            self.close()
-            raise
-
-    def interrupt(self, name: str, columns: list[int], *, is_complete: bool) -> None:
-        opened = self._open(name)
-        if is_complete:
-            opened.send(message_of(columns).decode())
-        self.close()
-
-
-def acquire(way: Way, control: Http, tally: Tally, draw: random.Random) -> None:
+def acquire(control: Http, tally: Tally, draw: random.Random) -> None:
     """Acquire slices over connections that break, until a tally is over."""
     while not tally.is_over:
         opened = again(lambda: control.ask("POST", "/sessions", json.dumps(SESSION).encode()))[1]
         name, measured, columns = opened["id"], [], opened["columns"]
         while columns and not tally.is_over:
-            columns = step(way, control, name, measured, columns, tally, draw)
+            columns = step(control, name, measured, columns, tally, draw)
         again(lambda name=name: control.ask("DELETE", f"/sessions/{name}"))
 
 
 def step(
-    way: Way,
     control: Http,
     name: str,
     measured: list[int],
@@ -208,14 +156,13 @@ def step(
     draw: random.Random,
 ) -> list[int]:
     """Send columns, interrupted or not; check the answer, and return what to measure next."""
-    begin = time.perf_counter()
     answer: dict[str, Any] = {}
     with suppress(*_LOST_CONNECTION):
         if draw.random() < INTERRUPTED:
             tally.n_interrupted += 1
-            way.interrupt(name, columns, is_complete=draw.random() < 0.5)
+            control.interrupt(name, columns, is_complete=draw.random() < 0.5)
         else:
-            answer = way.send(name, columns)
+            answer = control.send(name, columns)
     if "next_columns" not in answer:
         # The connection broke, or the columns of an interrupted message came in meanwhile.
         tally.n_reconnected += 1
@@ -224,7 +171,7 @@ def step(
             tally.lost.append(f"{name}: {answer} after {measured} and {columns}")
             return []
     else:
-        tally.times_s.append(time.perf_counter() - begin)
+        tally.n_decisions += 1
     if answer["n_measured"] > len(measured):
         measured += columns
     if answer["n_measured"] != len(measured) or set(answer["next_columns"]) & set(measured):
@@ -281,7 +228,6 @@ async def _stream(service: Service, tally: Tally, draw: random.Random) -> None:
         writer.write(mrd.text_message(mrd.Id.HEADER, HEADER))
         measured, columns = [], (await text())["columns"]
         while columns and not tally.is_over:
-            begin = time.perf_counter()
             for column in columns:
                 head = np.zeros((), dtype=mrd.ACQUISITION_HEAD)
                 head["idx"]["kspace_encode_step_1"] = column
@@ -292,7 +238,7 @@ async def _stream(service: Service, tally: Tally, draw: random.Random) -> None:
                     return
                 writer.write(raw)
             answer = await text()
-            tally.times_s.append(time.perf_counter() - begin)
+            tally.n_decisions += 1
             measured += columns
             columns = answer["next_columns"]
             if answer["order"] != measured or set(columns) & set(measured):
@@ -312,17 +258,14 @@ def soak(folder: Path, n_clients: int, n_decisions: int, seed: int = 0) -> dict[
         if number % 4 == 3:
             asyncio.run(acquire_over_mrd(service, tally, draw))
             return
-        control = Http(service)
-        way: Way = Stream(service) if number % 4 == 2 else control
-        acquire(way, control, tally, draw)
+        acquire(Http(service), tally, draw)
 
     threads = [threading.Thread(target=client, args=(n,), daemon=True) for n in range(n_clients)]
-    begin = time.perf_counter()
     for thread in threads:
         thread.start()
 
     def wait(share: float) -> None:
-        while len(tally.times_s) < share * n_decisions and any(x.is_alive() for x in threads):
+        while tally.n_decisions < share * n_decisions and any(x.is_alive() for x in threads):
             time.sleep(0.05)
 
     try:
@@ -338,11 +281,9 @@ def soak(folder: Path, n_clients: int, n_decisions: int, seed: int = 0) -> dict[
         health = again(lambda: Http(service).ask("GET", "/health"))[1]
     finally:
         service.process.kill()
-    p50, p99 = (round(1e3 * float(np.percentile(tally.times_s, q)), 1) for q in (50, 99))
     return {
-        **{"decisions": len(tally.times_s), "lost": tally.lost, "p50_ms": p50, "p99_ms": p99},
+        **{"decisions": tally.n_decisions, "lost": tally.lost, "exit_of_first": code},
         **{"interrupted": tally.n_interrupted, "reconnected": tally.n_reconnected},
-        **{"seconds": round(time.perf_counter() - begin, 1), "exit_of_first": code},
         **{"after_quarter": first, "at_end": last, "sessions_left": health["n_sessions"]},
         "unfinished": sum(thread.is_alive() for thread in threads),
         "log": (folder / "log").read_text(errors="replace").splitlines()[-5:],
