@@ -78,14 +78,7 @@ def _describe_geometry(store: Store) -> list[JsonObject]:
         for record in records
     )
     found = [(one, size, n) for (one, size), n in counts.most_common() if one is not None]
-    described = [_describe_change(count, geometry, size) for geometry, size, count in found]
-    steps = [_full_mm(geometry, size) for geometry, size, _ in found]
-    if any(steps):
-        # One spacing for all volumes, since they are imported by one command.
-        advice = f"; --resample {math.ceil(100 * max(steps)) / 100:g} would keep all"
-        first = next(entry for entry, step in zip(described, steps, strict=True) if step)
-        first["description"] += advice + " of every volume" * (len(found) > 1)
-    return described
+    return [_describe_change(count, geometry, size) for geometry, size, count in found]
 
 
 def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> JsonObject:
@@ -133,17 +126,6 @@ def _k_space_cropping(geometry: Geometry, size: tuple[int, int]) -> str:
     if size != kept:
         text += ", k-space resized to {}x{}".format(*size) + _at(geometry.stored_mm)
     return text
-
-
-def _full_mm(geometry: Geometry, size: tuple[int, int]) -> float:
-    """Return the spacing at which cropped images would be complete; 0 if they are."""
-    before, after = geometry.spacing_mm, geometry.stored_mm
-    if geometry.kept is not None or not before or not after:
-        return 0.0
-    resampled = resampled_size(geometry.size, before, after)
-    axes = list(zip(resampled, size, after, strict=True))
-    is_cropped = any(have > keep for have, keep, _ in axes)
-    return max(have * step / keep for have, keep, step in axes) if is_cropped else 0.0
 
 
 def _at(spacing_mm: Spacing | None) -> str:

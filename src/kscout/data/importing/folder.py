@@ -8,9 +8,9 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from kscout.data.formats import printable
+from kscout.data.formats import listed, printable
 from kscout.data.formats.hdf5 import acquisition_in
-from kscout.data.importing.images import WrongSizeError, fitting_size, single_slices, store_images
+from kscout.data.importing.images import single_slices, store_images
 from kscout.data.importing.kspace import caveats, is_kspace, noted, store_kspace, virtual_coils
 from kscout.data.importing.settings import ImportSettings, size_text
 from kscout.data.importing.splits import Assignment, assign_splits
@@ -48,7 +48,7 @@ def import_folder(
         for name, reason in assignment.left_out:
             writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
-        warnings = [*_passed_over(source), *assignment.doubles(), *_warnings(writer, settings)]
+        warnings = [*_skipped(source), *assignment.doubles(), *_warnings(writer, settings)]
         for warning in warnings:
             logger.warning(warning)
         if _contents(settings, assignment) != recipe[CONTENTS]:
@@ -81,7 +81,7 @@ def _import_all(
         if writer.holds(split, volume.name):
             n_kept += 1
         elif origin not in writer.left_out:
-            acquisition = _import_one(split, volume, origin, settings, writer, queue)
+            acquisition = _import_one(split, volume, origin, settings, writer)
             acquisitions.add(acquisition)
             n_kept += settings.acquisition in (None, acquisition)
         if on_volume:
@@ -106,15 +106,9 @@ def _no_acquisition(source: Path, wanted: str, found: Collection[str]) -> DataEr
     return DataError(f"no volume in {source} has acquisition {wanted!r}; found: {listed}")
 
 
-def _passed_over(source: Path) -> Iterator[str]:
-    stores = find_stores(source)
-    if len(stores) == 1:
-        yield f"skipped {stores[0]} in the source, a store, which contains no new volumes"
-    elif stores:
-        yield (
-            f"skipped {len(stores)} stores in the source ({stores[0]} first), which contain no "
-            "new volumes"
-        )
+def _skipped(source: Path) -> Iterator[str]:
+    if stores := find_stores(source):
+        yield f"skipped stores in the source, which contain no new volumes: {listed(stores)}"
 
 
 def _warnings(writer: StoreWriter, settings: ImportSettings) -> Iterator[str]:
@@ -154,24 +148,15 @@ def _warnings(writer: StoreWriter, settings: ImportSettings) -> Iterator[str]:
 
 
 def _import_one(
-    split: str,
-    volume: VolumeFile,
-    origin: str,
-    settings: ImportSettings,
-    writer: StoreWriter,
-    queue: Sequence[tuple[str, VolumeFile]],
+    split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
 ) -> str:
     store = store_kspace if settings.raw else store_images
     try:
         return store(split, volume, origin, settings, writer)
     except DataError as error:
-        reason = str(error)
-        if isinstance(error, WrongSizeError):
-            others = [volume] if settings.skip_bad else [other for _, other in queue]
-            reason += f"; {fitting_size(others, settings)}"
         if not settings.skip_bad:
-            raise DataError(f"{reason}, or leave it out with --skip-bad") from error
-        writer.leave_out(origin, reason)
+            raise DataError(f"{error}, or leave it out with --skip-bad") from error
+        writer.leave_out(origin, str(error))
         return ""
 
 

@@ -1,12 +1,9 @@
 """Importing images: cropping and resampling by the paper's rules (arXiv:2010.16262)."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import final
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -69,11 +66,6 @@ Cut = Float32[np.ndarray, "kept kept_row kept_col"]
 
 _NEGATIVE_SHARE = 0.01
 """Resampling leaves negative pixels of less than this fraction of the peak."""
-
-
-@final
-class WrongSizeError(DataError):
-    """Images smaller than the crop; the message contains no advice."""
 
 
 def store_images(
@@ -180,30 +172,13 @@ def kept_slices(n_slices: int, path: Path, settings: ImportSettings) -> range:
     return numbers
 
 
-def fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> str:
-    """Recommend sizes that fit all volumes."""
-    sizes: list[Size] = []
-    for volume in volumes:
-        with suppress(DataError):
-            scan = read_images(volume, settings)
-            size = scan.images.shape[1:]
-            if settings.resample and scan.spacing_mm:
-                size = resampled_size(size, scan.spacing_mm, settings.resample)
-            sizes.append(size)
-    rows, cols = zip(*sizes, strict=True)
-    wanted = sides(settings.size or 0)
-    kept = size_text((min(rows), min(cols)))
-    padded = size_text((max(*rows, wanted[0]), max(*cols, wanted[1])))
-    return f"keep their middle with --size {kept}, or pad them with zeros by --pad {padded}"
-
-
 def single_slices(records: Sequence[VolumeRecord], *, is_raw: bool) -> Iterator[str]:
     """Describe the consequence of volumes with one slice each; `is_raw` for k-space."""
     single = sorted(record.source for record in records if len(record.slices) == 1)
     if len(single) == 1:
         yield f"{single[0]} became a volume of one slice"
     elif single:
-        advice = f"join them by --group{_grouping(single)}"
+        advice = 'join them by --group, as in --group "(.+)_" or "(.+)/"'
         if is_raw:
             advice = "save the slices of a patient in one file"
         yield (
@@ -211,15 +186,6 @@ def single_slices(records: Sequence[VolumeRecord], *, is_raw: bool) -> Iterator[
             "are slices of fewer patients, training and test share patients, and intervals over "
             f"volumes are too narrow; {advice}"
         )
-
-
-def _grouping(sources: Sequence[str]) -> str:
-    """Return an example that groups files by folder, or by their name up to the last separator."""
-    for pattern in ("(.+)/", "(.+)[_-]"):
-        names = [re.search(pattern, source) for source in sources]
-        if all(names) and len({name[1] for name in names if name}) < len(sources):
-            return f' "{pattern}"'
-    return " REGEX, which finds the patient in the path of a file"
 
 
 def middle_slices(n_slices: int) -> range:
@@ -252,8 +218,11 @@ def cut(images: Stack, path: Path, *, size: Size | None, pad: Size | None) -> Cu
         images = zero_pad(images, pad)
     kept = size or pad or (n_rows, n_cols)
     if images.shape[-2] < kept[0] or images.shape[-1] < kept[1]:
-        asked = "{}x{}".format(*kept) if kept[0] != kept[1] else kept[0]
-        raise WrongSizeError(f"{path} has images of {n_rows}x{n_cols}, smaller than --size {asked}")
+        smaller = (min(kept[0], n_rows), min(kept[1], n_cols))
+        raise DataError(
+            f"{path} has images of {n_rows}x{n_cols}, smaller than --size {size_text(kept)}; lower "
+            f"it to {size_text(smaller)}, or pad images with zeros by --pad {size_text(kept)}"
+        )
     return np.ascontiguousarray(center_crop(images, kept))
 
 
