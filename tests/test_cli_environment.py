@@ -54,18 +54,9 @@ def test_a_variable_that_is_no_number_is_rejected(
     assert told.err.startswith(f"error: {name} is {value!r}") and "unset it" in told.err
 
 
-def test_modules_that_cannot_be_found_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "mine.py").touch()
-    (tmp_path / "ours").mkdir()
-    monkeypatch.chdir(tmp_path)
-    check_environment({"KSCOUT_USE": "mine, ours.part,json.tool,,absent_module"})
-    assert [one.getMessage().partition(",")[0] for one in caplog.records] == [
-        "KSCOUT_USE names the module absent_module"
-    ]
+def test_words_that_are_no_modules_are_rejected() -> None:
     with pytest.raises(ConfigError, match="'a-b' is no module"):
-        check_environment({"KSCOUT_USE": "a-b"})
+        check_environment({"KSCOUT_USE": "json.tool, a-b"})
 
 
 def test_junk_for_the_logs_of_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,18 +221,6 @@ def test_a_folder_of_another_product_takes_no_campaign(plan_of: PlanOf, mark: st
     assert [path.name for path in plan.root.iterdir()] == [mark]
 
 
-def generator(folder: Path, n_volumes: int) -> Path:
-    """Write a script that generates volumes with two workers."""
-    settings = f"kind='knee', volumes=({n_volumes}, 1, 1), slices=1, size=64, workers=2"
-    script = folder / "generate.py"
-    folder.mkdir()
-    script.write_text(
-        "import kscout\nfrom kscout.data import MakeSettings\n"
-        f"if __name__ == '__main__':\n    kscout.make_store('store', MakeSettings({settings}))\n"
-    )
-    return script
-
-
 @pytest.fixture
 def imported(tmp_path: Path) -> Path:
     """Write modules into the working folder that leave this file when they are imported."""
@@ -243,26 +231,28 @@ def imported(tmp_path: Path) -> Path:
     return path
 
 
-def test_runs_of_a_campaign(plan_of: PlanOf, imported: Path) -> None:
-    stores = {"knee": {"make": "knee", "volumes": [1, 1, 1], "slices": 1, "size": 64}}
-    nodes = plan_of(stores=stores).nodes.values()
-    make = next(node for node in nodes if node.command[:2] == ("data", "make"))
-    assert run_task(Task(make)).is_done
-    assert not imported.exists()
-
-
-def test_workers_of_a_campaign(
+def test_workers_and_runs_of_a_campaign_import_nothing_from_the_working_folder(
     plan_of: PlanOf, imported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = imported.with_name("temporary")
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    plan = plan_of(grid={"horizons": ["short"], "methods": ["greedy"], "seeds": [0]})
-    run_campaign(plan, RunOptions(WorkerOptions(n_workers=1), program=FAKE))
-    assert not imported.exists() and not any(temporary.iterdir())
+    plan = plan_of(stores={"knee": {"make": "knee", "volumes": [1, 1, 1], "slices": 1, "size": 64}})
+    plan.nodes = {key: node for key, node in plan.nodes.items() if node.kind == "store"}
+    outcome = run_campaign(plan, RunOptions(WorkerOptions(n_workers=1)))
+    assert outcome.n_done == 1 and not imported.exists() and not any(temporary.iterdir())
 
 
-def test_workers_that_generate_data(plan_of: PlanOf, imported: Path) -> None:
-    script = generator(Path("scripts"), n_volumes=2)
+def test_workers_that_generate_data_import_nothing_from_there(
+    imported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(imported.parent)
+    script = Path("scripts", "generate.py")
+    script.parent.mkdir()
+    script.write_text(
+        "import kscout\nfrom kscout.data import MakeSettings\n"
+        "settings = MakeSettings(kind='knee', volumes=(2, 1, 1), slices=1, size=64, workers=2)\n"
+        "if __name__ == '__main__':\n    kscout.make_store('store', settings)\n"
+    )
     subprocess.run([sys.executable, script], check=True, capture_output=True)
-    assert not imported.exists()
+    assert Path("store").is_dir() and not imported.exists()

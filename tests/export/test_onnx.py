@@ -26,6 +26,7 @@ from kscout.physics.normalization import denormalize
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.ensemble import EnsemblePolicy
+from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.fastmri_unet import FastMRIUNet
 from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.unet import UNet
@@ -95,7 +96,7 @@ def test_complex_networks_and_an_ensemble_with_an_order_agree_in_onnxruntime(
 ) -> None:
     """The check inside compares batches, coils and steps of other numbers than were traced."""
     varnet, column = complex_networks()
-    order = policies.POLICIES["fixed"](n_cols=N_COLS, order=[3, 1])
+    order = FixedOrder(n_cols=N_COLS, order=[3, 1])
     policy = EnsemblePolicy(members=[column, order], horizon=3, order=[5, 11], order_cols=16)
     out = tmp_path / "both.onnx"
     found = export_onnx(out, varnet, policy, n_rows=N_ROWS, n_cols=N_COLS, n_checked=9)
@@ -106,15 +107,14 @@ def test_complex_networks_and_an_ensemble_with_an_order_agree_in_onnxruntime(
 
 
 @pytest.mark.slow
-def test_a_policy_alone_is_given_what_it_sees(tmp_path: Path, unchecked: None) -> None:
-    _, policy = networks()
-    policies.save(tmp_path / "conv.safetensors", policy)
-    words = ["--policy", tmp_path / "conv.safetensors", "--out", tmp_path / "conv.onnx"]
+def test_a_policy_alone_needs_no_reconstruction(tmp_path: Path, unchecked: None) -> None:
+    policies.save(tmp_path / "order.safetensors", FixedOrder(n_cols=N_COLS, order=[3, 1]))
+    words = ["--policy", tmp_path / "order.safetensors", "--out", tmp_path / "order.onnx"]
     words += ["--n-rows", N_ROWS, "--n-cols", N_COLS, "--checked", 5]
     run = CliRunner().invoke(app, ["export", "onnx", *map(str, words)])
     assert run.exit_code == 0, run.exception
     assert "agrees in scores to" in run.stdout and "images" not in run.stdout
-    file = str(tmp_path / "conv.onnx")
+    file = str(tmp_path / "order.onnx")
     session = onnx_packages()[1].InferenceSession(file, providers=["CPUExecutionProvider"])
     told = json.loads(session.get_modelmeta().custom_metadata_map["kscout"])
     assert told["reconstructor"] is None and told["image_error"] is None and told["policy"]

@@ -4,11 +4,9 @@ The number of threads is set before torch reads it at import. It may change the 
 result, so it only depends on the machine and the container.
 """
 
-import logging
 import os
 import sys
 from collections.abc import Iterable, MutableMapping
-from importlib.util import find_spec
 from pathlib import Path
 
 from kscout import names
@@ -29,11 +27,6 @@ def check_environment(environment: MutableMapping[str, str]) -> None:
     environment["MPLBACKEND"] = "agg"
     for module in filter(None, map(str.strip, environment.get("KSCOUT_USE", "").split(","))):
         names.use(module)
-        if not _is_found(module):
-            logging.getLogger(__name__).warning(
-                f"KSCOUT_USE names the module {module}, which cannot be found from here; start in "
-                "the folder that holds it, or correct the name"
-            )
 
 
 def check_file_names(given: Iterable[str], encoding: str = sys.getfilesystemencoding()) -> None:
@@ -44,13 +37,6 @@ def check_file_names(given: Iterable[str], encoding: str = sys.getfilesystemenco
                 f"the name {name!a} cannot be read in this locale, whose file names are "
                 f"{encoding}; set PYTHONUTF8=1, or a locale with UTF-8"
             )
-
-
-def _is_found(module: str) -> bool:
-    first = module.partition(".")[0]
-    here = Path.cwd()
-    is_here = (here / first).is_dir() or (here / f"{first}.py").is_file()
-    return is_here or first in sys.modules or find_spec(first) is not None
 
 
 def limit_threads(environment: MutableMapping[str, str], quota: float | None) -> None:
