@@ -50,14 +50,6 @@ def test_coils_make_a_store_of_kspace(tmp_path: Path) -> None:
         make(tmp_path / "store", 1, 0, 1, coils=2, phase=True, snr=9.0)
 
 
-@pytest.mark.parametrize("coils", [None, 2])
-def test_either_way_of_an_image_may_be_encoded_by_phase(coils: int | None, tmp_path: Path) -> None:
-    usual = make(tmp_path / "usual", 1, 0, 0, coils=coils)
-    turned = make(tmp_path / "turned", 1, 0, 0, coils=coils, phase_encoding="rows")
-    images = [store.split("train").magnitudes() for store in (usual, turned)]
-    torch.testing.assert_close(images[1], images[0].mT)
-
-
 def test_totals_cut_the_last_volume_short(tmp_path: Path) -> None:
     store = make(tmp_path / "store", 2, 1, 0, totals=(4, 2, 0))
     assert store.manifest.splits == {"train": 4, "val": 2}

@@ -163,7 +163,7 @@ def test_slices_in_files_of_their_own_and_few_pixels_cause_warnings(tmp_path: Pa
     assert sentence.endswith("narrow; save the slices of a patient in one file")
     np.save(tmp_path / "turned.npy", KSPACE.transpose(2, 3, 1, 0))
     warnings = imported(tmp_path / "turned.npy", "turned", axes=AXES).manifest.warnings
-    assert any("with 20 coils are unusual; check the order of --axes" in one for one in warnings)
+    assert any("20 coils with 4 rows and 3 columns are unusual" in one for one in warnings)
 
 
 def test_complex_images_keep_their_phase_and_are_told(tmp_path: Path) -> None:

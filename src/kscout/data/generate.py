@@ -71,8 +71,6 @@ def _make_split(
     drawn = make_volumes(tasks, heads, workers=settings.workers or most)
     for name, volume in drawn:
         stored = volume.stored
-        if settings.phase_encoding == "rows":
-            stored = stored.swapaxes(-2, -1)
         if settings.totals:
             n_before = sum(len(one.slices) for one in writer.records if one.split == split)
             stored = stored[: settings.totals[number] - n_before]
@@ -114,8 +112,6 @@ def _load_split_heads(settings: MakeSettings) -> tuple[dict[str, tuple[Head, ...
 def _recipe(settings: MakeSettings) -> JsonObject:
     values = asdict(settings)
     del values["workers"]
-    if settings.phase_encoding == "columns":
-        del values["phase_encoding"]
     if settings.coils is None:
         for name in ("coils", "phase", "snr", "target"):
             del values[name]  # Existing stores lack it and must resume.

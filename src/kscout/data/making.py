@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 from kscout.config.bounds import Form
 from kscout.config.records import check
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import SOURCES, PhaseEncoding, Target
+from kscout.names import SOURCES, Target
 
 if TYPE_CHECKING:
     from kscout.data.makers.coils import Receiver
@@ -61,8 +61,6 @@ class MakeSettings:
     """k-space: signal-to-noise ratio. (default: random)"""
     target: Target = "rss"
     """k-space: rule for targets."""
-    phase_encoding: PhaseEncoding = "columns"
-    """Phase-encoding axis of the images; rows become the columns of the store."""
     workers: int = field(default=0, compare=False)
     """Processes; 0 for one per core, fewer for few images. Images do not depend on it."""
 

@@ -34,14 +34,11 @@ _LOOKED_AT = 20
 _WHAT = "k-space"
 _IS_REAL = {"hdf5": hdf5.is_real, "numpy": numpy_array.is_real}
 """By format of arrays: whether a file contains real numbers."""
-_MANY_COILS = 32
-_MANY_COILS_NOTE = (
+_MOST_COILS, _LEAST_PIXELS = 32, 8
+"""Numbers of coils, and of rows or columns, beyond which a volume causes a warning."""
+_UNUSUAL = (
     "{1} coils with {2} rows and {3} columns are unusual; if the axes have another order, name "
     "them with --axes, as in slice,row,col,coil"
-)
-_FEW_PIXELS = 8
-_FEW_PIXELS_NOTE = (
-    "slices of {2} rows and {3} columns with {1} coils are unusual; check the order of --axes"
 )
 _OFF_CENTER = 0.7
 """Fraction of the energy in the outer quarter of the columns, from which on the center of k-space
@@ -77,10 +74,8 @@ def store_kspace(
     """Add the k-space of a volume to a store, and return its acquisition."""
     path = volume.path
     scan = read_raw(volume, settings)
-    if scan.shape[1] > _MANY_COILS:
-        scan = scan._replace(notes=(*scan.notes, _MANY_COILS_NOTE.format(*scan.shape)))
-    if min(scan.shape[2:]) < _FEW_PIXELS:
-        scan = scan._replace(notes=(*scan.notes, _FEW_PIXELS_NOTE.format(*scan.shape)))
+    if scan.shape[1] > _MOST_COILS or min(scan.shape[2:]) < _LEAST_PIXELS:
+        scan = scan._replace(notes=(*scan.notes, _UNUSUAL.format(*scan.shape)))
     scan = scan.centered(settings.origin)
     if settings.acquisition not in (None, scan.acquisition):
         return scan.acquisition
