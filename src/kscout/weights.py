@@ -73,7 +73,7 @@ def check_one_run(path: Path) -> None:
 Kind = Literal["reconstructor", "policy"]
 
 _TABLES: dict[str, Registry[Any]] = {"reconstructor": RECONSTRUCTORS, "policy": POLICIES}
-_LOADERS = {"reconstructor": "kscout.reconstruction.load", "policy": "kscout.policies.load"}
+_USES = {"reconstructor": "as the reconstruction", "policy": "as a policy"}
 
 
 @final
@@ -166,7 +166,7 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
         is_pair = kind == "policy" and policy.is_file()
         raise WeightsError(
             f"{path} holds a {weights.kind} ({weights.component}), not a {kind}; "
-            + (f"give {policy}" if is_pair else f"load it with {_LOADERS[weights.kind]}")
+            + (f"give {policy}" if is_pair else f"give it {_USES[weights.kind]}")
         )
     if any(bool(tensor.isnan().any()) for tensor in weights.state.values()):
         raise WeightsError(f"{path} has weights that are NaN; copy it again, or train again")

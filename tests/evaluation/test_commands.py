@@ -11,12 +11,10 @@ import torch
 from typer.testing import CliRunner
 
 from kscout.apps.cli import app
-from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError, RunError
 from kscout.policies.conv import ConvPolicy
-from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import save_component
 
 pytestmark = pytest.mark.slow
@@ -176,24 +174,6 @@ def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path
     assert all(len(row["columns"].split()) == 7 for row in rows)
 
 
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("name", ["policy", "entropy", "unexplored", "examples"])
-def test_analyses_reconstruct_in_32_bit_by_default(
-    store: Path, tmp_path: Path, runs: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    asked = []
-    frozen = ZeroFilled.frozen
-
-    def noted(self: ZeroFilled, *, precision: str, **more: Any) -> Reconstructor:
-        asked.append(precision)
-        return frozen(self, precision=precision, **more)
-
-    monkeypatch.setattr(ZeroFilled, "frozen", noted)
-    for given in ([], ["--precision", "auto", "--overwrite"]):
-        _call("analyze", name, runs[0], *_on_data(store, tmp_path / "analyses"), *given)
-    assert asked == ["fp32", "auto"]
-
-
 def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> None:
     out = tmp_path / "analyses"
     command = ("analyze", "snr", runs[0], *_on_data(store, out), "--trajectories", 3)
@@ -229,15 +209,6 @@ def test_ratios_are_those_of_the_seed_with_the_best_validation(
     assert (row["n_initial"], row["steps"]) == ("3", "4")
     _call(*command, "--all-seeds", "--overwrite")
     assert [row["seed"] for row in _outputs(out, "snr", pictures=False)] == ["0", "1"]
-
-
-def test_unknown_formula_is_rejected_before_the_first_pass(
-    store: Path, tmp_path: Path, runs: list[Path]
-) -> None:
-    out = tmp_path / "analyses"
-    with pytest.raises(SystemExit, match="2"):
-        _call("analyze", "snr", runs[0], *_on_data(store, out), "--formula", "Paper")
-    assert not out.exists()
 
 
 @pytest.mark.usefixtures("undrawn")

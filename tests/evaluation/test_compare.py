@@ -13,7 +13,6 @@ import torch
 
 from kscout import policies, reconstruction
 from kscout.compatibility import Use, network_notes
-from kscout.config import AcquisitionSetting
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
@@ -23,7 +22,6 @@ from kscout.evaluation.compare import evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.results import read_scores
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.entries import completed, trained_budget
 from kscout.evaluation.running.prepare import prepare
 from kscout.names import ANALYSES
 from kscout.policies.fixed import FixedOrder
@@ -300,24 +298,6 @@ def test_analyses_say_where_a_policy_meets_another_reconstruction(
     assert note.endswith(
         "run here with another reconstruction: pair; train one by kscout train policy with this one"
     )
-
-
-@pytest.mark.parametrize("told", [{}, {"initial": "4-6", "n_initial": 3}])
-def test_the_budget_of_a_network_is_used_if_no_policy_has_one(
-    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, told: dict[str, Any]
-) -> None:
-    pair = str(save_pair(tmp_path / "pair", **told))
-    setting = completed(EvaluationSetting(), ["random"], pair, ZeroFilled())
-    assert setting.steps == 2
-    assert (setting.n_initial or setting.initial) == told.get("initial", 3)
-    (note,) = caplog.messages
-    assert f"those of the joint training of {pair} are used, 3" in note
-    with pytest.raises(ConfigError, match="no policy has them"):
-        completed(EvaluationSetting(), ["random"], "heads-general-unet", ZeroFilled())
-
-
-def test_a_co_trained_network_of_the_zoo_has_a_budget() -> None:
-    assert trained_budget(["random"], "knee-cotrained-4-unet") == AcquisitionSetting(4, 28)
 
 
 def test_a_network_that_learned_from_another_start_is_noted(tmp_path: Path) -> None:

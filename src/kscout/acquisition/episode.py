@@ -10,7 +10,7 @@ column therefore costs this update, one reconstruction and one SSIM; terms that 
 slice are computed once per batch. No step synchronizes with the device.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
@@ -87,9 +87,7 @@ class Simulator:
     def start(self, initial: Initial, *, n_trajectories: int = 1) -> State:
         """Measure the first columns and reconstruct; trajectories of a slice are adjacent."""
         mask = start_mask(initial, self.batch.selectable.shape, self.batch.kspace.device)
-        n_measured = initial if isinstance(initial, int) else 0
-        if isinstance(initial, Sequence):
-            n_measured = len(initial)
+        n_measured = initial if isinstance(initial, int) else len(initial)
         return self.start_from(mask, n_measured=n_measured).repeated(n_trajectories)
 
     def start_from(

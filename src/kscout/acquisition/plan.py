@@ -22,7 +22,7 @@ class Plan:
     """Start, number of columns, scores and random seed of acquisitions."""
 
     start: Initial
-    """Number of central columns measured at the start, a list of columns, or a mask per slice."""
+    """Number of central columns measured at the start, or a list of columns."""
     horizon: int
     """Columns to acquire after the start."""
     columns_per_step: int = 1
@@ -55,17 +55,15 @@ class Plan:
 
     @property
     def n_initial(self) -> int:
-        """Columns measured at the start; those of the shortest start if masks differ."""
+        """Number of columns measured at the start."""
         if isinstance(self.start, int):
             return self.start
-        if isinstance(self.start, Tensor):
-            return int(self.start.sum(dim=-1).min())
         return len(self.start)
 
     @property
     def listed(self) -> Sequence[int] | None:
-        """Columns of the start if they are listed; None if they are central, or masks."""
-        return self.start if isinstance(self.start, Sequence) else None
+        """Columns of the start if they are listed; None if they are central."""
+        return None if isinstance(self.start, int) else self.start
 
     def check(self, selectable: Bool[Tensor, "slice col"]) -> None:
         """Raise an error if a slice lacks columns of the start or columns to acquire."""
@@ -112,24 +110,17 @@ def check_budget(
 def _checked_start(
     selectable: Bool[Tensor, "slice n_col"], initial: Initial
 ) -> Bool[Tensor, "slice n_col"]:
-    n_slices, n_cols = selectable.shape
-    if isinstance(initial, int) and not 0 < initial <= n_cols:
-        raise ConfigError(
-            f"cannot start from {initial} of {n_cols} columns; set n_initial to 1..{n_cols}"
-        )
-    if isinstance(initial, Sequence):
-        check_columns(initial, n_cols)
-    start = start_mask(initial, selectable.shape, selectable.device)
+    n_cols = selectable.shape[1]
     if isinstance(initial, int):
+        if not 0 < initial <= n_cols:
+            raise ConfigError(
+                f"cannot start from {initial} of {n_cols} columns; set n_initial to 1..{n_cols}"
+            )
+        start = start_mask(initial, selectable.shape, selectable.device)
         _check_center(selectable, start, initial)
         return start
-    if start.shape != selectable.shape:
-        raise ConfigError(
-            f"the start masks are {start.shape[0]} of {start.shape[1]} columns, the slices "
-            f"{n_slices} of {n_cols}; give one mask per slice, as wide as the images"
-        )
-    if not start.any(dim=-1).all():
-        raise ConfigError("a slice starts from no column at all; measure 1 or more at the start")
+    check_columns(initial, n_cols)
+    start = start_mask(initial, selectable.shape, selectable.device)
     outside = (start & ~selectable).nonzero()
     if len(outside):
         row, column = outside[0].tolist()

@@ -34,7 +34,7 @@ from kscout.evaluation.request import (
     check_same,
     setting_of,
 )
-from kscout.evaluation.running.entries import EvaluationEntry, check_kinds, completed, trainings_of
+from kscout.evaluation.running.entries import EvaluationEntry, completed, trainings_of
 from kscout.evaluation.running.prepare import (
     ORDERS,
     LabeledPolicy,
@@ -144,7 +144,6 @@ def evaluate(
         raise ConfigError("no policy to evaluate; name at least one, e.g. random")
     labeled = labeled_policies(policies)
     data = data if isinstance(data, str | Path | SliceSet) else Store.open(data)
-    check_kinds(labeled, reconstructor)
     out = None if out is None else Path(out)
     if out is not None:
         check_free_of(out, "dataset", "run", "campaign")
@@ -163,8 +162,7 @@ def _evaluate(
     on_step: OnStep | None,
 ) -> Evaluation:
     network = loaded_network(reconstructor)
-    source = None if isinstance(reconstructor, Reconstructor) else str(reconstructor)
-    setting = completed(setting, paths_of(policies), source, network)
+    setting = completed(setting, paths_of(policies), network)
     request = _request(policies, data, reconstructor, setting)
     if out is not None:
         check_replaceable(out / RESULTS, out / SUMMARY)

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from kscout.columns import center_columns, column_ranges
 
-Initial = int | Sequence[int] | Bool[Tensor, "batch col"]
-"""Where acquisitions start: a number of central columns, a list of columns, or a mask for each
-slice."""
+Initial = int | Sequence[int]
+"""Where acquisitions start: a number of central columns, or a list of columns."""
 
 
 def center_mask(
@@ -29,8 +28,6 @@ def start_mask(
     Columns are compared on the device, nothing is copied there: a CUDA graph may hold it.
     """
     n_slices, n_cols = shape
-    if isinstance(initial, Tensor):
-        return initial.to(device)
     if isinstance(initial, int):
         return center_mask(n_cols, initial, device).expand(n_slices, -1)
     columns = torch.arange(n_cols, device=device)

@@ -18,18 +18,15 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import Evaluation, evaluate
 from kscout.evaluation.request import EvaluationSetting
-from kscout.evaluation.running.entries import budgets_of, check_kinds, resolve, trained_budget
+from kscout.evaluation.running.entries import budgets_of, resolve, trained_budget
 from kscout.evaluation.running.prepare import fitted_order
 from kscout.policies.fixed import FixedOrder
-from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import WEIGHTS_NAME, joint_policy_path, save_component
 from kscout.zoo import zoo_names
 
 SETTING = EvaluationSetting(n_initial=3, steps=2, trajectories=1)
-OTHER = {"long": (4, 28), "8x": (8, 8), "sizes": (40, 40)}
-"""Start and steps of the zoo's policies that are not trained for 16 + 16."""
 
 
 class Brightest(Policy):
@@ -71,23 +68,15 @@ def test_one_policy_in_place_of_a_list_is_rejected(test_slices: SliceSet, wanted
 
 @pytest.mark.parametrize("name", zoo_names("policy"))
 def test_every_policy_of_the_zoo_states_its_columns_and_protocol(name: str) -> None:
-    expected = next((x for word, x in OTHER.items() if f"-{word}-" in name), (16, 16))
-    n_initial, horizon = expected
-    # Of several matrix sizes no number of columns is the one.
-    is_one = "-sizes-" not in name
-    assert budgets_of([name]) == (
-        {AcquisitionSetting(n_initial, horizon): [name]} if is_one else {}
-    )
-    (one,) = resolve(name, (128, 128), Plan(16, 16))
-    # Where columns of another matrix were counted, it is told.
-    own, here = ("", "") if is_one else (" of 320", " of 128")
+    n_initial, horizon = (4, 28) if "-4-" in name or "-long-" in name else (16, 16)
+    trained, here = ("paper", "blind") if "-base-" in name else ("blind", "paper")
+    assert budgets_of([name]) == {AcquisitionSetting(n_initial, horizon): [name]}
     if not name.endswith("-fixed"):
-        use = Use((1, 128, 128), 10, 4, "blind")
-        note = acquisition_note(name, one.policy, None, use)
+        (one,) = resolve(name, (128, 128), Plan(16, 16))
+        note = acquisition_note(name, one.policy, None, Use((1, 128, 128), 10, 4, here))
         assert note is not None
-        protocol = "blind" if "-general-" in name else "paper"
-        assert f"{n_initial} + {horizon}{own} columns under protocol {protocol}" in note
-        assert f"runs here with 10 + 4{here} under blind" in note
+        assert f"{n_initial} + {horizon} columns under protocol {trained}" in note
+        assert f"runs here with 10 + 4 under {here}" in note
 
 
 def test_policies_of_different_budgets_are_named(tmp_path: Path) -> None:
@@ -116,12 +105,6 @@ def test_a_file_without_columns_has_no_budget(tmp_path: Path, extra: dict[str, A
     assert budgets_of([str(order)]) == {}
 
 
-ADVICE = "; give a policy, .*, as a policy, and a reconstruction, .*, as --reconstructor"
-EXCHANGED = f"was given as a policy and is a recon.*, and --reconstructor .* is a policy{ADVICE}"
-NO_NETWORK = f"^--reconstructor .* is a policy{ADVICE}"
-NO_POLICY = f"was given as a policy and is a reconstruction{ADVICE}"
-
-
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make folders of a network, a policy, and both, and work beside them."""
@@ -140,50 +123,20 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("wanted", "reconstructor", "complaint"),
     [
-        ("knee-unet", "knee-general-16-column", EXCHANGED),
-        ("network", "policy", EXCHANGED),
-        ("mine=network", "random", EXCHANGED),
-        (f"network/{WEIGHTS_NAME}", f"policy/{WEIGHTS_NAME}", EXCHANGED),
-        ("random", "fixed", NO_NETWORK),
-        ("both", "policy", NO_NETWORK),
-        ("mine=zero-filled", "both", NO_POLICY),
-        ("unet", "zero-filled", NO_POLICY),
+        ("network", "zero-filled", r"holds a reconstructor \(unet\), not a policy; give it as the"),
+        ("unet", "zero-filled", "unknown policy 'unet'"),
+        ("random", "policy", r"holds a policy \(fixed\), not a reconstructor; give it as a policy"),
+        ("random", "fixed", "fixed is neither a file nor a run folder"),
+        (".", "zero-filled", r"^\. holds several runs; give one of both, network"),
+        ("random", ".", r"^\. holds several runs; give one of both, network"),
     ],
 )
-def test_what_is_of_the_other_kind_is_rejected(
-    runs: Path, wanted: str, reconstructor: str, complaint: str
+@pytest.mark.usefixtures("runs")
+def test_what_is_of_the_other_kind_or_several_runs_is_rejected(
+    test_slices: SliceSet, wanted: str, reconstructor: str, complaint: str
 ) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        check_kinds(["random", wanted], reconstructor)
-
-
-def test_a_folder_of_several_runs_is_rejected_with_the_name_of_one(runs: Path) -> None:
-    for wanted, reconstructor in ((".", "network"), ("mine=.", "network"), ("policy", Path())):
-        with pytest.raises(
-            WeightsError, match=r"^\. holds several runs; give one of both, network"
-        ):
-            check_kinds([wanted], reconstructor)
-    # A name goes before a folder.
-    (runs / "random" / "seed-0").mkdir(parents=True)
-    (runs / "random" / "seed-0" / WEIGHTS_NAME).touch()
-    check_kinds(["random"], "network")
-
-
-def test_what_may_be_right_is_left_to_be_loaded(runs: Path) -> None:
-    (runs / "knee-unet").mkdir()
-    pairs = [("policy", "network"), ("both", "both"), ("a=policy", "knee-unet"), ("nox", "nix")]
-    pairs += [("own:Policy", "own:Network"), ("mine=random", "zero-filled"), ("knee-unet", "unet")]
-    for wanted, reconstructor in pairs:
-        check_kinds([wanted], reconstructor)
-    check_kinds([("mine", Random()), Path("policy")], ZeroFilled())
-
-
-@pytest.mark.parametrize("words", [["evaluate", "--policy"], ["analyze", "entropy"]])
-def test_commands_tell_it_before_they_ask_for_columns(words: list[str], tmp_path: Path) -> None:
-    words = [*words, "knee-unet", "--data", "none", "--reconstructor", "knee-general-16-column"]
-    with pytest.raises(ConfigError, match=EXCHANGED):
-        app([*words, "--out", str(tmp_path / "out")], standalone_mode=False)
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(KScoutError, match=complaint):
+        evaluate([wanted], test_slices, reconstructor, SETTING)
 
 
 PLAN = Plan(start=3, horizon=4, n_trajectories=1)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float32
 
 from kscout import reconstruction
-from kscout.acquisition.plan import Plan, check_budget
+from kscout.acquisition.plan import Plan
 from kscout.apps.export.order import central_budget, policy_of
 from kscout.apps.export.parameters import ExportSetting
 from kscout.compatibility import Use, network_notes, policy_notes, warn
@@ -247,13 +247,13 @@ def _check(
     """Raise an error before the first file: a later volume may lack columns that the first has."""
     notes: list[str] = []
     for slices, chosen in parts:
-        start = slices.selectable if chosen is None else plan.start
-        check_budget(slices.selectable, n_initial=start, horizon=plan.horizon)
+        start, use = slices.selectable, Use(slices.shape, plan.n_initial, plan.horizon, "blind")
+        if chosen is not None:
+            check_fits(chosen, slices, plan, name=policy, network=network)
+            start = start_mask(plan.start, start.shape, slices.device)
         check_start(slices, network.to(slices.device), start)
-        use = Use(slices.shape, plan.n_initial, plan.horizon, "blind")
         notes += network_notes(network, use)
         if policy is not None and chosen is not None:
-            check_fits(chosen, slices, plan, name=policy, network=network)
             notes += policy_notes([(policy, chosen)], network, replace(use, protocol=None))
     warn(dict.fromkeys(notes))
 

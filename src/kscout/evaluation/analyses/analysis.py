@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 
-from kscout.config import FrozenPrecision, read, to_table
+from kscout.config import read, to_table
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.summaries.summary import EvaluationFolder
@@ -167,5 +167,3 @@ class PolicyAnalysis(Analysis[Row]):
     """paper or blind. (default: as the reconstruction was trained, else blind)"""
     device: str = "auto"
     """auto, cpu or cuda."""
-    precision: FrozenPrecision = "fp32"
-    """Precision of reconstructions: fp32, fp16, or auto as in `evaluate`."""

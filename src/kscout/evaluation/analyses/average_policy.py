@@ -9,7 +9,6 @@ from typing import Annotated, final
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int
 
-from kscout.config import FrozenPrecision
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page, ReportInputs, Split, grouped
@@ -174,8 +173,6 @@ class AveragePolicies(Analysis[PolicyRow]):
     """paper or blind. (default: as the reconstruction was trained, else blind)"""
     device: str | None = None
     """auto, cpu or cuda. (default: auto)"""
-    precision: FrozenPrecision | None = None
-    """Precision of reconstructions: fp32, fp16, or auto as in `evaluate`. (default: fp32)"""
     seed: tuple[int, ...] = ()
     """Random seed of sampling; with --results, the seed to show. (default: 0)"""
 

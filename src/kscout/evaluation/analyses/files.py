@@ -32,7 +32,6 @@ from kscout.runs import read_run
 
 with lazily():
     from kscout import reconstruction
-    from kscout.evaluation.running.entries import check_kinds
     from kscout.figures.style import save_figure
 
 Row = TypeVar("Row")
@@ -53,9 +52,6 @@ def run_analysis(
     `overwrite` replaces a table of other settings. `Analysis.reads` describes the sources.
     """
     check_free_of(out, "dataset")
-    if analysis.reads == "policies":
-        # Before data are opened.
-        check_kinds(sources, getattr(analysis, "reconstructor", None))
     analysis = _with_protocol(analysis, sources)
     with locked(out):
         settings, protocol = _settings(analysis, sources), _stored_protocol(analysis, sources)

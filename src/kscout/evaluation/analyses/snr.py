@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, final
+from typing import Annotated, NamedTuple, final
 
 from jaxtyping import Float
 
@@ -392,7 +392,7 @@ class Snr(Analysis[SnrRow]):
     row = SnrRow
     required = ("data", "reconstructor")
     # The batch size affects gradients.
-    free = frozenset({"device", "formula"})
+    free = frozenset({"device"})
 
     data: Path | None = None
     """Dataset."""
@@ -412,8 +412,6 @@ class Snr(Analysis[SnrRow]):
     """Random seed for the order of slices and sampling."""
     protocol: Protocol | None = None
     """paper or blind. (default: as the reconstruction was trained, else blind)"""
-    formula: Literal["paper", "reference"] = "paper"
-    """Formula that is plotted; both are written."""
     limit: int | None = None
     """Largest number of slices, spread evenly over the split. (default: all)"""
     all_seeds: bool = False
@@ -463,7 +461,7 @@ class Snr(Analysis[SnrRow]):
         return [(name, len(runs), max(runs, key=last_ssim)) for name, runs in groups]
 
     def figures(self, rows: Sequence[SnrRow], folder: Path) -> dict[str, Figure]:
-        return {self.file: draw_snr(_curves(rows, self.formula))}
+        return {self.file: draw_snr(_curves(rows))}
 
     @classmethod
     def blocks(cls, rows: Sequence[SnrRow], page: Page, folder: Path) -> list[Block]:
@@ -494,13 +492,13 @@ def _by_run(rows: Sequence[SnrRow]) -> dict[str, list[SnrRow]]:
     )
 
 
-def _curves(rows: Sequence[SnrRow], formula: str) -> list[Curve]:
+def _curves(rows: Sequence[SnrRow]) -> list[Curve]:
     return [
         Curve.with_spread(
             name,
             [row.epoch for row in group],
-            [getattr(row, f"snr_{formula}") for row in group],
-            [getattr(row, f"std_{formula}") for row in group],
+            [row.snr_paper for row in group],
+            [row.std_paper for row in group],
         )
         for name, group in _by_run(rows).items()
     ]
@@ -513,7 +511,7 @@ def _blocks(
     table = _table(rows, setting, where)
     if len(table.rows) < 2:
         return [table]
-    figure = partial(draw_snr, _curves(rows, "paper"), styles=page.looks_of(set(_by_run(rows))))
+    figure = partial(draw_snr, _curves(rows), styles=page.looks_of(set(_by_run(rows))))
     caption = f"Signal-to-noise ratio of the gradient estimate at checkpoints of training{where}."
     return [Drawing(figure, table.name, caption), table]
 

@@ -1,10 +1,9 @@
 """Policies of an evaluation from names and paths: checked, loaded, built, and their budgets."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from kscout import policies
 from kscout.acquisition.choose import draws_columns, has_weights, is_outside
@@ -17,12 +16,12 @@ from kscout.evaluation.records.run_names import run_label, seed_in, split_label,
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.summaries.summary import Choice, Training
 from kscout.json_types import JsonObject
-from kscout.names import POLICIES, RECONSTRUCTORS, Registry, check_label, unknown_policy
+from kscout.names import POLICIES, check_label, unknown_policy
 from kscout.names.renamed import check_current
 from kscout.runs import CONFIG, read_run
 from kscout.runs.required import check_settings
-from kscout.weights import Kind, check_one_run, described, network_file, policy_file
-from kscout.zoo import ZOO, zoo_names, zoo_path
+from kscout.weights import described, policy_file
+from kscout.zoo import zoo_names, zoo_path
 
 
 @final
@@ -237,18 +236,6 @@ def budgets_of(sources: Sequence[str]) -> dict[AcquisitionSetting, list[str]]:
     return budgets
 
 
-def budget_of_network(source: Path | str) -> AcquisitionSetting | None:
-    """Return the acquisition of the joint training of a reconstruction; None for other ones."""
-    file = network_file(zoo_path(source) or Path(source))
-    section = _metadata(file)
-    if not section.get("joint"):
-        return None
-    run = read_run(file.parent).config if (file.parent / CONFIG).is_file() else {}
-    if run.get("kind") == "joint":
-        section = {**run["acquisition"], **section}
-    return _acquisition_in(section)
-
-
 def _acquisition_in(section: JsonObject) -> AcquisitionSetting | None:
     """Return the acquisition in settings or metadata; None without numbers of columns."""
     counts: JsonObject = {key: section.get(key) for key in ("n_initial", "horizon")}
@@ -304,17 +291,14 @@ def training_notes(entries: Sequence[EvaluationEntry], store: str | None) -> Ite
 
 
 def completed(
-    setting: EvaluationSetting, policies: Sequence[str], source: str | None, network: Reconstructor
+    setting: EvaluationSetting, policies: Sequence[str], network: Reconstructor
 ) -> EvaluationSetting:
-    """Return a setting with start, budget and protocol; by default those of the trainings.
-
-    `source` is the name or path of the reconstruction, and `network` the same, loaded.
-    """
+    """Return a setting with start, budget and protocol; by default those of the trainings."""
     setting = replace(setting, protocol=network.protocol_for(setting.protocol))
     has_start = setting.n_initial is not None or setting.initial is not None
     if has_start and setting.steps is not None:
         return setting
-    trained = trained_budget(policies, source)
+    trained = trained_budget(policies)
     if not has_start and setting.steps is None and setting.columns_per_step == 1:
         setting = replace(setting, columns_per_step=trained.group)
     if not has_start and trained.initial is not None:
@@ -324,20 +308,9 @@ def completed(
     return setting if setting.steps is not None else replace(setting, steps=trained.horizon)
 
 
-def trained_budget(policies: Sequence[str], reconstructor: str | None = None) -> AcquisitionSetting:
-    """Return the acquisition for which all policies were trained that have a start and a budget.
-
-    If no policy has them, those of a joint training of the reconstruction are used, with a warning.
-    """
+def trained_budget(policies: Sequence[str]) -> AcquisitionSetting:
+    """Return the acquisition for which all policies were trained that have a start and a budget."""
     budgets = budgets_of(policies)
-    if not budgets and reconstructor is not None:
-        budget = budget_of_network(reconstructor)
-        if budget is not None:
-            logging.getLogger(__name__).warning(
-                "no policy has a start and a budget; those of the joint training of "
-                f"{reconstructor} are used, {budget}"
-            )
-            return budget
     if len(budgets) != 1:
         named = "; ".join(f"{', '.join(names)}: {one}" for one, names in budgets.items())
         fault = f"the policies have different ones ({named})" if budgets else "no policy has them"
@@ -345,40 +318,3 @@ def trained_budget(policies: Sequence[str], reconstructor: str | None = None) ->
             f"start and budget are not given, and {fault}; add --n-initial and --steps"
         )
     return next(iter(budgets))
-
-
-_TABLES: dict[str, Registry[Any]] = {"policy": POLICIES, "reconstructor": RECONSTRUCTORS}
-
-
-def check_kinds(policies: Sequence[object], reconstructor: object) -> None:
-    """Raise an error for a policy as a reconstruction or the reverse, or a folder of several runs.
-
-    Only names and paths are checked.
-    """
-    names = [policy for policy in policies if isinstance(policy, str | Path)]
-    for source in (*(split_label(name)[1] for name in names), reconstructor):
-        if isinstance(source, str | Path) and not any(source in x for x in _TABLES.values()):
-            check_one_run(Path(source))
-    others = [name for name in names if _kind_of(split_label(name)[1], "policy") == "reconstructor"]
-    faults = [f"{others[0]} was given as a policy and is a reconstruction"] if others else []
-    if isinstance(reconstructor, str | Path):
-        if _kind_of(reconstructor, "reconstructor") == "policy":
-            faults.append(f"--reconstructor {reconstructor} is a policy")
-    if faults:
-        raise ConfigError(
-            f"{', and '.join(faults)}; give a policy, such as random or a trained one, as a "
-            "policy, and a reconstruction, such as zero-filled or a trained one, as --reconstructor"
-        )
-
-
-def _kind_of(source: str | Path, expected: Kind) -> str | None:
-    """Return the kind of a name, run folder or weights file; None if it must be loaded for that."""
-    if isinstance(source, str) and source in _TABLES[expected]:
-        return expected
-    path = Path(source)
-    if path.exists():
-        file = policy_file(path) if expected == "policy" else network_file(path)
-        description = described(file)
-        return None if description is None else description.kind
-    names = {name: kind for kind, table in _TABLES.items() for name in table} | ZOO
-    return names.get(source) if isinstance(source, str) else None

@@ -51,10 +51,7 @@ LabeledPolicy = str | Path | tuple[str, Policy]
 """A name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
 PolicySource = LabeledPolicy | Policy
 """The same, or a policy whose label is the name of its class."""
-_OPTIONS = (
-    "data reconstructor split n_initial steps trajectories protocol batch_size limit device "
-    "precision"
-)
+_OPTIONS = "data reconstructor split n_initial steps trajectories protocol batch_size limit device"
 """Options of analyses that are also settings of an evaluation."""
 
 
@@ -180,7 +177,7 @@ def open_policies(policies: Sequence[str], options: object) -> Prepared:
         raise ConfigError("policies are run on slices; give --data and --reconstructor")
     setting = EvaluationSetting(**{**values, "data": str(values["data"])})
     network = loaded_network(setting.reconstructor)
-    setting = completed(setting, policies, setting.reconstructor, network)
+    setting = completed(setting, policies, network)
     # An analysis acquires one column per step.
     ready = prepare(policies, setting.data, network, replace(setting, columns_per_step=1))
     warn(ready.notes)
@@ -202,7 +199,7 @@ def prepare(
     device = str(resolve_device(setting.device))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
     loaded = loaded_network(reconstructor)
-    setting = completed(setting, paths_of(policies), None, loaded)
+    setting = completed(setting, paths_of(policies), loaded)
     whole = source
     if isinstance(whole, Store):
         whole = whole.split(setting.split, size=setting.size)
@@ -214,7 +211,7 @@ def prepare(
     if train is None and any(entry.needs_training_slices for entry in entries):
         _check_train(source, setting)
     _check_memory(entries, slices, plan)
-    check_start(slices, frozen, plan.start)
+    check_start(slices, frozen, start_mask(plan.start, slices.selectable.shape, slices.device))
     ready = Prepared(
         *(entries, slices, frozen, loaded, source, plan, reference, setting, train), notes=[]
     )

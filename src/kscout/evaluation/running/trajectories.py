@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kscout.acquisition.choose import draws_columns
@@ -20,7 +20,6 @@ from kscout.data.slices import SliceSet
 from kscout.errors import DataError
 from kscout.evaluation.request import EvaluationSetting
 from kscout.physics.coils import n_central
-from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.views import in_precision
 
 
@@ -90,11 +89,12 @@ def trajectories(
 
 
 @torch.no_grad()
-def check_start(slices: SliceSet, reconstructor: Reconstructor, initial: Initial) -> None:
+def check_start(
+    slices: SliceSet, reconstructor: Reconstructor, start: Bool[Tensor, "slice col"]
+) -> None:
     """Raise an error for a start with too few central columns for a reconstruction."""
     if not len(slices):
         return
-    start = start_mask(initial, slices.selectable.shape, slices.device)
     poorest = n_central(start).argmin()[None]
     batch = slices.batch(poorest.to(slices.index_device))
     reconstructor.calibrate(Measurement.of(batch.kspace, start[poorest]))

@@ -27,6 +27,7 @@ from kscout.evaluation.running.entries import EvaluationEntry
 from kscout.evaluation.running.trajectories import check_fits, check_start
 from kscout.json_types import JsonObject
 from kscout.names import Protocol
+from kscout.physics.sampling import start_mask
 
 YOU = "you"
 _MOST_CACHED = 2**26
@@ -185,7 +186,8 @@ class PageBackend:
         before_step()
         _, n_rows, n_cols = slices.shape
         reconstructor = self.models.reconstructor(state.reconstruction, n_rows, n_cols)
-        check_start(slices, reconstructor, state.n_initial)
+        start = start_mask(state.n_initial, slices.selectable.shape, slices.device)
+        check_start(slices, reconstructor, start)
         (batch,) = slices.batches(1)
         default = reconstructor.protocol_for()
         protocol: Protocol = "blind" if slices.kind == "kspace" else default
