@@ -66,7 +66,7 @@ it starts, whose changes it cannot count."""
 
 TIMED = {
     *("date", "time_s", "seconds", "started", "started_s", "peak_memory_bytes"),
-    *("n_lockstep", "n_reconstructions", "sampler_share"),
+    *("n_lockstep", "n_reconstructions"),
 }
 """Keys of JSON files that tell when and how something was done: times, memory, and whether seeds
 that a kill separated went on together."""

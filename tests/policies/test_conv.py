@@ -61,13 +61,6 @@ def test_small_network_gives_the_reference_scores(golden: Golden) -> None:
     )
 
 
-def test_parallel_acquisitions_give_the_reference_probabilities(golden: Golden) -> None:
-    image, mask = golden("policy", "recon3").flatten(0, 1), golden("policy", "mask3").bool()
-    found = probabilities(small(golden), image, mask[:2].flatten(0, 1))
-    expected = golden("policy", "probs3")[:2].flatten(0, 1)
-    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
-
-
 def test_knee_network_gives_the_reference_probabilities(golden: Golden) -> None:
     policy = with_formula_weights(POLICIES["conv"](n_cols=128), seed=321)
     mask = golden("inputs", "mask_r128_a8")[:2].bool()
@@ -103,23 +96,6 @@ def test_odd_oblong_images_get_one_score_per_column() -> None:
     policy = ConvPolicy(n_cols=21, n_rows=13, n_channels=2, n_hidden=5)
     mask = torch.zeros(3, 21, dtype=torch.bool)
     assert policy(Observation(image=torch.randn(3, 13, 21), mask=mask)).shape == (3, 21)
-
-
-@pytest.mark.slow
-def test_the_network_is_one_graph_without_breaks() -> None:
-    policy = ConvPolicy(n_cols=16, n_rows=12, n_channels=2, n_hidden=5).eval()
-
-    class Plain(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.policy = policy
-
-        def forward(self, image: Tensor, mask: Tensor) -> Tensor:
-            return self.policy(Observation(image=image, mask=mask))
-
-    image, mask = torch.randn(3, 12, 16), torch.zeros(3, 16, dtype=torch.bool)
-    exported = torch.export.export(Plain(), (image, mask)).module()
-    torch.testing.assert_close(exported(image, mask), Plain()(image, mask))
 
 
 @pytest.mark.parametrize(

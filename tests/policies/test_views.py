@@ -1,7 +1,6 @@
 """Views of policies for inference: kept features, kernels and 16-bit numbers."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
@@ -85,24 +84,3 @@ def test_the_first_two_sizes_with_gradients_are_compiled(monkeypatch: pytest.Mon
         with torch.set_grad_enabled(has_gradients):
             view(Observation(image=torch.ones(n_states, 5, 7), mask=mask))
     assert sizes == [4, 2, 4]
-
-
-@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
-def test_all_of_many_matrices_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.compile builds a function for eight sizes, and runs it as it is for others."""
-    built: list[int] = []
-
-    def counted(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        built.append(1)
-        return graph.forward
-
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", partial(real, backend=counted))
-    torch._dynamo.reset()
-    view = MixedPrecision(Attentive(), compiles=True)
-    for n_cols in range(6, 18, 2):
-        for n_states in (4, 3):
-            mask = torch.zeros(n_states, n_cols, dtype=torch.bool)
-            view(Observation(image=torch.ones(n_states, 5, n_cols), mask=mask))
-    torch._dynamo.reset()
-    assert len(built) == 12

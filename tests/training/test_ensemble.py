@@ -24,7 +24,6 @@ from kscout import policies
 from kscout.acquisition.episode import Simulator
 from kscout.contracts import check_policy
 from kscout.data.store import Store
-from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.policies.ensemble import EnsemblePolicy
 from kscout.policies.fixed import FixedOrder
@@ -132,28 +131,6 @@ def test_trainings_resume_and_leave_members_unchanged(
     assert not torch.equal(first["weights"], weights(other.path)["weights"])
     for name, value in policies.load(members[1]).state_dict().items():
         assert torch.equal(first[f"policies.1.{name}"], value)
-
-
-def test_weights_are_found_on_the_split_that_is_asked_for(
-    store: Store, members: list[str], tmp_path: Path
-) -> None:
-    with StoreWriter(tmp_path / "swapped", {"made by": "tests"}) as writer:
-        for split, own in (("train", "val"), ("val", "train")):
-            slices = store.split(own)
-            for volume in dict.fromkeys(slices.volumes):
-                images = slices.of_volumes(volume).magnitudes().numpy()
-                writer.append(split, f"{split}-{volume}", images)
-        turned = writer.finish()
-    found = [
-        weights(train_policy(config, made, "zero-filled", tmp_path / name, device="cpu").path)
-        for name, config, made in (
-            ("own", config_of(members), store),
-            ("held-out", config_of(members, split="val"), store),
-            ("turned", config_of(members), turned),
-        )
-    ]
-    own, held_out, expected = (one["weights"] for one in found)
-    assert torch.equal(held_out, expected) and not torch.equal(held_out, own)
 
 
 def test_weights_do_not_depend_on_the_units_of_scores() -> None:

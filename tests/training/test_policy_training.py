@@ -10,7 +10,7 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from training_stores import store_without_val, train_whole_and_cut, weights
+from training_stores import store_without_val, train_whole_and_cut
 
 from kscout.apps.cli.train import folders_of, vary
 from kscout.config import Component, PolicyConfig, read, to_table, to_toml, training_of
@@ -55,15 +55,6 @@ def test_a_network_below_zero_filled_images_is_warned_of(
         assert "worse than zero-filled" not in caplog.text
         train_policy(SMALL, store, network, tmp_path / Path(network).stem, device="cpu")
     assert "the reconstruction is worse than zero-filled images: SSIM" in caplog.text
-
-
-@pytest.mark.slow
-def test_same_seed_same_run_and_other_seed_another(store: Store, tmp_path: Path) -> None:
-    for name, config in (("a", SMALL), ("b", SMALL), ("c", with_training(seed=4))):
-        train_policy(config, store, "zero-filled", tmp_path / name, device="cpu")
-    a, b, c = (weights(tmp_path / name) for name in "abc")
-    assert all(torch.equal(a[key], b[key]) for key in a)
-    assert not all(torch.equal(a[key], c[key]) for key in a)
 
 
 def test_run_folder_holds_kept_best_and_last_weights(store: Store, tmp_path: Path) -> None:

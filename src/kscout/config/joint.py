@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Self, final
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.methods import check_method
 from kscout.config.records import check
-from kscout.config.training import Convolution, DenseTraining, Precision
+from kscout.config.training import Convolution, DenseTraining
 from kscout.errors import ConfigError
 from kscout.names import METRICS, SAMPLERS, Protocol
 
@@ -53,8 +53,6 @@ class JointTraining:
     protocol: Protocol = "blind"
     """Statistics that normalize targets and return images to their units: of the ground truth
     (paper) or of the measurement (blind). (default: blind)"""
-    precision: Precision = "fp32"
-    """Arithmetic of the training of the reconstruction."""
     compile: bool = False
     """Whether torch.compile builds the gradients of a U-Net on CUDA; sums are rounded in another
     order. Without effect on other reconstructions, or on a CPU."""

@@ -29,6 +29,8 @@ class Retired:
     reason: str = "because it did not improve results"
     version: str = "0.3"
     """The version that removed it."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of runs that do not have it any more; empty for all."""
 
 
 _SMALL = "because one network for several sizes, starts or budgets gained too little"
@@ -62,6 +64,10 @@ RETIRED: dict[str, Retired] = {
     "training.sampler_clip": Retired(1.0, reason=_UNUSED, version="0.4"),
     "training.sampler_average": Retired(0.995, reason=_UNUSED, version="0.4"),
     "training.n_batches_kept": Retired(8, reason=_UNUSED, version="0.4"),
+    "training.split": Retired("train", ("weigh",), reason=_UNUSED, version="0.4"),
+    "training.precision": Retired(
+        "fp32", ("reconstructor",), reason=_UNUSED, version="0.4", kinds=("reconstructor", "joint")
+    ),
     "training.fresh_pool": Retired(False),
     "training.keep_better": Retired(False),
     "training.through_images": Retired(True),
@@ -144,7 +150,8 @@ def of_today(table: Mapping[str, object]) -> JsonObject:
             found[title] = {
                 key: value
                 for key, value in section.items()
-                if not _has_no_effect(_found(f"{where}.{key}"), value)
+                if not _has_no_effect(retired := _found(f"{where}.{key}"), value)
+                or (retired is not None and retired.kinds and found["kind"] not in retired.kinds)
             }
     return found
 

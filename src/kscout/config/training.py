@@ -16,7 +16,6 @@ from kscout.errors import ConfigError
 from kscout.json_types import JsonObject
 from kscout.names import ESTIMATORS, METRICS, Protocol
 
-Precision = Literal["fp32", "bf16"]
 Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last", "compiled"]
 
 
@@ -54,8 +53,6 @@ class ReconstructorTraining:
     protocol: Protocol = "blind"
     """Statistics that normalize targets: those of the zero-filled image (blind) or of the target
     (paper). (default: blind; preset paper-unet: paper)"""
-    precision: Precision = "fp32"
-    """Arithmetic of the network (paper: fp32)."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
     patience: Annotated[int | None, AtLeast(1)] = None
@@ -140,11 +137,6 @@ class PolicyTraining:
         """Return the bytes of memory that an epoch needs at least, without slices and network."""
         draws = 4 * n_slices * horizon * self.n_tried
         return draws + 16 * min(self.batch_size, n_slices) * self.n_paths * n_pixels
-
-    @property
-    def learns_from(self) -> Literal["train", "val"]:
-        """Split whose slices it acquires."""
-        return "train"
 
     @property
     def label(self) -> str:
@@ -295,10 +287,6 @@ class EnsembleTraining(PolicyTraining):
     """Without effect: nothing is learned step by step."""
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are stored in addition to the last and the best."""
-    split: Literal["train", "val"] = "train"
-    """Split whose slices weights are fitted on. If members were trained on the same slices, they
-    predict gains better there than elsewhere: use `val` then. Validation scores are then no
-    longer independent."""
     n_slices: Annotated[int, AtLeast(1)] = 96
     """Slices that are acquired, at most."""
     n_best: Annotated[int, AtLeast(1)] = 8
@@ -310,10 +298,6 @@ class EnsembleTraining(PolicyTraining):
     """Slices per step on which the fixed order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64
     """Slices that are validated, at most: members may try many columns of each."""
-
-    @property
-    def learns_from(self) -> Literal["train", "val"]:
-        return self.split
 
     @property
     def n_tried(self) -> int:

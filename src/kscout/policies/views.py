@@ -13,7 +13,7 @@ from torch import Tensor
 from kscout.core import Observation, Policy
 
 _N_SIZES = 2
-"""Compiled batch sizes per matrix size: that of a batch, and that of replay steps."""
+"""Compiled batch sizes: that of a batch, and that of replay steps."""
 
 
 @runtime_checkable
@@ -101,17 +101,13 @@ class MixedPrecision(Policy):
         # Counts are tensors, because a number would be compiled as a constant.
         step = seen.for_each(seen.step)
         n_left = None if seen.n_left is None else seen.for_each(seen.n_left)
-        n_alike = sum(one[1:] == size[1:] for one in self.sizes)
-        if torch.is_grad_enabled() and size not in self.sizes and n_alike < _N_SIZES:
+        if torch.is_grad_enabled() and size not in self.sizes and len(self.sizes) < _N_SIZES:
             self.sizes.append(size)
         given = (seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std, n_left)
         with torch.autocast("cuda", torch.bfloat16):
             if self.compiled is None or size not in self.sizes:
                 return self._score(*given)
-            # The limit of torch.compile for one function is too small for many matrices.
-            least = torch._dynamo.config.recompile_limit
-            with torch._dynamo.config.patch(recompile_limit=max(least, 2 * len(self.sizes))):
-                return self.compiled(*given)
+            return self.compiled(*given)
 
     def _score(
         self,

@@ -120,7 +120,6 @@ def _train(
         precision=training.precision, n_rows=n_rows, n_cols=n_cols, device=device
     )
     backend = fixed_convolution(training_run.folder, training.convolution, device, trains=False)
-    learned = {"train": slices, "val": held_out}[training.learns_from]
     acquisition = learner.config.acquisition
     use = (acquisition.start, acquisition.horizon, frozen.protocol_for(training.protocol))
     note = zero_filled_note(frozen, held_out, *use)
@@ -136,7 +135,7 @@ def _train(
 
     with convolution(backend):
         train_epochs(
-            estimator(learner, learned, frozen),
+            estimator(learner, slices, frozen),
             training_run,
             lambda estimator: final_scores(*validated(estimator)),
             picture=lambda estimator: final_picture(*validated(estimator)),

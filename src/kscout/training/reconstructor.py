@@ -46,7 +46,7 @@ from kscout.training.distributed import (
 )
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.training_run import TrainingRun
-from kscout.training.validation import VALIDATION_BATCH, arithmetic, panel, validation_ssim
+from kscout.training.validation import VALIDATION_BATCH, panel, validation_ssim
 
 ReconstructorLearner = Learner[Reconstructor, ReconstructorConfig]
 
@@ -226,18 +226,16 @@ def training_loss(
     training: ReconstructorTraining | JointTraining,
     start: Bool[Tensor, "batch col"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the model's own loss for one mask per slice, in the training's arithmetic.
+    """Return the model's own loss for one mask per slice.
 
     Sensitivities are found in the columns of `start`, with which acquisitions began; by default in
     all that is measured.
     """
-    with arithmetic(training, mask.device):
-        measured = Measurement.of(batch.kspace, mask)
-        if start is not None:
-            maps = model.calibrate(Measurement.of(batch.kspace, start))
-            measured = replace(measured, maps=maps)
-        found = model.reconstruct(measured)
-    return model.loss(found, batch)
+    measured = Measurement.of(batch.kspace, mask)
+    if start is not None:
+        maps = model.calibrate(Measurement.of(batch.kspace, start))
+        measured = replace(measured, maps=maps)
+    return model.loss(model.reconstruct(measured), batch)
 
 
 def _check_centers(training: ReconstructorTraining, store: Store) -> None:
@@ -284,7 +282,6 @@ def _save(run: Run | None, path: Path, model: Reconstructor, epoch: int) -> None
         "epoch": epoch,
         "seed": training.seed,
         "protocol": training.protocol,
-        "precision": training.precision,
         "store": run.provenance.inputs["store"],
     }
     save(path, model, extra=extra)

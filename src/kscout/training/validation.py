@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kscout.acquisition.loop import action_uniforms, rollout
 from kscout.acquisition.plan import training_plan
-from kscout.config import JointConfig, JointTraining, PolicyConfig, ReconstructorTraining
+from kscout.config import JointConfig, PolicyConfig, ReconstructorTraining
 from kscout.core import Policy, Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.metrics import ssim
@@ -46,9 +46,7 @@ def validation_ssim(
             continue
         batch = slices.batch(mine)
         mask = masks[mine].to(slices.device) & batch.selectable
-        with arithmetic(training, slices.device):
-            found = model(batch.kspace, mask)
-        image = batch.unnormalized(found, training.protocol)
+        image = batch.unnormalized(model(batch.kspace, mask), training.protocol)
         total += ssim(image, batch.target, data_range=batch.data_range).sum()
     return float(sum_over_processes(total)) / len(slices)
 
@@ -86,13 +84,6 @@ def zero_filled_note(
         f"{plain:.4f} on {len(some)} of these slices with {int(masks[0].sum())} columns, {horizon} "
         f"of them random; {advice}"
     )
-
-
-def arithmetic(
-    training: ReconstructorTraining | JointTraining, device: torch.device
-) -> torch.autocast:
-    """Return the context of the forward passes of a training."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16")
 
 
 def panel(

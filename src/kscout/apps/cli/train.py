@@ -82,7 +82,7 @@ class _ReconstructorOptions(_TrainingOptions):
 @with_fields(
     ReconstructorTraining,
     section="training",
-    names="epochs=n_epochs batch_size seed protocol precision convolution",
+    names="epochs=n_epochs batch_size seed protocol convolution",
 )
 @from_fields
 def reconstructor(options: _ReconstructorOptions, **flags: Any) -> None:  # noqa: ANN401 - settings
@@ -299,7 +299,7 @@ class _JointOptions(_TrainingOptions):
 @with_fields(
     JointTraining,
     section="training",
-    names="updates=n_updates checkpoints=n_checkpoints batch_size seed metric protocol precision",
+    names="updates=n_updates checkpoints=n_checkpoints batch_size seed metric protocol",
 )
 @with_fields(
     AcquisitionSetting, section="acquisition", names="n_initial steps=horizon", helps=_OF_PRESET

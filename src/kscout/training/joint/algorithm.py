@@ -2,9 +2,7 @@
 
 import copy
 import math
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -29,7 +27,6 @@ from kscout.training.states import Memory
 JointLearner = Learner[Pair, JointConfig]
 
 _N_ACQUIRED_AT_ONCE = {"cpu": 16, "cuda": 256}
-_Moment = float | torch.cuda.Event
 
 
 @final
@@ -48,7 +45,6 @@ class Joint(Algorithm[Pair, JointConfig]):
             self.config, slices, self.current.view, self.current.snapshot, learner.optimizer
         )
         self.sampler = kind(learner.module.policy, material)
-        self.watch = Stopwatch(slices.device)
         self.n_taught, self.is_asked = 0, False
         self.gradients = self._gradients()
         # A captured graph leaves gradients that no step may use.
@@ -73,7 +69,6 @@ class Joint(Algorithm[Pair, JointConfig]):
         generator = keyed_generator("pool", self.training.seed, epoch)
         shape = (self.n_steps_in(epoch), self.training.batch_size, 2)
         self.draws = torch.rand(shape, generator=generator).to(self.slices.index_device)
-        self.watch.begin()
 
     def take_step(self, epoch: int, step: int) -> None:
         """Take an update of the reconstruction, and of the sampler if it is due."""
@@ -91,7 +86,6 @@ class Joint(Algorithm[Pair, JointConfig]):
         scores = {"train_loss": float(sums["loss"]) / len(numbers)}
         if "score" in sums:
             scores["sampler_score"] = float(sums["score"] / sums["n_scores"])
-        scores["sampler_share"] = self.watch.share()
         facts = {
             "n_updates": numbers.stop,
             "n_sampler_updates": self.n_taught,
@@ -130,12 +124,10 @@ class Joint(Algorithm[Pair, JointConfig]):
             self.is_asked = True
             self.pool.clear()
         if self.is_asked and (is_first or is_new):
-            with self.watch.running():
-                self.current.refresh()
-                self.sampler.renew(epoch, is_first=is_first)
+            self.current.refresh()
+            self.sampler.renew(epoch, is_first=is_first)
         if number % training.refill_every == 0 or not len(self.pool):
-            with self.watch.running():
-                self._acquire(number, min(training.n_refill, len(self.slices)))
+            self._acquire(number, min(training.n_refill, len(self.slices)))
 
     def _acquire(self, number: int, n: int) -> None:
         training, slices = self.training, self.slices
@@ -173,10 +165,9 @@ class Joint(Algorithm[Pair, JointConfig]):
         return loss
 
     def _teach(self) -> Float[Tensor, ""]:
-        with self.watch.running():
-            self.current.refresh()
-            score = self.sampler.update(self.n_taught)
-            self.n_taught += 1
+        self.current.refresh()
+        score = self.sampler.update(self.n_taught)
+        self.n_taught += 1
         if not isinstance(score, Tensor) or score.numel() != 1:
             shape = f" of shape {tuple(score.shape)}" if isinstance(score, Tensor) else ""
             raise ConfigError(
@@ -213,48 +204,6 @@ class Current:
         for name, kept in self.snapshot.state_dict().items():
             kept.copy_(present[name])
         self.view.refresh()
-
-
-@final
-class Stopwatch:
-    """Measures the share of time of some of the work, without waiting for the device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.is_cuda = device.type == "cuda"
-        self.parts: list[tuple[_Moment, _Moment]] = []
-        self.begin()
-
-    def begin(self) -> None:
-        self.first, self.parts = self._now(), []
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count the time of the block."""
-        begun = self._now()
-        yield
-        self.parts.append((begun, self._now()))
-
-    def share(self) -> float:
-        """Return the share of the time since the beginning; waits for the device."""
-        last = self._now()
-        if self.is_cuda:
-            torch.cuda.synchronize()
-        whole = _between(self.first, last)
-        return sum(_between(*part) for part in self.parts) / max(whole, 1e-9)
-
-    def _now(self) -> _Moment:
-        if not self.is_cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-
-def _between(one: _Moment, other: _Moment) -> float:
-    if isinstance(one, float) and isinstance(other, float):
-        return other - one
-    assert isinstance(one, torch.cuda.Event) and isinstance(other, torch.cuda.Event)
-    return one.elapsed_time(other)
 
 
 @final
