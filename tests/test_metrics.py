@@ -112,12 +112,10 @@ def test_an_empty_image_of_an_empty_target_has_no_error(generator: torch.Generat
     assert found.isfinite().sum() == 5
 
 
-@pytest.mark.slow
 def test_ssim_is_differentiable(generator: torch.Generator) -> None:
-    image, target = images(generator)
-    image = image[:1, :1].double().requires_grad_()
+    image, target = (x[:1, :1, :12, :14].double() for x in images(generator))
     assert torch.autograd.gradcheck(
-        lambda x: ssim(x, target[:1, :1].double(), data_range=1.0), (image,), atol=1e-4
+        lambda x: ssim(x, target, data_range=1.0), (image.requires_grad_(),), atol=1e-4
     )
 
 

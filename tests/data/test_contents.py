@@ -223,13 +223,6 @@ def test_target_is_the_references_clamped_image(golden: Golden) -> None:
     assert (batch.target[1] - slices.magnitudes()[1]).abs().max() > 1e-3 * batch.target[1].max()
 
 
-def test_kspace_is_the_references(golden: Golden) -> None:
-    kspace = golden_set(golden, 128).batch(torch.arange(2)).kspace
-    expected = torch.view_as_complex(golden("inputs", "kspace_r128"))
-    assert kspace.shape == (2, 1, 128, 128)
-    close(torch.view_as_real(kspace[:, 0]), torch.view_as_real(expected))
-
-
 def odd_set(generator: torch.Generator) -> SliceSet:
     images = torch.rand(5, 9, 11, generator=generator)
     return SliceSet.from_images(images, ["a", "b", "a", "b", "a"], split="val")

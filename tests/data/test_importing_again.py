@@ -2,16 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
+import signal
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fastmri_layout import IMAGES, SETTINGS, write_layout, write_volume
-from kscout.data import ImportSettings, import_folder
+from kscout.data import ImportSettings, import_folder, manifest, unfinished
 from kscout.data.store import Store
 from kscout.errors import DataError
 
@@ -136,36 +137,28 @@ def test_a_store_of_0_2_counts_as_imported_until_a_source_is_newer(tmp_path: Pat
         import_folder(source, out, SETTINGS)
 
 
-KILLED = """
-import os, signal, sys
-from kscout.data import ImportSettings, import_folder, manifest, store_writer, unfinished
-kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-source, out = sys.argv[1:]
-def killed(moment):
-    if moment == "before journaling":
-        line = unfinished.Journal.write
-        def write_line(self, value):
-            kill() if "file2" in str(value.get("volume")) else line(self, value)
-        unfinished.Journal.write = write_line
-    if moment == "inside the manifest":
-        def write_json(path, value):
-            path.write_text("{")
-            kill()
-        manifest.write_json = write_json
-    if moment == "before the journal goes":
-        replace = store_writer.Path.replace
-        store_writer.Path.replace = lambda self, path: (replace(self, path), kill())
-    def on_volume(done, total, name):
+def import_until_killed(moment: str, source: Path, out: Path) -> None:
+    """Run an import in a process of its own, which kills itself at a moment."""
+    torch.set_num_threads(1)
+
+    def kill(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_volume(done: int, total: int, name: str) -> None:
         if moment == "after a volume" and done == 4:
             kill()
-    settings = ImportSettings(size=7, skip_bad=True)
-    import_folder(source, f"{out}/{moment}/store", settings, on_volume)
-for moment in sys.stdin.read().splitlines():
-    if (child := os.fork()) == 0:
-        killed(moment)
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL, moment
-"""
+
+    write, replace = unfinished.Journal.write, Path.replace
+    if moment == "before journaling":
+        unfinished.Journal.write = lambda self, value: (
+            kill() if "file2" in str(value.get("volume")) else write(self, value)
+        )
+    elif moment == "inside the manifest":
+        manifest.write_json = lambda path, value: (path.write_text("{"), kill())
+    elif moment == "before the journal goes":
+        Path.replace = lambda self, path: (replace(self, path), kill())
+    import_folder(source, out, ImportSettings(size=7, skip_bad=True), on_volume)
+
 
 MOMENTS = ("after a volume", "before journaling", "inside the manifest", "before the journal goes")
 
@@ -178,10 +171,14 @@ def test_a_killed_import_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     write_volume(source / "singlecoil_train" / "file0.h5", half)
     settings = ImportSettings(size=7, skip_bad=True)
     whole = import_folder(source, tmp_path / "undisturbed" / "store", settings)
-    command = [sys.executable, "-c", KILLED, str(source), str(tmp_path)]
-    subprocess.run(command, check=True, input="\n".join(MOMENTS), text=True)
     for moment in MOMENTS:
         out = tmp_path / moment / "store"
+        process = get_context("fork").Process(
+            target=import_until_killed, args=(moment, source, out)
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         if moment != "before the journal goes":
             with pytest.raises(DataError, match="unfinished"):
                 Store.open(out)

@@ -15,13 +15,7 @@ from kscout.kernels import KernelUnavailableError, cuda, registry
 from kscout.kernels.convolution import Division, Workspace
 from kscout.kernels.registry import OPERATIONS, Request, build, compiled_kernels, serving
 from kscout.reconstruction import unet
-from kscout.reconstruction.unet import (
-    HalfPrecisionUNet,
-    UNet,
-    has_kernels,
-    kernels_or_refusal,
-    kernels_where_served,
-)
+from kscout.reconstruction.unet import HalfPrecisionUNet, UNet, has_kernels, kernels_or_refusal
 from kscout.training.convolution import can_compile
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -262,21 +256,12 @@ def test_what_cannot_be_compiled_after_all_is_replaced_with_a_warning(
 
 
 def test_16_bit_that_was_asked_for_is_refused_where_no_kernels_serve(gpu: SimpleNamespace) -> None:
-    gpu.capability = (7, 5)
-    with pytest.raises(ConfigError, match="no 16-bit kernels"):
-        UNet(n_channels=2, n_pools=1).frozen(precision="fp16", n_rows=8, n_cols=8, device="cuda")
-
-
-def test_kernels_serve_some_of_several_matrix_sizes(gpu: SimpleNamespace) -> None:
-    sizes = [64, 96, 128, 192, 256, 320]
-    asked = {n: UNET._replace(n_rows=n, n_cols=n) for n in sizes}
-    assert [n for n in sizes if serving("unet", asked[n]) == "cuda"] == [64, 128, 192, 256, 320]
-    network, workspace = UNet().network, Workspace(GPU)
-    assert has_kernels(network, GPU)
-    assert kernels_where_served(network, 96, 96, workspace) is None
+    assert has_kernels(UNet().network, GPU)
     gpu.capability = (7, 5)
     forget()
-    assert not has_kernels(network, GPU)
+    assert not has_kernels(UNet().network, GPU)
+    with pytest.raises(ConfigError, match="no 16-bit kernels"):
+        UNet(n_channels=2, n_pools=1).frozen(precision="fp16", n_rows=8, n_cols=8, device="cuda")
 
 
 def test_16_bit_is_refused_at_a_size_that_kernels_do_not_serve(
