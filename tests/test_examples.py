@@ -1,7 +1,5 @@
 """The example scripts run from top to bottom, and show what they say they show."""
 
-import csv
-import json
 import re
 import runpy
 import subprocess
@@ -120,29 +118,6 @@ def test_help_waits_for_no_heavy_import(tmp_path: Path) -> None:
     assert "kscout.apps.cli" in imported
     assert not imported & {"torch", "scipy", "h5py", "matplotlib", "gymnasium", "distributed"}
     assert "kscout.apps.campaign.execute" not in imported
-
-
-def test_results_hold_every_slice_step_and_policy(workplace: Path) -> None:
-    with (workplace / "results" / "results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert ",".join(rows[0]) == "policy,seed,volume,slice,trajectory,step,column,ssim,psnr,nmse"
-    n_slices, n_moments = 6, N_STEPS + 1
-    n_trajectories = {"random": 2, "greedy": 2, "oracle": 1, "fixed": 1}
-    for name, n in n_trajectories.items():
-        own = [row for row in rows if row["policy"] == name]
-        assert len(own) == n_slices * n * n_moments
-        assert all((row["column"] == "") == (row["step"] == "0") for row in own)
-
-
-def test_summary_repeats_the_long_table(workplace: Path) -> None:
-    summary = json.loads((workplace / "results" / "summary.json").read_text())
-    with (workplace / "results" / "results.csv").open(newline="") as file:
-        last = [row for row in csv.DictReader(file) if row["step"] == str(N_STEPS)]
-    for entry in summary["policies"]:
-        scores = [float(row["ssim"]) for row in last if row["policy"] == entry["policy"]]
-        assert entry["final"]["ssim"]["mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-6)
-    assert [entry["policy"] for entry in summary["policies"] if entry["is_oracle"]] == ["oracle"]
-    assert summary["protocol"] == "blind"
 
 
 def test_analyses_and_report_read_the_folders(workplace: Path) -> None:

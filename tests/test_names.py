@@ -28,7 +28,6 @@ from kscout.names import (
     import_target,
     is_outside,
     untrained_reconstructions,
-    use,
     used,
 )
 from kscout.policies import save
@@ -90,14 +89,6 @@ def test_a_class_in_the_working_directory_is_found_by_module_and_class(outside: 
     found = POLICIES.resolve(f"{outside}:Own")
     assert found.__name__ == "Own"
     assert POLICIES.name_of(found) == f"{outside}:Own"
-
-
-def test_a_file_imports_no_module_that_the_user_did_not_name(outside: str) -> None:
-    with pytest.raises(ConfigError, match=f"--use {outside}"):
-        POLICIES.recall(f"{outside}:Own", "weights.safetensors")
-    assert outside not in sys.modules
-    use(outside)
-    assert POLICIES.recall(f"{outside}:Own", "weights.safetensors").__name__ == "Own"
 
 
 def test_modules_are_named_by_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:

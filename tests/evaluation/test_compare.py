@@ -16,7 +16,7 @@ from kscout.compatibility import Use, network_notes
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
-from kscout.errors import ConfigError, RunError
+from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.progress import Step
@@ -83,19 +83,6 @@ def _columns_taken(out: Path) -> list[tuple[str, ...]]:
     keys = ("policy", "volume", "slice", "trajectory", "step", "column")
     rows = csv.DictReader((out / "results.csv").open(newline=""))
     return [tuple(row[key] for key in keys) for row in rows]
-
-
-def test_python_replaces_results_of_other_settings_only_with_overwrite(
-    test_slices: SliceSet, tmp_path: Path
-) -> None:
-    given = (("center-out",), test_slices, ZeroFilled())
-    evaluate(*given, _setting(limit=3), out=tmp_path)
-    before = (tmp_path / "results.csv").read_bytes()
-    with pytest.raises(RunError, match=r"limit is 3 there and 2 .*overwrite=True"):
-        evaluate(*given, _setting(limit=2), out=tmp_path)
-    assert (tmp_path / "results.csv").read_bytes() == before
-    evaluate(*given, _setting(limit=2), out=tmp_path, overwrite=True)
-    assert (tmp_path / "results.csv").read_bytes() != before
 
 
 def test_a_psnr_that_is_clamped_is_reported(test_slices: SliceSet) -> None:
@@ -286,18 +273,6 @@ def test_analyses_score_by_the_protocol_of_the_network_and_note_another_that_is_
     _, of_network, of_policy = caplog.messages
     assert "was trained for protocol blind" in of_network
     assert "policy 'pair' was trained for 3 + 2 columns under protocol blind" in of_policy
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_analyses_say_where_a_policy_meets_another_reconstruction(
-    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pair = save_pair(tmp_path / "pair")
-    _analyze("unexplored", pair, tmp_path / "out", data=store, reconstructor="zero-filled")
-    (note,) = caplog.messages
-    assert note.endswith(
-        "run here with another reconstruction: pair; train one by kscout train policy with this one"
-    )
 
 
 def test_a_network_that_learned_from_another_start_is_noted(tmp_path: Path) -> None:

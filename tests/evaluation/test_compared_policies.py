@@ -184,21 +184,6 @@ def test_random_columns_are_random_from_a_file_and_as_an_object(
     assert all(np.array_equal(named.values, one.values) for one in others)
 
 
-class _Wave(Policy):
-    """Deterministic, and different for every image."""
-
-    is_stochastic = False
-
-    def forward(self, seen: Observation) -> torch.Tensor:
-        return seen.image.sum(dim=1)
-
-
-def test_a_policy_object_takes_part_under_its_label(test_slices: SliceSet) -> None:
-    found = evaluate([("wave", _Wave()), "random"], test_slices, ZeroFilled(), _setting())
-    assert found.scores[0].policy == "wave"
-    assert found.summary["comparisons"][0]["policy"] == "wave"
-
-
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [((18, 16), "16 columns, the slices have 13"), ((16, 13), "16 rows, the slices have 18")],
@@ -243,12 +228,6 @@ def test_scores_follow_the_protocol_of_the_reconstruction(
     note = "the reconstruction is worse than zero-filled images: SSIM"
     assert found.summary["protocol"] == protocol
     assert found.summary["note"].startswith(note) and ";" not in found.summary["note"][:-70]
-
-
-def test_a_built_in_policy_may_have_a_label_of_its_own(test_slices: SliceSet) -> None:
-    found = evaluate(("random", "again=random"), test_slices, ZeroFilled(), _setting())
-    first, second = (entry["final"]["ssim"]["mean"] for entry in found.summary["policies"])
-    assert first == second
 
 
 def test_a_label_changes_no_fitted_order(test_slices: SliceSet, train_slices: SliceSet) -> None:

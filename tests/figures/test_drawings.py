@@ -232,12 +232,6 @@ class Cells(HTMLParser):
             self.best.append(data)
 
 
-def test_what_rounds_to_zero_has_no_sign() -> None:
-    column = Column("difference", is_signed=True)
-    numbers = [column.number(value) for value in (-4e-5, 4e-5, 0.0, -6e-5, 6e-5)]
-    assert numbers == ["0.0000", "0.0000", "0.0000", "−0.0001", "+0.0001"]
-
-
 def test_best_is_marked_among_feasible_rows_and_never_in_the_papers_columns() -> None:
     cells = Cells()
     cells.feed(to_html(TABLE))

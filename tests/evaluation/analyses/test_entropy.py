@@ -188,16 +188,3 @@ def test_table_gives_the_same_as_the_run(test_slices: SliceSet, tmp_path: Path) 
         average_policies_of_results(tmp_path, ["greedy"], summary)
     with pytest.raises(DataError, match="'random' with seed 5"):
         average_policies_of_results(tmp_path, ["random"], summary, seed=5)
-
-
-def test_several_policies_are_averaged_each_with_its_best_seed(
-    test_slices: SliceSet, tmp_path: Path
-) -> None:
-    setting = EvaluationSetting(n_initial=3, steps=4, trajectories=1, seeds=(4, 9))
-    names = ["random", "center-out"]
-    summary = evaluate(names, test_slices, ZeroFilled(), setting, out=tmp_path).found
-    found = average_policies_of_results(tmp_path, names[::-1], summary)
-    assert list(found) == names[::-1]
-    for name in names:
-        alone = average_policies_of_results(tmp_path, [name], summary)[name]
-        np.testing.assert_array_equal(found[name].sampled, alone.sampled)

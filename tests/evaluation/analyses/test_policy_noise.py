@@ -214,15 +214,6 @@ def test_stopped_measurement_resumes_with_the_same_numbers(tmp_path: Path) -> No
     assert resumed == _measure(tmp_path / "b.jsonl", _Gradients())
 
 
-def test_more_passes_are_measured_not_reused(tmp_path: Path) -> None:
-    assert len(_measure(tmp_path / "a.jsonl", _Gradients(), n_passes=2)) == 2
-    more = _Gradients()
-    records = _measure(tmp_path / "a.jsonl", more, n_passes=5)
-    assert more.n_calls == 12
-    assert len({record.paper for record in records}) == 5
-    assert snr_rows("run", 0, records, n_initial=3, steps=2)[0].n_passes == 5
-
-
 def test_other_settings_are_not_mixed(tmp_path: Path) -> None:
     _measure(tmp_path / "a.jsonl", _Gradients(), setting="q=16")
     other = _Gradients()
@@ -235,15 +226,6 @@ def test_half_written_last_line_is_left_out(tmp_path: Path) -> None:
     _measure(path, _Gradients(), n_passes=1)
     path.write_text(path.read_text() + '{"epoch": 10, "pass_in')
     assert len(read_passes(path)) == 1
-
-
-def test_table_agrees_with_the_direct_ratio(tmp_path: Path) -> None:
-    records = _measure(tmp_path / "a.jsonl", _Gradients())
-    source = _Gradients()
-    gradients = torch.stack([torch.stack([*source(index)]) for index in range(3)])
-    (row,) = snr_rows("run", 0, records, n_initial=3, steps=2)
-    assert (row.snr_paper, row.std_paper) == pytest.approx(signal_to_noise(gradients))
-    assert row.n_batches == 4
 
 
 @pytest.mark.parametrize("change", [{"epoch": "x"}, {"paper": None}, {"setting": 3}, {"more": 1}])

@@ -15,7 +15,7 @@ from kscout.evaluation.analyses.cost import Cost, CostRow
 from kscout.evaluation.analyses.curves import CurveRow, Curves
 from kscout.evaluation.analyses.files import find_tables
 from kscout.evaluation.analyses.gammas import Gammas, gamma_rows
-from kscout.evaluation.analyses.ranking import MetricRanking, RankingRow, kendall_tau, rank_policies
+from kscout.evaluation.analyses.ranking import MetricRanking, rank_policies
 from kscout.evaluation.records.run_names import named_runs
 from kscout.evaluation.summaries.summary import PolicySummary, Score, Summary, Training
 from kscout.figures.tables import Table
@@ -182,15 +182,6 @@ def test_ranking_finds_where_metrics_disagree() -> None:
     found = document["here"]
     assert found["disagreements"] == [["oracle", "center-out"]]
     assert found["kendall_tau_feasible"] == pytest.approx(1)
-
-
-def test_kendall_tau_agrees_with_scipy() -> None:
-    from scipy import stats
-
-    ssim, psnr = [0.1, 0.5, 0.5, 0.3, 0.9], [9.0, 5.0, 6.0, 6.0, 12.0]
-    rows = [RankingRow("", "", False, a, b, 1, 1) for a, b in zip(ssim, psnr, strict=True)]
-    assert kendall_tau(rows) == pytest.approx(stats.kendalltau(ssim, psnr).statistic)
-    assert kendall_tau(rows[:1]) is kendall_tau([rows[0]] * 2) is None
 
 
 def test_gammas_are_sorted_with_greedy_first() -> None:
