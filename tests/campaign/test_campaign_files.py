@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from small_campaign import TABLE, PlanOf
 
+from kscout.apps.campaign import grid
 from kscout.apps.campaign.grid import parse_grid, read_grid
 from kscout.apps.campaign.plan import CampaignPlan, make_plan
 from kscout.errors import ConfigError
@@ -116,10 +117,6 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
         ({"horizons": {"long": {"steps": 5}}}, "n_initial"),
         ({"grid": {"seeds": [*range(10_001)]}}, "a list of whole numbers, at most 10000"),
         ({"training": {"greedy": {"seeds": [*range(10_001)]}}}, "more than 10000 policies"),
-        (
-            {"grid": {"seeds": [*range(3000)], "methods": ["greedy", "ngreedy"], "gammas": [0, 1]}},
-            "more than 10000 policies: each of 3000 seeds",
-        ),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told(
@@ -127,6 +124,16 @@ def test_what_is_wrong_in_the_file_is_told(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_of(**changes)
+
+
+def test_the_policies_of_all_methods_are_limited(
+    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "MOST_POLICIES", 20)
+    # One greedy and two non-greedy policies per seed, each for two horizons.
+    plan_of(grid={"seeds": [0, 1, 2]})
+    with pytest.raises(ConfigError, match="more than 20 policies: each of 4 seeds"):
+        plan_of(grid={"seeds": [0, 1, 2, 3]})
 
 
 @pytest.mark.parametrize(
