@@ -16,8 +16,7 @@ from kscout.acquisition import Advisor, Scan, Session, action_uniforms
 from kscout.acquisition.choose import choose_several
 from kscout.core import Observation, Policy, SliceBatch
 from kscout.errors import ConfigError, DataError
-from kscout.physics import center_mask
-from kscout.physics.coils import keep
+from kscout.physics import apply_mask, center_mask
 from kscout.physics.normalization import unit_of_kspace
 from kscout.policies import build
 from kscout.policies.random import Random
@@ -95,7 +94,7 @@ def test_coils_and_their_sensitivities_are_those_of_the_simulator() -> None:
     _, n_coils, n_rows, n_cols = batch.kspace.shape
     scan = Scan(n_rows=n_rows, n_cols=n_cols, n_coils=n_coils, budget=14, initial=11)
     # A simulator does not remove the phase that all coils have in common.
-    unit = unit_of_kspace(keep(batch.kspace[0], center_mask(n_cols, 11)))
+    unit = unit_of_kspace(apply_mask(batch.kspace[0], center_mask(n_cols, 11)))
     batch = replace(batch, kspace=batch.kspace / unit)
     policy, reconstructor = column_policy().eval(), Sense(n_iterations=3)
     policy.is_stochastic = False

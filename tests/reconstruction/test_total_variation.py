@@ -202,7 +202,7 @@ def test_no_image_nearby_has_a_lower_objective(generator: torch.Generator) -> No
     found = solve_with_coils(weighted, mask, maps, weight=WEIGHT, n_iterations=100)
 
     def objective(image: Tensor) -> Tensor:
-        misfit = coils.encode(image, mask, maps) - coils.keep(kspace, mask)
+        misfit = coils.encode(image, mask, maps) - apply_mask(kspace, mask)
         variation = field_length(gradient(image)).sum(dim=(-3, -2, -1))
         return misfit.abs().square().sum(dim=(1, 2, 3)) / 2 + WEIGHT * variation
 

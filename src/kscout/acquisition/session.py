@@ -45,10 +45,10 @@ from kscout.core import Measurement
 from kscout.device import check_memory
 from kscout.errors import ConfigError, DataError, KScoutError
 from kscout.json_types import JsonObject
-from kscout.physics.coils import keep
 from kscout.physics.fourier import column_ramps, ifft_rows
 from kscout.physics.measurement import Pairs, measure_columns
 from kscout.physics.normalization import denormalize, unit_of_kspace
+from kscout.physics.sampling import apply_mask
 
 _LOG = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ class Session:
         if before is None:
             is_start = torch.zeros(self.scan.n_cols, dtype=torch.bool, device=device)
             is_start[list(self.scan.start)] = True
-            self._unit = unit_of_kspace(keep(kspace[0], is_start))
+            self._unit = unit_of_kspace(apply_mask(kspace[0], is_start))
         kspace = kspace * (1 / self._unit)
         if before is not None and len(columns) == self.scan.columns_per_step == 1:
             # All columns are transformed, so that the result is bitwise that of `Simulator`.

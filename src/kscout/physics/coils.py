@@ -18,6 +18,7 @@ from torch import Tensor
 from kscout.columns import LEAST_CENTRAL, center_columns
 from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c, ifft2c
+from kscout.physics.sampling import apply_mask
 
 MOST_CENTRAL = 24
 """Rows, and the largest number of measured columns, from which sensitivities are estimated."""
@@ -50,7 +51,7 @@ def encode(
     maps: Complex[Tensor, "*lead coil row col"],
 ) -> Complex[Tensor, "*lead coil row col"]:
     """Return A x = M F S x: the measured k-space of an image."""
-    return keep(fft2c(expand(image, maps)), mask)
+    return apply_mask(fft2c(expand(image, maps)), mask)
 
 
 def encode_adjoint(
@@ -59,14 +60,7 @@ def encode_adjoint(
     maps: Complex[Tensor, "*lead coil row col"],
 ) -> Complex[Tensor, "*lead row col"]:
     """Return A^H y = S^H F^-1 M y: the zero-filled image, weighted by the sensitivities."""
-    return combine(ifft2c(keep(kspace, mask)), maps)
-
-
-def keep(
-    kspace: Complex[Tensor, "*lead coil row col"], mask: Bool[Tensor, "*#lead col"]
-) -> Complex[Tensor, "*lead coil row col"]:
-    """Return k-space with positive zeros where the mask has none."""
-    return torch.where(mask[..., None, None, :], kspace, 0)
+    return combine(ifft2c(apply_mask(kspace, mask)), maps)
 
 
 def compress(
@@ -146,7 +140,7 @@ def rough_sensitivities(
     by_rows = _window(_offset(n_rows, mask.device), min(n_rows, MOST_CENTRAL))
     by_cols = _window(_offset(mask.shape[-1], mask.device), n_center[:, None])
     window = by_rows[:, None] * by_cols[:, None]
-    return unit_norm(ifft2c(keep(kspace, center) * window[:, None]))
+    return unit_norm(ifft2c(apply_mask(kspace, center) * window[:, None]))
 
 
 def combined(
@@ -315,7 +309,6 @@ __all__ = [
     "encode",
     "encode_adjoint",
     "expand",
-    "keep",
     "n_central",
     "rough_sensitivities",
     "sensitivities",

@@ -38,11 +38,11 @@ def start_mask(
 
 
 def apply_mask(
-    kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
-) -> Complex[Tensor, "batch coil row col"]:
+    kspace: Complex[Tensor, "*lead coil row col"], mask: Bool[Tensor, "*#lead col"]
+) -> Complex[Tensor, "*lead coil row col"]:
     """Return M y: k-space with the columns that are not measured set to zero."""
     # Not a product, which keeps signs of unmeasured values, and the NaN among them.
-    return torch.where(mask[:, None, None, :], kspace, 0)
+    return torch.where(mask[..., None, None, :], kspace, 0)
 
 
 def acquire(

@@ -27,8 +27,9 @@ from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
 from kscout.layers import peak_bytes
 from kscout.names.data import check_target
-from kscout.physics.coils import central_mask, combine, keep, unit_norm
+from kscout.physics.coils import central_mask, combine, unit_norm
 from kscout.physics.fourier import ifft2c
+from kscout.physics.sampling import apply_mask
 from kscout.reconstruction.fastmri_unet import FastMRINetwork
 
 _MULTIPLE = 16
@@ -144,7 +145,7 @@ class SensitivityNetwork(nn.Module):
     def forward(
         self, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
     ) -> Complex[Tensor, "batch coil row col"]:
-        images = ifft2c(keep(kspace, central_mask(mask)))
+        images = ifft2c(apply_mask(kspace, central_mask(mask)))
         return unit_norm(self.norm_unet(images.flatten(0, 1)).unflatten(0, images.shape[:2]))
 
 

@@ -29,10 +29,10 @@ from kscout.core import Measurement, Observation, Policy, Reconstructor
 from kscout.errors import ConfigError, RunError, needs_extra
 from kscout.files import written_whole
 from kscout.kernels.registry import compiled_kernels
-from kscout.physics.coils import combine, keep, rough_sensitivities
+from kscout.physics.coils import combine, rough_sensitivities
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import denormalize, statistics
-from kscout.physics.sampling import center_mask
+from kscout.physics.sampling import apply_mask, center_mask
 from kscout.randomness import keyed_generator
 from kscout.reconstruction.total_variation import SenseTotalVariation, TotalVariation
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -111,7 +111,7 @@ class Graph(nn.Module):
         assert mask is not None
         made: tuple[Tensor, ...] = ()
         with real_arithmetic():
-            measured = None if kspace is None else keep(from_pairs(kspace), mask)
+            measured = None if kspace is None else apply_mask(from_pairs(kspace), mask)
             zero_filled = None if measured is None else ifft2c(measured)
             if self.reconstructor is not None:
                 assert zero_filled is not None
@@ -177,7 +177,7 @@ def export_onnx(
     use = Use((0, n_rows, n_cols))
     if policy is not None:
         words = {"images": "graph has", "size": "export its size"}
-        check_matrix(policy, use.shape, network=reconstructor, **words)
+        check_matrix(policy, use.shape, **words)
         warn(policy_notes([(type(policy).__name__, policy)], reconstructor, use))
     warn([] if reconstructor is None else network_notes(reconstructor, use))
     reconstructor = reconstructor and reconstructor.cpu().eval()
