@@ -1,46 +1,26 @@
-"""Initial values of trainings: mean gains of a fixed order, or weights of another policy.
+"""Initial values of trainings: the weights of another policy.
 
-A policy may name arguments as `changeable`. Where weights have another form with them, it is
-`Resizable`.
+A policy may name arguments as `changeable`: a training from its weights may change them.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
-
-from jaxtyping import Float
-from torch import Tensor
 
 from kscout.config import Component, PolicyConfig
 from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.names import POLICIES
+from kscout.policies.column import ColumnPolicy
 from kscout.weights import constructor_arguments
 
 _SIZES = ("n_rows", "n_cols", "n_initial", "horizon")
 """Arguments that follow from data and acquisition."""
 
 
-@runtime_checkable
-class Resizable(Protocol):
-    """A policy that accepts weights of a policy for other sizes."""
-
-    def take_weights(self, start: Policy) -> None:
-        """Copy weights of the same class; those of other shapes are transferred where possible."""
-
-
-@runtime_checkable
-class StartsFromGains(Protocol):
-    """A policy whose initial scores can be the mean gains of a fixed order."""
-
-    def start_from(self, gains: Float[Tensor, "step col"]) -> None:
-        """Set the initial scores to mean gains, in units of its scores."""
-
-
 def begin_from(policy: Policy, start: Policy) -> None:
     """Copy the weights of a trained policy, which `network_of` has checked, to a new one."""
-    if isinstance(policy, Resizable):
+    if isinstance(policy, ColumnPolicy):
         policy.take_weights(start)
     else:
         policy.load_state_dict(start.state_dict())

@@ -36,6 +36,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import RunError
 from kscout.json_types import StateDict
 from kscout.physics.sampling import start_mask
+from kscout.policies.column import ColumnPolicy
 from kscout.policies.views import View
 from kscout.training.algorithm import PolicyLearner
 from kscout.training.algorithms.gradient import (
@@ -48,7 +49,7 @@ from kscout.training.algorithms.gradient import (
 )
 from kscout.training.augmentation import mirrored
 from kscout.training.fixed_order import filled_gains, fit_fixed_order
-from kscout.training.starting import StartsFromGains, is_resized
+from kscout.training.starting import is_resized
 from kscout.training.states import Memory, Rows, joined, observation_of, observe, rows_of
 
 _OLD_BUFFERS = ("memory", "buffers")
@@ -100,7 +101,7 @@ class Dense(WarmedEstimator):
             # Evaluations stop by gains in SSIM, which gains in another metric do not determine.
             one.gain_units = tuple(self.units.tolist()) if self.training.metric == GAINS else ()
             one.labels = self.training.metric
-            if isinstance(one, StartsFromGains) and not state and self._takes_baseline():
+            if isinstance(one, ColumnPolicy) and not state and self._takes_baseline():
                 one.start_from(filled_gains(self.baseline / self.units[:, None]))
 
     def state(self) -> StateDict:
@@ -111,7 +112,7 @@ class Dense(WarmedEstimator):
         }
 
     def is_validated_first(self) -> bool:
-        return isinstance(self.learner.module, StartsFromGains) or super().is_validated_first()
+        return isinstance(self.learner.module, ColumnPolicy) or super().is_validated_first()
 
     def evaluated(self) -> Policy:
         return cast(Policy, self.average.module)

@@ -82,7 +82,7 @@ class Ensemble(Estimator):
             )
         kind = None if self.slices.kind == IMAGES.name else f"the slices are {self.slices.kind}"
         check_real(policy, kind)
-        check_matrix(policy, self.slices.shape, network=self.reconstructor)
+        check_matrix(policy, self.slices.shape)
         if policy.needs_gain_estimator and metric != "ssim":
             raise ConfigError(
                 f"a member tries columns by SSIM, and the weights are fitted for {metric}; leave "

@@ -123,7 +123,7 @@ class Posterior(WarmedEstimator):
         training, plan = self.training, replace(training_plan(self.config), is_argmax=True)
         policy, columns = load(training.follows, device=self.device), []
         name = str(training.follows)
-        check_matrix(policy, self.slices.shape, name=name, network=self.reconstructor)
+        check_matrix(policy, self.slices.shape, name=name)
         for batch in self.slices.batches(_N_AT_ONCE[self.device.type]):
             done = rollout(policy, plan.simulator(batch, self.reconstructor), plan)
             columns.append(done.columns[:, 0].cpu())
