@@ -11,7 +11,6 @@ from kscout.apps.report.evaluations import (
     TIE,
     describe_comparison,
     describe_comparisons,
-    describe_overall,
     describe_winner,
     facts,
     sentences,
@@ -86,9 +85,6 @@ def test_rounding_names_no_winner(second: str) -> None:
     assert told.startswith(f"**greedy** and **{second}** are tied (within 1e-6) and come first")
     assert "0.0000" not in told
     assert "are tied" not in describe_winner(tied(second, 4.5e-6))
-    both = [named("a", tied(second, 4.5e-8)), named("b")]
-    assert describe_overall(both) == "**greedy** comes first in all 2 evaluations."
-    assert "are tied" in describe_overall(both[:1] * 2)
 
 
 def test_oracles_alone_win_nothing() -> None:
@@ -97,16 +93,12 @@ def test_oracles_alone_win_nothing() -> None:
 
 
 def test_several_evaluations_are_summarized_together() -> None:
-    same = [named("a"), named("b")]
-    assert describe_overall(same) == "**greedy** comes first in all 2 evaluations."
     other = of(*(one for one in SUMMARY.policies if one.policy != "greedy"))
-    told = describe_comparisons([same[0], named("b", other)])
+    told = describe_comparisons([named("a"), named("b", other)])
     assert re.search(
         r"\*\*greedy\*\* minus fixed: \+0\.0\d+ \(\+0\.0\d+ to \+0\.0\d+\) in a;", told
     )
     assert "**ngreedy-0.9** minus fixed: +0.0" in told
-    told = describe_overall([same[0], named("b", other)])
-    assert told == "No policy comes first everywhere: **greedy** in a; **ngreedy-0.9** in b."
 
 
 def test_a_tie_is_what_the_oracles_take_for_one() -> None:

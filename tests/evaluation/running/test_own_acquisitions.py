@@ -94,23 +94,27 @@ def store(tmp_path: Path, test_slices: SliceSet) -> Path:
 
 @pytest.mark.slow
 def test_the_command_writes_masks_of_own_starts(store: Path, tmp_path: Path) -> None:
-    def call(out: str, *words: object) -> str:
-        common = ("evaluate", "--data", store, "--reconstructor", "zero-filled", "--device", "cpu")
-        every = [*common, "--trajectories", 1, "--policy", "random", "--out", tmp_path / out]
-        found = CliRunner().invoke(app, [str(word) for word in [*every, *words]])
+    def run(*words: object) -> str:
+        found = CliRunner().invoke(app, [str(word) for word in words])
         if found.exception is not None and not isinstance(found.exception, SystemExit):
             raise found.exception
         return found.stdout
 
-    first = call("first", "--initial", "0,5-7", "--steps", 3, "--columns-per-step", 2, "--masks")
+    def call(out: str, *words: object) -> str:
+        common = ("evaluate", "--data", store, "--reconstructor", "zero-filled", "--device", "cpu")
+        more = ("--trajectories", 1, "--policy", "random", "--out", tmp_path / out)
+        return run(*common, *more, *words)
+
+    first = call("first", "--initial", "0,5-7", "--steps", 3, "--columns-per-step", 2)
     assert "4 + 3 of 13 columns (own start), 2 per step" in " ".join(first.split())
-    saved = tmp_path / "first" / "masks"
-    assert (tmp_path / "first" / "masks.png").stat().st_size > 1000
-    with np.load(saved / "random.npz") as file:
+    run("analyze", "masks", tmp_path / "first", "--out", tmp_path / "analyses")
+    assert (tmp_path / "analyses" / "masks.png").stat().st_size > 1000
+    (saved,) = (tmp_path / "analyses" / "masks").rglob("random.npz")
+    with np.load(saved) as file:
         order = file["order"]
     assert order.shape == (N_SLICES, 1, N_COLS) and order.max() == 3
     assert np.flatnonzero(order[0, 0] == 0).tolist() == [0, 5, 6, 7]
-    lines = (saved / "random.txt").read_text().splitlines()[2:]
+    lines = saved.with_suffix(".txt").read_text().splitlines()[2:]
     assert len(lines) == N_SLICES and all(line.startswith("0,5-7; ") for line in lines)
     with pytest.raises(ConfigError, match=r"no policy has them; add --n-initial and"):
         call("wrong", "--steps", 3)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -29,16 +29,7 @@ if TYPE_CHECKING:
     from kscout.evaluation.summaries.summary import Comparison, PolicySummary, Summary
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(EvaluationSetting):
-    """The settings of an evaluation, and what it draws."""
-
-    masks: bool = False
-    """Also write and plot the measured columns; see `analyze masks`."""
-
-
-@with_fields(EvaluateOptions, required=("data", "reconstructor", "policies"))
+@with_fields(EvaluationSetting, required=("data", "reconstructor", "policies"))
 @from_fields
 def evaluate(results: ResultOptions, **fields: Any) -> None:  # noqa: ANN401 - values of the fields
     """Run policies over one split with one reconstruction, and compare them.
@@ -47,11 +38,9 @@ def evaluate(results: ResultOptions, **fields: Any) -> None:  # noqa: ANN401 - v
     --policy random --policy fixed --policy greedy=runs/greedy --policy oracle
     --out results/knee
     """
-    from kscout.evaluation.analyses import run_analysis
-    from kscout.evaluation.analyses.masks import Masks
     from kscout.evaluation.compare import evaluate as run_evaluation
 
-    asked = with_options(EvaluateOptions, fields)
+    asked = with_options(EvaluationSetting, fields)
     with task_progress() as on_step:
         found = run_evaluation(
             *(asked.policies, asked.data, asked.reconstructor, asked),
@@ -59,8 +48,6 @@ def evaluate(results: ResultOptions, **fields: Any) -> None:  # noqa: ANN401 - v
             overwrite=results.overwrite,
             on_step=on_step,
         )
-    if asked.masks:
-        run_analysis(Masks(), [str(results.out)], out=results.out, overwrite=True)
     line = f"wrote {results.out}/results.csv and {results.out}/summary.json"
     print_result(found.summary, summary_table(found.found), line, as_json=results.as_json)
 

@@ -8,12 +8,7 @@ from typing import Any, final
 
 from kscout import __version__
 from kscout.apps.player import acquisition_player
-from kscout.apps.report.evaluations import (
-    describe_comparisons,
-    describe_overall,
-    opening,
-    result_parts,
-)
+from kscout.apps.report.evaluations import describe_comparisons, opening, result_parts
 from kscout.apps.report.page import Front, save_figures, tables_of, write_page
 from kscout.config import to_table
 from kscout.errors import DataError, unknown_name
@@ -306,7 +301,7 @@ def _front(contents: FolderContents, title: str | None) -> Front:
         protocols = ", ".join(dict.fromkeys(one.summary.protocol for one in evaluations))
         return Front(
             title or "Acquisition policies compared",
-            (describe_comparisons(evaluations), describe_overall(evaluations)),
+            (describe_comparisons(evaluations),),
             facts={"Evaluations": str(len(evaluations)), "Protocol": protocols},
         )
     n_runs = len(contents.runs)

@@ -99,32 +99,6 @@ def _come(names: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last} are tied (within {within}) and come"
 
 
-def describe_overall(evaluations: Sequence[EvaluationFolder]) -> str:
-    """State which feasible policy comes first in how many evaluations."""
-    firsts: dict[str, list[str]] = {}
-    for one in evaluations:
-        for policy in _leaders(one.summary)[0]:
-            firsts.setdefault(policy.policy, []).append(one.label)
-    everywhere = [name for name, labels in firsts.items() if len(labels) == len(evaluations)]
-    apart = _describe_networks([one.summary for one in evaluations])
-    if everywhere:
-        return f"{_come(everywhere)} first in all {len(evaluations)} evaluations.{apart}"
-    winners = "; ".join(f"**{name}** in {', '.join(labels)}" for name, labels in firsts.items())
-    if not winners:
-        return "Only oracles were evaluated."
-    return f"No policy comes first everywhere: {winners}.{apart}"
-
-
-def _describe_networks(summaries: Sequence[Summary]) -> str:
-    """Return a note if evaluations used different reconstructions."""
-    marks = [one.reconstructor_fingerprint or one.reconstructor for one in summaries]
-    if len(set(marks)) == 1:
-        return ""
-    names = dict.fromkeys(PurePath(one.reconstructor).name for one in summaries)
-    listed = f" ({', '.join(names)})" if len(names) > 1 else ""
-    return f" Their reconstructions differ{listed}, which also affects scores across evaluations."
-
-
 def describe_headroom(summary: Summary) -> str | None:
     """State the distance of the best feasible policy from the oracle."""
     oracles = [policy for policy in summary.ranked if policy.is_oracle]
