@@ -1,8 +1,7 @@
 """Whether a reconstruction, a policy, images and an acquisition belong together.
 
 What cannot work raises a `ConfigError`. What works, but is not what was trained for, is a note: one
-sentence that states the difference and what fits instead. All facts, those about entries of the zoo
-included, are those that weights files record.
+sentence that states the difference and what to do. All facts are those that weights files record.
 """
 
 import logging
@@ -23,8 +22,6 @@ _KINDS = {"policy": "policy", "reconstructor": "reconstruction"}
 """Kinds of names, by kinds of zoo entries."""
 Shape = tuple[int, int, int]
 """Number of coils, rows and columns; 0 coils stand for any number."""
-_MOST_ENTRIES = 3
-"""Zoo entries that one sentence lists."""
 
 
 @final
@@ -48,7 +45,6 @@ def check_matrix(
     shape: Shape,
     *,
     name: str | None = None,
-    network: Reconstructor | None = None,
     images: str = "slices have",
     size: str = "import the images at its size (--resample, --size), or train a policy on them",
 ) -> None:
@@ -58,20 +54,14 @@ def check_matrix(
         policy: the policy.
         shape: of the images.
         name: of the policy in the message; by default that of its class.
-        network: the reconstruction that it is used with.
         images: what the message calls the images, with its verb.
-        size: what the message advises besides entries of the zoo.
+        size: what the message advises.
     """
     misfit = policy.misfit(*shape[1:])
     if misfit is None:
         return
-    entries = [x for x in zoo_names("policy") if _is_shape(_recorded(x), shape)]
-    if network is not None:
-        entries = [x for x in entries if _network_of(_recorded(x)) == _own(network)] or entries
-    named = [f"{x} (with {_name_of(_network_of(_recorded(x)))})" for x in entries[:_MOST_ENTRIES]]
-    fits = f"use {' or '.join(named)} of the zoo, or " if named else ""
     subject = type(policy).__name__ if name is None else f"policy {name!r}"
-    raise ConfigError(f"{subject} was made for {misfit[0]}, the {images} {misfit[1]}; {fits}{size}")
+    raise ConfigError(f"{subject} was made for {misfit[0]}, the {images} {misfit[1]}; {size}")
 
 
 def check_real(policy: Policy, images: str | None, *, name: str | None = None) -> None:
@@ -88,32 +78,20 @@ def network_notes(network: Reconstructor, use: Use) -> list[str]:
 
     Only a reconstruction that was trained together with a policy belongs to an acquisition.
     """
-    recorded, entries = network.original.recorded, zoo_names("reconstructor")
-    other = protocol_note(network, use)
+    recorded, other = network.original.recorded, protocol_note(network, use)
     notes, shapes, trained = [other] if other else [], _shapes(recorded), _acquisition(recorded)
-    entries = [x for x in entries if _is_shape(_recorded(x), use.shape)]
-    if shapes and not _is_shape(recorded, use.shape):
-        fits = [
-            x
-            for x in entries
-            if not _recorded(x).get("joint") and _is_protocol(_recorded(x), use.protocol)
-        ]
+    if shapes and not _is_shape(shapes, use.shape):
         notes.append(
             f"the reconstruction was trained on {_images(shapes)} and is used here on "
-            f"{_images([use.shape])}; "
-            + _advice(fits, "these", "train one on these with kscout train reconstructor")
+            f"{_images([use.shape])}; choose one of kscout zoo, or train one on these with kscout "
+            "train reconstructor"
         )
     here = (use.n_initial, use.horizon, use.start)
     if use.horizon and recorded.get("joint") and trained is not None and trained[:3] != here:
-        fits = [
-            x
-            for x in entries
-            if _recorded(x).get("joint") and (_acquisition(_recorded(x)) or ())[:3] == here
-        ]
         notes.append(
             f"the reconstruction learned together with a policy for {_columns(*trained[:3])} "
-            f"columns and is used here with {_columns(*here)}; "
-            + _advice(fits, "these", "train one for these with kscout train joint")
+            f"columns and is used here with {_columns(*here)}; choose one of kscout zoo, or train "
+            "one for these with kscout train joint"
         )
     return notes
 
@@ -122,22 +100,12 @@ def protocol_note(network: Reconstructor, use: Use, *, in_session: bool = False)
     """Return a sentence if a reconstruction is used under the other protocol than in training."""
     if use.protocol is None or network.protocol in (None, use.protocol):
         return None
-    here = (use.n_initial, use.horizon, use.start)
-    found = {x: _recorded(x) for x in zoo_names("reconstructor")}
-    fits = [
-        x
-        for x, recorded in found.items()
-        if _is_shape(recorded, use.shape)
-        and recorded.get("protocol") == use.protocol
-        and (not recorded.get("joint") or (_acquisition(recorded) or ())[:3] == here)
-    ]
-    train = f"train one with kscout train reconstructor --protocol {use.protocol}"
     effect = "changes brightness and contrast of its images" if in_session else "lowers its scores"
     return (
         f"the reconstruction was trained for protocol {network.protocol} and is used "
         f"{'in sessions' if in_session else 'here'} under protocol {use.protocol}, which {effect}; "
-        f"{_advice(fits, f'protocol {use.protocol}', train)}"
-        f"{'' if in_session else f', or use it under {network.protocol}'}"
+        f"{'' if in_session else f'use it under {network.protocol}, '}choose one of kscout zoo, or "
+        f"train one with kscout train reconstructor --protocol {use.protocol}"
     )
 
 
@@ -157,29 +125,21 @@ def policy_notes(
 ) -> list[str]:
     """Return a sentence per policy trained for another acquisition, and one per other network."""
     named, others = dict(policies), dict[tuple[str, bool], list[str]]()
-    notes = [acquisition_note(name, policy, network, use) for name, policy in named.items()]
+    notes = [acquisition_note(name, policy, use) for name, policy in named.items()]
     for name, policy in named.items():
         trained = _network_of(policy.recorded)
         if network is not None and trained is not None and trained != _own(network):
             others.setdefault((trained, _is_ensemble(policy)), []).append(name)
     for (trained, is_ensemble), names in others.items():
-        fits = _policies_for(network, None)
         subject = "ensembles fitted" if is_ensemble else "policies trained"
         notes.append(
             f"{subject} with {_name_of(trained)} run here with another reconstruction: "
-            f"{', '.join(names)}; "
-            + _advice(
-                [x for x in fits if _is_for(_recorded(x), use)] or fits,
-                "this one",
-                f"{_training(is_ensemble)} with this one",
-            )
+            f"{', '.join(names)}; {_training(is_ensemble)} with this one"
         )
     return [note for note in notes if note is not None]
 
 
-def acquisition_note(
-    name: str, policy: Policy, network: Reconstructor | None, use: Use
-) -> str | None:
+def acquisition_note(name: str, policy: Policy, use: Use) -> str | None:
     """Return a sentence if a policy was trained for another acquisition or protocol."""
     recorded = policy.recorded
     trained = _acquisition(recorded)
@@ -200,12 +160,10 @@ def acquisition_note(
             (here, n_cols, "", f" under {use.protocol}"),
         )
     ]
-    fits = [x for x in _policies_for(network, use.protocol) if _is_for(_recorded(x), use)]
     return (
         f"{'ensemble' if is_ensemble else 'policy'} {name!r} was "
         f"{'fitted' if is_ensemble else 'trained'} for {words[0]} and runs here with "
-        f"{words[1].removesuffix(',')}; "
-        + _advice(fits, "this acquisition", f"{_training(is_ensemble)} for this acquisition")
+        f"{words[1].removesuffix(',')}; {_training(is_ensemble)} for this acquisition"
     )
 
 
@@ -243,18 +201,9 @@ def _shapes(recorded: Mapping[str, object]) -> Sequence[Shape]:
     return SHAPES.get(str(recorded.get("store"))[:12], ())
 
 
-def _is_shape(recorded: Mapping[str, object], shape: Shape) -> bool:
+def _is_shape(trained: Sequence[Shape], shape: Shape) -> bool:
     n_coils, *size = shape
-    return any(one[0] == (n_coils or one[0]) and [*one[1:]] == size for one in _shapes(recorded))
-
-
-def _is_protocol(recorded: Mapping[str, object], protocol: Protocol | None) -> bool:
-    return protocol in (None, recorded.get("protocol", protocol))
-
-
-def _is_for(recorded: Mapping[str, object], use: Use) -> bool:
-    here = _Acquisition(use.n_initial, use.horizon, use.start, use.columns_per_step)
-    return _acquisition(recorded) == here and _is_shape(recorded, use.shape)
+    return any(one[0] == (n_coils or one[0]) and [*one[1:]] == size for one in trained)
 
 
 def _is_ensemble(policy: Policy) -> bool:
@@ -268,12 +217,6 @@ def _own(network: Reconstructor) -> str:
 def _network_of(recorded: Mapping[str, object]) -> str | None:
     found = recorded.get("reconstructor")
     return as_shipped(found) if isinstance(found, str) else None
-
-
-@cache
-def _recorded(entry: str) -> Mapping[str, object]:
-    found = described(zoo_file(entry))
-    return {} if found is None else found.extra
 
 
 def entry_facts(name: str) -> dict[str, str]:
@@ -308,16 +251,6 @@ def _name_of(network: str | None) -> str:
     return f"the reconstruction {network!s:.16}"
 
 
-def _policies_for(network: Reconstructor | None, protocol: Protocol | None) -> list[str]:
-    """Return the zoo's policies that were trained with a reconstruction, all for none."""
-    own = None if network is None else _own(network)
-    return [
-        x
-        for x in zoo_names("policy")
-        if own in (None, _network_of(_recorded(x))) and _is_protocol(_recorded(x), protocol)
-    ]
-
-
 def _columns(n_initial: int, horizon: int, start: str | None) -> str:
     return f"{n_initial}{f' ({start})' if start else ''} + {horizon}"
 
@@ -331,11 +264,3 @@ def _images(shapes: Sequence[Shape]) -> str:
 def _training(is_ensemble: bool) -> str:
     command = "kscout train policy"
     return f"fit one by {command} --method ensemble" if is_ensemble else f"train one by {command}"
-
-
-def _advice(entries: Sequence[str], purpose: str, otherwise: str) -> str:
-    if not entries:
-        return otherwise
-    n_more = len(entries) - _MOST_ENTRIES
-    more = f" and {n_more} more" if n_more > 0 else ""
-    return f"the zoo has {', '.join(entries[:_MOST_ENTRIES])}{more} for {purpose}"

@@ -73,7 +73,7 @@ def test_sizes_are_those_of_the_file_where_none_are_given(tmp_path: Path) -> Non
 def test_an_order_for_another_acquisition_is_noted(caplog: pytest.LogCaptureFixture) -> None:
     for n_initial, steps in ((16, 16), (4, 28)):
         tables.order_of_policy("knee-base-fixed", n_cols=128, n_initial=n_initial, steps=steps)
-    note = "'knee-base-fixed' was trained for 16 + 16 columns and runs here with 4 + 28; the zoo"
+    note = "'knee-base-fixed' was trained for 16 + 16 columns and runs here with 4 + 28; train"
     assert [note in x for x in caplog.messages] == [True, False]
 
 

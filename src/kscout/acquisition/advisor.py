@@ -138,7 +138,7 @@ class Advisor:
         use = Use((n_coils, scan.n_rows, scan.n_cols), n_initial, scan.budget - n_initial)
         check_real(self.policy, f"{n_coils} coils are measured" if n_coils > 1 else None)
         words = {"images": "scan has", "size": "acquire its size, or use another policy"}
-        check_matrix(self.policy, use.shape, network=network, **words)
+        check_matrix(self.policy, use.shape, **words)
         if use not in self._noted:
             self._noted.add(use)
             start = None if isinstance(scan.initial, int) else columns_text(scan.initial)

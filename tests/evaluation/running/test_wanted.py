@@ -73,7 +73,7 @@ def test_every_policy_of_the_zoo_states_its_columns_and_protocol(name: str) -> N
     assert budgets_of([name]) == {AcquisitionSetting(n_initial, horizon): [name]}
     if not name.endswith("-fixed"):
         (one,) = resolve(name, (128, 128), Plan(16, 16))
-        note = acquisition_note(name, one.policy, None, Use((1, 128, 128), 10, 4, here))
+        note = acquisition_note(name, one.policy, Use((1, 128, 128), 10, 4, here))
         assert note is not None
         assert f"{n_initial} + {horizon} columns under protocol {trained}" in note
         assert f"runs here with 10 + 4 under {here}" in note

@@ -130,7 +130,7 @@ def order_of_policy(given: str, *, n_cols: int, n_initial: int, steps: int) -> S
     policy = ranking_of(given, n_cols=n_cols, n_initial=n_initial, horizon=steps)
     if len(policy.scores) != n_cols:
         raise ConfigError(f"{given} orders {len(policy.scores)} columns; set --n-cols to it")
-    note = acquisition_note(given, policy, None, Use((0, n_cols, n_cols), n_initial, steps))
+    note = acquisition_note(given, policy, Use((0, n_cols, n_cols), n_initial, steps))
     warn([] if note is None else [note])
     start, scores = tuple(center_columns(n_cols, n_initial)), policy.scores
     if isinstance(policy, FixedOrder) and (n_more := steps - len({*policy.order} - {*start})) > 0:

@@ -249,7 +249,7 @@ def _check(
     for slices, chosen in parts:
         start, use = slices.selectable, Use(slices.shape, plan.n_initial, plan.horizon, "blind")
         if chosen is not None:
-            check_fits(chosen, slices, plan, name=policy, network=network)
+            check_fits(chosen, slices, plan, name=policy)
             start = start_mask(plan.start, start.shape, slices.device)
         check_start(slices, network.to(slices.device), start)
         notes += network_notes(network, use)

@@ -368,7 +368,7 @@ def check_noise(
     for name, run in runs.items():
         first = (setting.epoch or kept_epochs(run.path))[0]
         loaded[name] = policies.load(epoch_path(run.path, first))
-        check_matrix(loaded[name], slices.shape, name=name, network=reconstructor)
+        check_matrix(loaded[name], slices.shape, name=name)
     use = Use(slices.shape, protocol=reconstructor.protocol_for(setting.protocol))
     notes = policy_notes(loaded.items(), reconstructor, use)
     warn([*network_notes(reconstructor, use), *notes])

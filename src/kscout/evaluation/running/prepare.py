@@ -205,7 +205,7 @@ def prepare(
         whole = whole.split(setting.split, size=setting.size)
     whole.check_protocol(loaded.protocol_for(setting.protocol))
     slices, plan = whole.sample(setting.limit).to(device), plan_of(setting)
-    entries, reference = _entries(policies, slices, plan, setting, loaded)
+    entries, reference = _entries(policies, slices, plan, setting)
     _, n_rows, n_cols = slices.shape
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
     if train is None and any(entry.needs_training_slices for entry in entries):
@@ -263,11 +263,7 @@ def _notes(ready: Prepared) -> Iterator[str]:
 
 
 def _entries(
-    policies: Sequence[LabeledPolicy],
-    slices: SliceSet,
-    plan: Plan,
-    setting: EvaluationSetting,
-    network: Reconstructor,
+    policies: Sequence[LabeledPolicy], slices: SliceSet, plan: Plan, setting: EvaluationSetting
 ) -> tuple[list[EvaluationEntry], str]:
     """Return the policies before orders are fitted, and the name of the reference."""
     plan.check(slices.selectable)
@@ -279,7 +275,7 @@ def _entries(
     entries = [entry for source in policies for entry in by_source[str(source)]]
     check_distinct(entries)
     for entry in entries:
-        check_fits(entry.policy, slices, plan, name=entry.name, network=network)
+        check_fits(entry.policy, slices, plan, name=entry.name)
     names = list(dict.fromkeys(entry.name for entry in entries))
     reference = setting.reference
     if reference not in names and reference in by_source:

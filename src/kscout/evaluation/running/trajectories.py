@@ -100,14 +100,7 @@ def check_start(
     reconstructor.calibrate(Measurement.of(batch.kspace, start[poorest]))
 
 
-def check_fits(
-    policy: Policy,
-    slices: SliceSet,
-    plan: Plan,
-    *,
-    name: str | None = None,
-    network: Reconstructor | None = None,
-) -> None:
+def check_fits(policy: Policy, slices: SliceSet, plan: Plan, *, name: str | None = None) -> None:
     """Raise an error for a policy that cannot run on slices, before it runs."""
     if not len(slices):
         raise DataError("no slice to acquire; the split, or the selection, is empty")
@@ -115,7 +108,7 @@ def check_fits(
     slices.check_start(plan.start)
     kind = None if slices.kind == IMAGES.name else f"the slices are {slices.kind}"
     check_real(policy, kind, name=name)
-    check_matrix(policy, slices.shape, name=name, network=network)
+    check_matrix(policy, slices.shape, name=name)
 
 
 def choose_slices(slices: SliceSet, names: Sequence[str]) -> SliceSet:
