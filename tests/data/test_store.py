@@ -112,17 +112,17 @@ def test_a_folder_without_a_name_may_be_no_store(
 
 @pytest.mark.parametrize("torn", [b"", b'{"volume": {"spl'])
 def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path: Path, torn: bytes) -> None:
-    whole = write(tmp_path / "whole")
-    writer = StoreWriter(tmp_path / "again", RECIPE)
+    whole = write(tmp_path / "whole" / "store")
+    writer = StoreWriter(tmp_path / "store", RECIPE)
     writer.append("train", "a", volume(0), slices=[4, 5, 6], source="a.h5", acquisition="PD")
     writer.append("test", "c", volume(2, n_slices=2))
     writer.close()
-    folder = unfinished_path(tmp_path / "again")
+    folder = unfinished_path(tmp_path / "store")
     with (folder / "journal.jsonl").open("ab") as journal:
         journal.write(torn)
     with (folder / "train_9x11.npy").open("ab") as array:
         array.write(b"pixels that no journal line vouches for")
-    writer = StoreWriter(tmp_path / "again", RECIPE, name="whole")
+    writer = StoreWriter(tmp_path / "store", RECIPE)
     assert writer.holds("train", "a")
     assert not writer.holds("train", "b")
     writer.append("train", "b", volume(1, n_slices=1))

@@ -37,21 +37,14 @@ class StoreWriter:
     """
 
     def __init__(
-        self,
-        path: Path,
-        recipe: JsonObject,
-        *,
-        name: str = "",
-        kind: Kind = IMAGES,
-        sources: Sequence[Path] = (),
+        self, path: Path, recipe: JsonObject, *, kind: Kind = IMAGES, sources: Sequence[Path] = ()
     ) -> None:
         """Start a store, or resume the unfinished store of the same recipe.
 
         The recipe has JSON values from which the store can be made again. The name of the dataset
-        is by default that of the folder `path`. `sources` are named in messages.
+        is that of the folder `path`. `sources` are named in messages.
         """
         self.path, self.kind, self._sources = path, kind, sources
-        self.name = name or path.name
         self.recipe: JsonObject = json.loads(json.dumps(recipe))
         self._check_path()
         self._folder = unfinished_path(path)
@@ -152,7 +145,7 @@ class StoreWriter:
             raise DataError(f"no slices to store in {self.path}; {self._why_empty()}")
         with room_for(self._folder / MANIFEST):
             manifest = Manifest(
-                name=self.name,
+                name=self.path.name,
                 recipe=self.recipe,
                 volumes=tuple(self._records.values()),
                 arrays=self._arrays.close(),

@@ -39,10 +39,7 @@ wait or write while others multiply."""
 @final
 @dataclass(frozen=True)
 class Division:
-    """The division of one fused convolution among blocks and warps.
-
-    `dataclasses.replace` makes others for a `Convolution`.
-    """
+    """The division of one fused convolution among blocks and warps."""
 
     n_in: int
     n_out: int
@@ -165,7 +162,6 @@ class Convolution:
         n_skip: input channels of a second tensor of the output's size.
         clamps: whether a first layer clamps normalized images to six standard deviations.
         pools: whether to also compute maxima of 2 x 2 values; not for first layers.
-        division: division of the work; by default `Division.of`.
     """
 
     def __init__(
@@ -178,10 +174,9 @@ class Convolution:
         n_skip: int = 0,
         clamps: bool = False,
         pools: bool = False,
-        division: Division | None = None,
     ) -> None:
         n_out, n_in = weight.shape[:2]
-        division = division or Division.of(n_rows, n_cols, n_in, n_out, ups=mode == "up")
+        division = Division.of(n_rows, n_cols, n_in, n_out, ups=mode == "up")
         sizes = (division.n_rows, division.n_cols, division.warps_m)
         self.shape, self.n_out, self.division = (n_rows, n_cols), n_out, division
         self.reads_pooled, self.pools = mode == "pooled", pools
