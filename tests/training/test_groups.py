@@ -177,7 +177,7 @@ def test_a_run_learns_groups_and_tells_of_them(
         (EvaluationSetting(steps=3), (2, 3, 1)),
         (EvaluationSetting(n_initial=3, columns_per_step=4), (3, 4, 4)),
     ):
-        found = completed(setting, ["random", f"x={run}"], None, ZeroFilled())
+        found = completed(setting, ["random", f"x={run}"], ZeroFilled())
         assert (found.n_initial, found.steps, found.columns_per_step) == expected
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from joint_runs import METHODS, joint_config
-from training_stores import blob_store
+from training_stores import blob_store, stopping_at
 
 from kscout import policies, reconstruction
 from kscout.data.store import Store
@@ -56,11 +56,7 @@ def test_half_precision_follows_the_network_inside_of_a_graph(store: Store) -> N
 @pytest.mark.parametrize("method", METHODS)
 def test_every_sampler_trains_and_goes_on(method: str, store: Store, tmp_path: Path) -> None:
     config = joint_config(method, model=UNET, n_updates=12, convolution="auto")
-
-    def stop(progress: object) -> None:
-        if progress.epoch == 3:  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
-
+    stop = stopping_at(3, 1)
     with pytest.raises(KeyboardInterrupt):
         train_joint(config, store, tmp_path / "run", device="cuda", on_step=stop)
     run = train_joint(config, store, tmp_path / "run", device="cuda")

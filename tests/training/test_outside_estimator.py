@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from training_stores import train_whole_and_cut
 
 from command_line import kscout
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.reconstruction import save
-from kscout.runs import Progress, read_run
+from kscout.runs import read_run
 from kscout.training import GradientEstimator
-from kscout.training.policy import train_policies, train_policy
+from kscout.training.policy import train_policies
 from kscout.weights import read_weights
 
 OUTSIDE = Path(__file__).parents[1] / "outside"
@@ -53,18 +54,9 @@ def test_it_trains_alone_as_with_other_seeds(store: Store, tmp_path: Path) -> No
 def test_what_it_carries_survives_an_interruption(store: Store, tmp_path: Path) -> None:
     from kscout.apps.cli.train import resolve_policy
 
-    whole = train(store, tmp_path / "whole")
-    config = resolve_policy("knee-base", tmp_path / "whole" / "config.toml", [], {}, 128)
-
-    def stop(progress: Progress) -> None:
-        if (progress.epoch, progress.step) == (3, 1):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_policy(config, store, "zero-filled", tmp_path / "cut", device="cpu", on_step=stop)
-    train_policy(config, store, "zero-filled", tmp_path / "cut", device="cpu")
-    cut = read_weights(tmp_path / "cut" / "weights.safetensors").state
-    assert all(torch.equal(whole[key], cut[key]) for key in whole)
+    train(store, tmp_path / "run")
+    config = resolve_policy("knee-base", tmp_path / "run" / "config.toml", [], {}, 128)
+    train_whole_and_cut(config, store, tmp_path, epoch=3)
 
 
 @pytest.mark.slow
