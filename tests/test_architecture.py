@@ -95,7 +95,7 @@ def test_only_these_files_have_acquisition_loops_of_their_own() -> None:
         *("training/algorithms/dense.py", "training/baselines/episodic.py"),
         "apps/export/onnx.py",
     }
-    steps = {"start", "start_from", "acquire", "branch", "grow"}
+    steps = {"start", "start_from", "acquire", "branch"}
     found = {
         path.relative_to(SOURCE).as_posix()
         for path in source_files()
