@@ -7,6 +7,7 @@ import pytest
 import results
 import tables
 
+from kscout.apps.demo import N_SEEDS, N_SEEDS_ABOVE
 from kscout.data.generate import make_store
 from kscout.data.making import MakeSettings
 from kscout.evaluation import EvaluationSetting, evaluate
@@ -35,6 +36,12 @@ def test_a_new_row_replaces_the_row_that_measured_the_same(tmp_path: Path) -> No
 def test_no_number_is_in_two_rows(tmp_path: Path) -> None:
     results.record(ROWS, tmp_path / "results.csv")
     assert results.read_results(tmp_path / "results.csv") == ROWS
+
+
+def test_the_demo_states_how_many_of_the_recorded_seeds_are_above_zero() -> None:
+    rows = results.select(ROWS, experiment="demo-seeds")
+    assert [row.seed for row in rows] == [str(seed) for seed in range(N_SEEDS)]
+    assert sum(float(row.low) > 0 for row in rows) == N_SEEDS_ABOVE
 
 
 def test_every_experiment_finds_what_it_imports() -> None:
