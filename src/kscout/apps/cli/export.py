@@ -63,7 +63,7 @@ class _SequenceOptions(_OrderFile):
 
 
 @app.command()
-@with_fields(GradientEcho, without=("max_grad_mt_per_m", "max_slew_t_per_m_per_s"), is_open=True)
+@with_fields(GradientEcho, is_open=True)
 @with_fields(OrderSetting, is_open=True)
 @from_fields
 def pulseq(options: _SequenceOptions, **settings: Any) -> None:  # noqa: ANN401 - values of the fields

@@ -57,8 +57,6 @@ class GradientEcho:
     """Repetition time."""
     dwell_us: Annotated[float, Between(10, 1000), MultipleOf(10)] = 20.0
     """Dwell time of a sample, a multiple of 10."""
-    max_grad_mt_per_m: Annotated[float, Between(1, 500)] = 28.0
-    max_slew_t_per_m_per_s: Annotated[float, Between(1, 1000)] = 120.0
     field_t: Annotated[float, Between(0.01, 25)] = 3.0
     """Field strength for the header."""
 

@@ -28,6 +28,7 @@ _SPOILING_DEG = 117.0
 _SPOIL_CYCLES = 4
 """Cycles of phase over a slice, and over two pixels of the readout."""
 _PULSE_S, _PULSE_CYCLES = 3e-3, 4.0
+_MAX_GRAD_MT_PER_M, _MAX_SLEW_T_PER_M_PER_S = 28.0, 120.0
 
 
 def write_pulseq(path: Path, table: ScanTable, echo: GradientEcho) -> Path:
@@ -156,9 +157,9 @@ def _excitation(
 ) -> tuple[object, SimpleNamespace, SimpleNamespace]:
     """Return the limits of the system, the pulse and the slice-selection gradient."""
     system = pypulseq.Opts(
-        max_grad=echo.max_grad_mt_per_m,
+        max_grad=_MAX_GRAD_MT_PER_M,
         grad_unit="mT/m",
-        max_slew=echo.max_slew_t_per_m_per_s,
+        max_slew=_MAX_SLEW_T_PER_M_PER_S,
         slew_unit="T/m/s",
         rf_ringdown_time=2e-5,
         rf_dead_time=1e-4,
