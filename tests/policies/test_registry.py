@@ -191,12 +191,6 @@ def test_the_oracle_without_candidate_scores_says_so(generator: torch.Generator)
         tiny_policy("oracle")(blind)
 
 
-def test_images_of_another_width_are_refused() -> None:
-    seen = Observation(image=torch.zeros(1, 2, 9), mask=torch.zeros(1, 9, dtype=torch.bool))
-    with pytest.raises(ConfigError, match="for 16 columns was given images of 9"):
-        tiny_policy("center-out")(seen)
-
-
 @pytest.mark.parametrize("name", FITTED)
 def test_a_policy_that_needs_data_is_not_built_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"'{name}' cannot be built from its name"):

@@ -293,17 +293,3 @@ def test_expected_greedy_gradient_is_the_gradient_of_the_expected_reward(
         total = total + probability * greedy_loss(log_probs, gains.gather(-1, columns))
     (found,) = torch.autograd.grad(total, logits)
     torch.testing.assert_close(found, expected)
-
-
-def test_non_greedy_returns_are_discounted_sums(generator: torch.Generator) -> None:
-    log_probs = torch.randn(4, 2, 3, generator=generator)
-    rewards = torch.randn(4, 2, 3, generator=generator)
-    gamma, total = 0.8, 0.0
-    for batch, trajectory, step in itertools.product(range(2), range(3), range(4)):
-        value = sum(
-            gamma ** (later - step)
-            * (rewards[later, batch, trajectory] - rewards[later, batch].mean())
-            for later in range(step, 4)
-        )
-        total = total - float(log_probs[step, batch, trajectory] * value) / (2 * 2)
-    assert float(non_greedy_loss(log_probs, rewards, gamma)) == pytest.approx(total, rel=1e-5)
