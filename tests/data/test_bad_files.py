@@ -302,11 +302,7 @@ def test_dicom_is_known_by_its_content(tmp_path: Path, name: str) -> None:
         assert store.manifest.splits == {"test": 1}
 
 
-def test_magnitudes_of_kspace_are_not_advised(tmp_path: Path) -> None:
-    source = write_source(tmp_path / "source")
-    np.save(source / "a.npy", IMAGES.astype(np.complex64))
-    with pytest.raises(DataError, match="if they are k-space, name its axes, as in --axes"):
-        import_folder(source, tmp_path / "store", ImportSettings())
+def test_kspace_beside_images_is_told_with_the_option_for_all(tmp_path: Path) -> None:
     (tmp_path / "mixed").mkdir()
     for name, key in (("a.h5", "reconstruction_rss"), ("b.h5", "kspace")):
         with h5py.File(tmp_path / "mixed" / name, "w") as file:

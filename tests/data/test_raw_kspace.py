@@ -204,7 +204,7 @@ def test_an_acquisition_starts_from_what_its_coils_were_compressed_by(tmp_path: 
     np.save(tmp_path / "a.npy", KSPACE)
     slices = imported(tmp_path / "a.npy", axes=AXES, compress=3).split("test")
     slices.check_start(8)
-    slices.check_start(torch.ones(3, 20, dtype=torch.bool))
+    slices.check_start([*range(5, 15)])
     for initial in (7, [*range(7, 14)]):
         with pytest.raises(ConfigError, match="compressed by 8 central columns"):
             slices.check_start(initial)

@@ -65,9 +65,8 @@ def test_images_are_scaled_magnitudes_of_any_size(kind: str, size: int, n_slices
 
 
 @each_phantom
-@pytest.mark.parametrize("volume", range(3))
-def test_air_is_dark_and_tissue_is_not(kind: str, volume: int) -> None:
-    images = DRAW[kind](seed=5, volume=volume, n_slices=5, size=64).stored[1:-1]
+def test_air_is_dark_and_tissue_is_not(kind: str) -> None:
+    images = DRAW[kind](seed=5, volume=1, n_slices=5, size=64).stored[1:-1]
     blocks = shrink(images, 8)
     assert blocks.min() < 0.08
     assert (blocks > 0.12).mean() > 0.25
