@@ -174,7 +174,9 @@ def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path
     assert all(len(row["columns"].split()) == 7 for row in rows)
 
 
-def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> None:
+def test_snr_is_measured_at_the_stored_epochs(
+    store: Path, tmp_path: Path, runs: list[Path]
+) -> None:
     out = tmp_path / "analyses"
     command = ("analyze", "snr", runs[0], *_on_data(store, out), "--trajectories", 3)
     command = (*command, "--batch-size", 2, "--passes", 2)
@@ -184,10 +186,6 @@ def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> 
         ("1", "2", "3"),
         ("10", "2", "3"),
     ]
-    record = out / "snr-ngreedy-seed0.jsonl"
-    before = record.read_text()
-    _call(*command)
-    assert record.read_text() == before
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -222,7 +220,6 @@ def test_ratios_of_two_horizons_have_distinct_names(
         "ngreedy, 3+4",
         "ngreedy, 3+6",
     ]
-    assert len(list(out.glob("snr-*.jsonl"))) == 2
 
 
 def test_policies_need_data_unless_results_are_given(tmp_path: Path) -> None:

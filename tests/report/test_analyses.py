@@ -44,14 +44,7 @@ def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS)
     draws = torch.rand(3, 2, 5, 4, 7, generator=torch.Generator().manual_seed(0))
     by_seed = [entropies(draw.softmax(dim=-1)) for draw in draws.transpose(1, 2)]
     write_table(folder, Entropy, entropy_rows("greedy", by_seed))
-    passes = [
-        PassRecord(
-            epoch=epoch, pass_index=i, n_batches=4, n_values=9, paper=2.0 + i, reference=3.0,
-            setting="",
-        )
-        for epoch in (1, 10, 13)
-        for i in range(3)
-    ]  # fmt: skip
+    passes = [PassRecord(epoch, 4, 2.0 + i, 3.0) for epoch in (1, 10, 13) for i in range(3)]
     noise = snr_rows("greedy", 0, passes, n_initial=n_initial, steps=steps)
     write_table(folder, Snr, noise)
     gammas = (("g", None, 0.71), ("a", 0.9, 0.72), ("b", 1.0, 0.7))

@@ -1,9 +1,7 @@
-"""Gradient noise of runs: the trained estimator's own gradient, the last layer only, resumable."""
+"""Gradient noise of runs: the trained estimator's own gradient, the last layer only."""
 
-import json
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,11 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation.analyses.snr import (
     EstimatorGradients,
-    PassRecord,
     Snr,
     check_noise,
     kept_epochs,
     last_layer,
-    measure_passes,
     measure_run,
-    read_passes,
     signal_to_noise,
     snr_rows,
 )
@@ -61,13 +56,11 @@ def test_every_kept_epoch_is_measured_over_all_batches(
 ) -> None:
     run = _run(tmp_path / "run", method, 0.9)
     assert kept_epochs(run) == [1, 10]
-    record = tmp_path / "snr.jsonl"
-    records = measure_run(run, test_slices, ZeroFilled(), SETTING, record=record)
+    records = measure_run(run, test_slices, ZeroFilled(), SETTING)
     rows = snr_rows("run", 0, records, n_initial=3, steps=2)
     assert [(row.epoch, row.n_passes, row.n_batches) for row in rows] == [(1, 2, 3), (10, 2, 3)]
-    assert records[0].n_values == 5 * 13 + 13
     assert all(row.snr_paper > 0 and row.std_paper > 0 for row in rows)
-    assert measure_run(run, test_slices, ZeroFilled(), SETTING, record=record) == records
+    assert measure_run(run, test_slices, ZeroFilled(), SETTING) == records
 
 
 def test_a_run_of_an_outside_estimator_imports_no_module_unasked(
@@ -75,7 +68,7 @@ def test_a_run_of_an_outside_estimator_imports_no_module_unasked(
 ) -> None:
     run = _run(tmp_path / "run", "antigravity:Estimator")
     with pytest.raises(ConfigError, match="name it: kscout --use antigravity"):
-        measure_run(run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl")
+        measure_run(run, test_slices, ZeroFilled(), SETTING)
     assert "antigravity" not in sys.modules
 
 
@@ -84,7 +77,7 @@ def test_a_run_of_an_outside_metric_imports_no_module_unasked(
 ) -> None:
     run = _run(tmp_path / "run", "greedy", metric="antigravity:geohash")
     with pytest.raises(ConfigError, match=r"metric antigravity:geohash.*--use antigravity"):
-        measure_run(run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl")
+        measure_run(run, test_slices, ZeroFilled(), SETTING)
     assert "antigravity" not in sys.modules
 
 
@@ -107,10 +100,7 @@ def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path
     config = {"acquisition": {"n_initial": 3, "horizon": 2}, "training": {"method": "greedy"}}
     source = EstimatorGradients(_policy(10), test_slices, ZeroFilled(), config, SETTING)
     gradients = torch.stack([torch.stack([*source.of_pass(index)]) for index in (0, 1)])
-    records = measure_run(
-        *(run, test_slices, ZeroFilled(), replace(SETTING, epoch=(10,))),
-        record=tmp_path / "snr.jsonl",
-    )
+    records = measure_run(run, test_slices, ZeroFilled(), replace(SETTING, epoch=(10,)))
     (row,) = snr_rows("run", 0, records, n_initial=3, steps=2)
     assert (row.snr_paper, row.std_paper) == pytest.approx(signal_to_noise(gradients))
 
@@ -183,60 +173,3 @@ def test_one_pass_has_no_spread_and_one_batch_no_ratio() -> None:
     assert math.isnan(std)
     with pytest.raises(ConfigError, match="1 batch of"):
         signal_to_noise(torch.ones(2, 1, 3))
-
-
-class _Gradients:
-    """Gradients keyed by batch and pass, that can be cut off after some calls."""
-
-    def __init__(self, cut_off: int | None = None) -> None:
-        self.n_calls, self.cut_off = 0, cut_off
-
-    def __call__(self, pass_index: int) -> Iterator[torch.Tensor]:
-        for batch in range(4):
-            if self.n_calls == self.cut_off:
-                raise KeyboardInterrupt
-            self.n_calls += 1
-            generator = torch.Generator().manual_seed(100 * pass_index + batch)
-            yield torch.randn(6, generator=generator) + 0.5
-
-
-def _measure(path: Path, gradients: _Gradients, **options: Any) -> list[PassRecord]:
-    return measure_passes(10, gradients, record=path, **options)
-
-
-def test_stopped_measurement_resumes_with_the_same_numbers(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        _measure(tmp_path / "a.jsonl", _Gradients(cut_off=6))
-    assert len(read_passes(tmp_path / "a.jsonl")) == 1
-    again = _Gradients()
-    resumed = _measure(tmp_path / "a.jsonl", again)
-    assert again.n_calls == 8
-    assert resumed == _measure(tmp_path / "b.jsonl", _Gradients())
-
-
-def test_other_settings_are_not_mixed(tmp_path: Path) -> None:
-    _measure(tmp_path / "a.jsonl", _Gradients(), setting="q=16")
-    other = _Gradients()
-    _measure(tmp_path / "a.jsonl", other, setting="q=8")
-    assert other.n_calls == 12
-
-
-def test_half_written_last_line_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    _measure(path, _Gradients(), n_passes=1)
-    path.write_text(path.read_text() + '{"epoch": 10, "pass_in')
-    assert len(read_passes(path)) == 1
-
-
-@pytest.mark.parametrize("change", [{"epoch": "x"}, {"paper": None}, {"setting": 3}, {"more": 1}])
-def test_a_damaged_record_of_passes_is_reported(tmp_path: Path, change: dict[str, object]) -> None:
-    whole = {
-        **{"epoch": 1, "pass_index": 0, "n_batches": 2, "n_values": 3},
-        **{"paper": 1.5, "reference": math.nan, "setting": "s"},
-    }
-    record = tmp_path / "snr.jsonl"
-    record.write_text(json.dumps(whole) + "\n")
-    assert [one.epoch for one in read_passes(record)] == [1]
-    record.write_text(json.dumps({**whole, **change}) + "\n")
-    with pytest.raises(RunError, match="is not a record of gradient passes"):
-        read_passes(record)

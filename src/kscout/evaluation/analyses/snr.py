@@ -10,11 +10,9 @@ The mean is over the batches of one pass through the data. Its variance is, with
 Gradients are those of the last layer, by the estimator that trained the policy, at stored epochs.
 """
 
-import json
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple, final
@@ -33,7 +31,6 @@ from kscout.exports import lazily
 from kscout.figures.blocks import Block, Drawing, link_name
 from kscout.figures.series import Curve
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
-from kscout.files import parse_json, read_text, write_text
 from kscout.json_types import JsonObject
 from kscout.names import ESTIMATORS, METRICS, Protocol
 from kscout.runs import RunRecord, epoch_path, read_run
@@ -56,7 +53,6 @@ with lazily():
     from kscout.randomness import keyed_generator
     from kscout.training.algorithm import Learner
     from kscout.training.algorithms.gradient import Batch, GradientEstimator
-    from kscout.weights import fingerprint
 
 FORMULAS = ("paper", "reference")
 
@@ -175,83 +171,19 @@ class EstimatorGradients:
 @final
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass over the data with one checkpoint: a line of the record file."""
+    """One pass over the data with one checkpoint."""
 
     epoch: int
-    pass_index: int
     n_batches: int
-    n_values: int
-    """Entries of the gradient."""
     paper: float
     reference: float
-    setting: str
-    """Everything else that the numbers depend on; lines of other settings are not reused."""
 
 
-def measure_passes(
-    epoch: int,
-    gradients: Callable[[int], Iterable[Tensor]],
-    *,
-    record: Path,
-    setting: str = "",
-    n_passes: int = 3,
-    on_step: OnStep | None = None,
-) -> list[PassRecord]:
-    """Measure the ratio of one checkpoint in several passes; resumes after the last in `record`.
-
-    The index of a pass seeds its gradients, so a resumed analysis equals an uninterrupted one.
-    `setting` has everything else that the numbers depend on; only passes of the same are reused.
-    """
-    report = on_step or (lambda _: None)
-    finished = {
-        (line.epoch, line.pass_index): line
-        for line in read_passes(record)
-        if line.setting == setting
-    }
-    for pass_index in range(n_passes):
-        if (epoch, pass_index) in finished:
-            continue
-        what = f"epoch {epoch}, pass {pass_index + 1}"
-        report(Step(what, 0, 1))
-        moments = GradientMoments.of(gradients(pass_index))
-        line = PassRecord(
-            epoch=epoch,
-            pass_index=pass_index,
-            n_batches=moments.n_batches,
-            n_values=moments.mean.numel(),
-            paper=moments.signal_to_noise("paper"),
-            reference=moments.signal_to_noise("reference"),
-            setting=setting,
-        )
-        finished[epoch, pass_index] = line
-        # Replaced atomically: the file is small, and a killed process leaves no incomplete line.
-        lines = [*read_passes(record), line]
-        write_text(record, "".join(json.dumps(asdict(x)) + "\n" for x in lines))
-        report(Step(what, 1, 1))
-    return [finished[epoch, pass_index] for pass_index in range(n_passes)]
-
-
-def read_passes(record: Path) -> list[PassRecord]:
-    """Read the finished passes; an incomplete last line is left out."""
-    if not record.exists():
-        return []
-    lines = read_text(record).split("\n")
-    try:
-        return [_finished_pass(parse_json(line)) for line in lines[:-1] if line]
-    except (ValueError, TypeError) as error:
-        raise RunError(
-            f"{record} is not a record of gradient passes ({error}); remove it to start again"
-        ) from error
-
-
-def _finished_pass(table: JsonObject) -> PassRecord:
-    # Ratios may be NaN, which settings may not.
-    line = PassRecord(**table)
-    for item in fields(PassRecord):
-        kinds = (int, float) if item.type is float else (item.type,)
-        if type(value := getattr(line, item.name)) not in kinds:
-            raise TypeError(f"{item.name} is {value!r}")
-    return line
+def measure_pass(epoch: int, gradients: Iterable[Tensor]) -> PassRecord:
+    """Measure the ratio of one checkpoint by both formulas in one pass over the data."""
+    moments = GradientMoments.of(gradients)
+    ratios = (moments.signal_to_noise(formula) for formula in FORMULAS)
+    return PassRecord(epoch, moments.n_batches, *ratios)
 
 
 @final
@@ -324,39 +256,25 @@ def measure_run(
     reconstructor: Reconstructor,
     setting: "Snr",
     *,
-    record: Path,
     on_step: OnStep | None = None,
 ) -> list[PassRecord]:
     """Measure the gradient's signal-to-noise ratio at checkpoints of a policy run.
 
-    Its estimator, gamma and budget are used. `record` is a file of one JSON line per finished pass;
-    an interrupted measurement resumes.
+    Its estimator, gamma and budget are used. The index of a pass seeds its order and samples.
     """
-    protocol = reconstructor.protocol_for(setting.protocol)
-    slices.check_protocol(protocol)
-    stored = read_run(run)
+    slices.check_protocol(reconstructor.protocol_for(setting.protocol))
+    stored, report = read_run(run), on_step or (lambda _: None)
     check_is_policy(stored)
     reconstructor = reconstructor.to(slices.device).eval()
-    base = {
-        "slices": slices.fingerprint,
-        "reconstructor": fingerprint(reconstructor),
-        "n_trajectories": setting.trajectories,
-        "batch_size": setting.batch_size,
-        "seed": setting.seed,
-        "protocol": protocol,
-    }
     records = []
     for epoch in setting.epoch or kept_epochs(run):
         policy = policies.load(epoch_path(run, epoch), device=slices.device)
         gradients = EstimatorGradients(policy, slices, reconstructor, stored.config, setting)
-        records += measure_passes(
-            epoch,
-            gradients.of_pass,
-            record=record,
-            setting=json.dumps({**base, "policy": fingerprint(policy)}, sort_keys=True),
-            n_passes=setting.passes,
-            on_step=on_step,
-        )
+        for pass_index in range(setting.passes):
+            what = f"epoch {epoch}, pass {pass_index + 1}"
+            report(Step(what, 0, 1))
+            records.append(measure_pass(epoch, gradients.of_pass(pass_index)))
+            report(Step(what, 1, 1))
     return records
 
 
@@ -377,7 +295,7 @@ def check_noise(
 @final
 @dataclass(frozen=True, kw_only=True)
 class Snr(Analysis[SnrRow]):
-    """Signal-to-noise ratio of gradients at the stored epochs; an interrupted analysis resumes.
+    """Signal-to-noise ratio of gradients at the stored epochs.
 
     Of the seeds of a method, the one with the highest validation SSIM after its last epoch is
     measured; the paper takes the best on test data (arXiv 2010.16262, appendix B.6).
@@ -437,14 +355,7 @@ class Snr(Analysis[SnrRow]):
         rows = []
         for name, n_seeds, run in chosen:
             seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]
-            records = measure_run(
-                run.path,
-                slices,
-                network,
-                self,
-                record=out / f"snr-{re.sub('[/, ]+', '-', name)}-seed{seed}.jsonl",
-                on_step=_named(name, on_step),
-            )
+            records = measure_run(run.path, slices, network, self, on_step=_named(name, on_step))
             columns = {"n_initial": acquisition["n_initial"], "steps": acquisition["horizon"]}
             rows += snr_rows(name, seed, records, **columns, n_seeds=n_seeds)
         return rows
