@@ -110,9 +110,12 @@ def _component_in_0_2(section: str) -> str:
     return in_0_2("policy", in_0_2("reconstruction", section))
 
 
-def _has_no_effect(retired: Retired | None, value: object) -> bool:
+def _has_no_effect(retired: Retired | None, value: object, kind: object = None) -> bool:
+    """Return whether a value is that of a retired setting without effect, in runs of a kind."""
+    if retired is None or (kind is not None and retired.kinds and kind not in retired.kinds):
+        return False
     plain = list(value) if isinstance(value, tuple) else value
-    return retired is not None and (retired.is_any_neutral or plain == retired.default)
+    return retired.is_any_neutral or plain == retired.default
 
 
 def supported(table: Mapping[str, object], keys: Collection[str], where: str) -> JsonObject:
@@ -150,8 +153,7 @@ def of_today(table: Mapping[str, object]) -> JsonObject:
             found[title] = {
                 key: value
                 for key, value in section.items()
-                if not _has_no_effect(retired := _found(f"{where}.{key}"), value)
-                or (retired is not None and retired.kinds and found["kind"] not in retired.kinds)
+                if not _has_no_effect(_found(f"{where}.{key}"), value, found.get("kind"))
             }
     return found
 
