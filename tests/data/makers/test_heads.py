@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -269,14 +268,19 @@ def is_running(process: Path) -> bool:
         return False
 
 
+def draw_many(folder: Path) -> None:
+    for name, _ in make_volumes(tasks("knee", 2000, n_slices=2, size=64, seed=0), workers=2):
+        (folder / name).touch()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kscout", "data", "make", "knee", "--volumes", "2000,1,1"]
-    options = ["--slices", "2", "--size", "64", "--workers", "2", "--out", str(tmp_path / "store")]
-    with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as parent:
-        wait_for(lambda: parent.poll() is not None or list(tmp_path.rglob("*.npy")))
-        workers = children(parent.pid)
-        parent.send_signal(signal.SIGKILL)
+    parent = multiprocessing.get_context("fork").Process(target=draw_many, args=(tmp_path,))
+    parent.start()
+    wait_for(lambda: not parent.is_alive() or list(tmp_path.iterdir()))
+    workers = children(parent.pid or 0)
+    parent.kill()
+    parent.join()
     assert len(workers) >= 2
     wait_for(lambda: not any(map(is_running, workers)))
