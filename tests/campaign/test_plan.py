@@ -108,7 +108,7 @@ def test_a_horizon_may_start_from_columns_of_its_own(plan_of: PlanOf) -> None:
 
 
 def write_store(path: Path, pixel: float) -> Store:
-    with StoreWriter(path, {"made": "by hand"}, name="hand-made") as writer:
+    with StoreWriter(path, {"made": "by hand"}) as writer:
         for split in ("train", "val", "test"):
             writer.append(split, "v", np.full((1, 9, 11), pixel, dtype=np.float32))
         return writer.finish()

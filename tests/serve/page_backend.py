@@ -21,7 +21,7 @@ def blobs(n_slices: int, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> np.ndarr
 
 
 def write_store(folder: Path, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> Path:
-    with StoreWriter(folder / "store", {"made": "by hand"}, name="blobs") as writer:
+    with StoreWriter(folder / "store", {"made": "by hand"}) as writer:
         images = blobs(5, n_rows, n_cols)
         writer.append("train", "c", images[:1])
         writer.append("test", "a", images[:3], slices=[4, 5, 6])

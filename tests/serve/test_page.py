@@ -112,7 +112,7 @@ def test_acquisitions_are_forgotten_when_they_take_too_much(
 def test_k_space_of_coils_is_acquired_too(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     coils = draw.normal(size=(1, 3, N_ROWS, N_COLS, 2)).astype(np.float32)
-    with StoreWriter(tmp_path / "coils", {}, name="coils", kind=KSPACE) as writer:
+    with StoreWriter(tmp_path / "coils", {}, kind=KSPACE) as writer:
         writer.append("test", "a", coils.view(np.complex64)[..., 0])
         writer.finish()
     backend = make_backend(tmp_path / "coils")
@@ -227,7 +227,7 @@ def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
 def test_the_page_notes_that_sessions_use_a_network_for_protocol_paper() -> None:
     shown = ServeSettings(reconstructor=("knee-unet", "zero-filled"), policy=("knee-long-fixed",))
     note = PageBackend(shown, device=torch.device("cpu")).choices()["session_note"]
-    assert "sessions under protocol blind" in note and "knee-cotrained-4-unet" in note
+    assert "sessions under protocol blind" in note and "kscout zoo" in note
 
 
 @pytest.mark.parametrize("first", ["own", "knee-base-fixed"])

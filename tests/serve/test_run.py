@@ -215,7 +215,7 @@ def test_a_service_at_an_address_with_colons_is_called_by_it(tmp_path: Path) -> 
 
 
 def test_a_store_of_several_sizes_may_hold_one_that_fits(tmp_path: Path) -> None:
-    with StoreWriter(tmp_path / "store", {"made": "by hand"}, name="two") as writer:
+    with StoreWriter(tmp_path / "store", {"made": "by hand"}) as writer:
         writer.append("test", "a", blobs(1, 18, 16))
         writer.append("test", "b", blobs(1, 18, 12))
         writer.finish()
