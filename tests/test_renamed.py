@@ -85,7 +85,7 @@ def test_settings_of_runs_have_new_names_and_campaigns_hash_the_old(tmp_path: Pa
     file = tmp_path / "config.toml"
     file.write_text(
         'kind = "policy"\n[policy]\nname = "weighed"\nmembers = ["knee-base-column", "runs/a"]\n'
-        '[training]\nmethod = "weigh"\nn_prior_slices = 3\nfollows = "runs/b"\n'
+        '[training]\nmethod = "weigh"\nsplit = "train"\nn_prior_slices = 3\nfollows = "runs/b"\n'
     )
     found = read_file(file)
     assert found == {
