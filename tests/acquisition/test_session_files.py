@@ -151,7 +151,9 @@ def test_trained_networks_are_independent_of_the_unit_of_kspace() -> None:
     image = disks(SIDE, SIDE) * (1 + 0.2 * torch.rand(SIDE, SIDE, generator=generator))
     scan = Scan(n_rows=SIDE, n_cols=SIDE, budget=21, initial=16)
     kspace = fft2c(image * phase)[None]
-    check_equal_up_to_factors(kspace, scan, load("knee-general-unet"), load_policy("knee-general-16-column"))
+    check_equal_up_to_factors(
+        kspace, scan, load("knee-general-unet"), load_policy("knee-general-16-column")
+    )
 
 
 def test_networks_of_several_coils_are_independent_of_the_unit_of_kspace() -> None:
