@@ -32,7 +32,7 @@ def test_a_reconstruction_for_another_matrix_size_is_noted(
     assert quality.startswith("the reconstruction is worse than zero-filled images")
     assert size == (
         "the reconstruction was trained on 128x128 images and is used here on 64x64 images; "
-        "choose one of kscout zoo, or train one on these with kscout train reconstructor"
+        "train one on these with kscout train reconstructor"
     )
 
 
@@ -40,8 +40,9 @@ def test_a_reconstruction_for_another_matrix_size_is_noted(
     ("name", "shape", "words"),
     [
         ("heads8-varnet", (1, 128, 128), "from 8 coils and is used here on 128x128 images; "),
-        ("heads8-varnet", (4, 128, 128), "here on 128x128 images from 4 coils; "),
-        ("knee-unet", (1, 96, 128), "here on 96x128 images; choose one of kscout zoo, or train"),
+        ("heads8-varnet", (4, 128, 128), "here on 128x128 images from 4 coils; train one on these"),
+        ("knee-unet", (8, 128, 128), "from 8 coils; the zoo has heads8-varnet for these"),
+        ("knee-unet", (1, 96, 128), "here on 96x128 images; train one on these with kscout train"),
     ],
 )
 def test_a_reconstruction_for_other_coils_or_sizes_is_noted(
@@ -67,7 +68,8 @@ def test_a_reconstruction_on_images_as_in_its_training_is_not_noted(
         (
             *("knee-base-greedy", "heads-general-unet", Use((1, 128, 128), 4, 28)),
             "policies trained with knee-unet run here with another reconstruction: "
-            "knee-base-greedy; train one by kscout train policy with this one",
+            "knee-base-greedy; the zoo has heads-general-4-fixed, heads-general-4-column for this "
+            "one",
         ),
         (
             *("knee-general-16-ensemble", "zero-filled", Use((1, 128, 128), 16, 16)),
@@ -78,8 +80,7 @@ def test_a_reconstruction_on_images_as_in_its_training_is_not_noted(
         (
             *("knee-base-fixed", "knee-unet", Use((1, 128, 128), 4, 28, **PAPER)),
             "policy 'knee-base-fixed' was trained for 16 + 16 columns under protocol paper and "
-            "runs here with 4 + 28 under paper; train one by kscout train policy for this "
-            "acquisition",
+            "runs here with 4 + 28 under paper; the zoo has knee-long-fixed for this acquisition",
         ),
         (
             *("knee-general-16-ensemble", "knee-general-unet", Use((1, 128, 128), 4, 3)),
@@ -104,11 +105,9 @@ def test_a_policy_for_another_reconstruction_or_acquisition_is_noted(
 def test_a_reconstruction_under_the_other_protocol_is_noted() -> None:
     unet = reconstruction.load("knee-unet")
     (note,) = network_notes(unet, Use((1, 128, 128), 16, 16, "blind"))
-    assert note == (
-        "the reconstruction was trained for protocol paper and is used here under protocol blind, "
-        "which lowers its scores; use it under paper, choose one of kscout zoo, or train one with "
-        "kscout train reconstructor --protocol blind"
-    )
+    words = "was trained for protocol paper and is used here under protocol blind, which lowers"
+    assert words in note and note.endswith(" for protocol blind, or use it under paper")
+    assert "; the zoo has knee-general-unet, knee-cotrained-16-unet, " in note
     assert network_notes(unet, Use((1, 128, 128), 16, 16, "paper")) == []
 
 

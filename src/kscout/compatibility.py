@@ -1,7 +1,8 @@
 """Whether a reconstruction, a policy, images and an acquisition belong together.
 
 What cannot work raises a `ConfigError`. What works, but is not what was trained for, is a note: one
-sentence that states the difference and what to do. All facts are those that weights files record.
+sentence that states the difference and which entries of the zoo fit, or how to train one. All facts
+are those that weights files record.
 """
 
 import logging
@@ -81,17 +82,19 @@ def network_notes(network: Reconstructor, use: Use) -> list[str]:
     recorded, other = network.original.recorded, protocol_note(network, use)
     notes, shapes, trained = [other] if other else [], _shapes(recorded), _acquisition(recorded)
     if shapes and not _is_shape(shapes, use.shape):
+        fits = [x for x in _reconstructions_for(use) if not _recorded(x).get("joint")]
         notes.append(
             f"the reconstruction was trained on {_images(shapes)} and is used here on "
-            f"{_images([use.shape])}; choose one of kscout zoo, or train one on these with kscout "
-            "train reconstructor"
+            f"{_images([use.shape])}; "
+            + _advice(fits, "these", "train one on these with kscout train reconstructor")
         )
     here = (use.n_initial, use.horizon, use.start)
     if use.horizon and recorded.get("joint") and trained is not None and trained[:3] != here:
+        fits = [x for x in _reconstructions_for(use) if _recorded(x).get("joint")]
         notes.append(
             f"the reconstruction learned together with a policy for {_columns(*trained[:3])} "
-            f"columns and is used here with {_columns(*here)}; choose one of kscout zoo, or train "
-            "one for these with kscout train joint"
+            f"columns and is used here with {_columns(*here)}; "
+            + _advice(fits, "these", "train one for these with kscout train joint")
         )
     return notes
 
@@ -101,11 +104,12 @@ def protocol_note(network: Reconstructor, use: Use, *, in_session: bool = False)
     if use.protocol is None or network.protocol in (None, use.protocol):
         return None
     effect = "changes brightness and contrast of its images" if in_session else "lowers its scores"
+    train = f"train one with kscout train reconstructor --protocol {use.protocol}"
     return (
         f"the reconstruction was trained for protocol {network.protocol} and is used "
         f"{'in sessions' if in_session else 'here'} under protocol {use.protocol}, which {effect}; "
-        f"{'' if in_session else f'use it under {network.protocol}, '}choose one of kscout zoo, or "
-        f"train one with kscout train reconstructor --protocol {use.protocol}"
+        f"{_advice(_reconstructions_for(use), f'protocol {use.protocol}', train)}"
+        f"{'' if in_session else f', or use it under {network.protocol}'}"
     )
 
 
@@ -125,21 +129,24 @@ def policy_notes(
 ) -> list[str]:
     """Return a sentence per policy trained for another acquisition, and one per other network."""
     named, others = dict(policies), dict[tuple[str, bool], list[str]]()
-    notes = [acquisition_note(name, policy, use) for name, policy in named.items()]
+    notes = [acquisition_note(name, policy, use, network) for name, policy in named.items()]
     for name, policy in named.items():
         trained = _network_of(policy.recorded)
         if network is not None and trained is not None and trained != _own(network):
             others.setdefault((trained, _is_ensemble(policy)), []).append(name)
     for (trained, is_ensemble), names in others.items():
+        train = f"{_training(is_ensemble)} with this one"
         subject = "ensembles fitted" if is_ensemble else "policies trained"
         notes.append(
             f"{subject} with {_name_of(trained)} run here with another reconstruction: "
-            f"{', '.join(names)}; {_training(is_ensemble)} with this one"
+            f"{', '.join(names)}; {_advice(_policies_for(network, use), 'this one', train)}"
         )
     return [note for note in notes if note is not None]
 
 
-def acquisition_note(name: str, policy: Policy, use: Use) -> str | None:
+def acquisition_note(
+    name: str, policy: Policy, use: Use, network: Reconstructor | None = None
+) -> str | None:
     """Return a sentence if a policy was trained for another acquisition or protocol."""
     recorded = policy.recorded
     trained = _acquisition(recorded)
@@ -160,10 +167,12 @@ def acquisition_note(name: str, policy: Policy, use: Use) -> str | None:
             (here, n_cols, "", f" under {use.protocol}"),
         )
     ]
+    train = f"{_training(is_ensemble)} for this acquisition"
     return (
         f"{'ensemble' if is_ensemble else 'policy'} {name!r} was "
         f"{'fitted' if is_ensemble else 'trained'} for {words[0]} and runs here with "
-        f"{words[1].removesuffix(',')}; {_training(is_ensemble)} for this acquisition"
+        f"{words[1].removesuffix(',')}; "
+        + _advice(_policies_for(network, use), "this acquisition", train)
     )
 
 
@@ -204,6 +213,40 @@ def _shapes(recorded: Mapping[str, object]) -> Sequence[Shape]:
 def _is_shape(trained: Sequence[Shape], shape: Shape) -> bool:
     n_coils, *size = shape
     return any(one[0] == (n_coils or one[0]) and [*one[1:]] == size for one in trained)
+
+
+@cache
+def _recorded(entry: str) -> Mapping[str, Any]:
+    found = described(zoo_file(entry))
+    return {} if found is None else found.extra
+
+
+def _is_for(recorded: Mapping[str, Any], use: Use) -> bool:
+    here = _Acquisition(use.n_initial, use.horizon, use.start, use.columns_per_step)
+    return _acquisition(recorded) == here and _is_shape(_shapes(recorded), use.shape)
+
+
+def _reconstructions_for(use: Use) -> list[str]:
+    """Return the zoo's reconstructions for some images, a protocol and, if co-trained, columns."""
+    found = {x: _recorded(x) for x in zoo_names("reconstructor")}
+    return [
+        x
+        for x, recorded in found.items()
+        if _is_shape(_shapes(recorded), use.shape)
+        and use.protocol in (None, recorded.get("protocol"))
+        and (not recorded.get("joint") or _is_for(recorded, use))
+    ]
+
+
+def _policies_for(network: Reconstructor | None, use: Use) -> list[str]:
+    """Return the zoo's policies that were trained with a reconstruction for an acquisition."""
+    own = None if network is None else _own(network)
+    found = {x: _recorded(x) for x in zoo_names("policy")}
+    return [x for x, y in found.items() if own == _network_of(y) and _is_for(y, use)] if own else []
+
+
+def _advice(fits: Sequence[str], use: str, instead: str) -> str:
+    return f"the zoo has {', '.join(fits)} for {use}" if fits else instead
 
 
 def _is_ensemble(policy: Policy) -> bool:
