@@ -16,7 +16,6 @@ from kscout.errors import ConfigError
 from kscout.names import ANALYSES, ESTIMATORS, POLICIES
 from kscout.names.renamed import RENAMED
 from kscout.policies.ensemble import EnsemblePolicy
-from kscout.zoo import ZOO
 
 WRITTEN = Path(__file__).parent / "written_by_0_2"
 WHERE = ("--data", str(WRITTEN / "images"), "--reconstructor", "zero-filled", "--out", "unused")
@@ -30,7 +29,7 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_new_names_exist() -> None:
     tables: dict[str, Collection[str]] = {"policy": POLICIES, "estimator": ESTIMATORS}
-    for kind, table in (tables | {"zoo entry": ZOO, "analysis": ANALYSES}).items():
+    for kind, table in (tables | {"analysis": ANALYSES}).items():
         assert set(RENAMED[kind].values()) <= set(table) and not set(RENAMED[kind]) & set(table)
 
 

@@ -189,13 +189,6 @@ def _renamed(table: Mapping[str, object], rename: Rename) -> JsonObject:
             name = section.get(key)
             where = title if title == "training" else current(kind, str(name))
             names: JsonObject = {} if name is None else {key: rename(kind, str(name))}
-            members = section.get("members")
-            if isinstance(members, list):
-                names["members"] = [
-                    rename("zoo entry", one) if isinstance(one, str) else one for one in members
-                ]
-            if "follows" in section:
-                names["follows"] = rename("zoo entry", str(section["follows"]))
             for part in (where, "joint") if title == "training" and is_joint else (where,):
                 section = {
                     rename("setting", f"{part}.{x}").rpartition(".")[2]: y

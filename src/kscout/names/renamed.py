@@ -16,7 +16,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "estimator": {"imagine": "posterior", "weigh": "ensemble"},
     "sampler": {},
     "analysis": {"overlooked": "unexplored"},
-    "zoo entry": {},
     "setting": {
         "training.n_memory": "training.buffer_size",
         "training.n_prior_slices": "training.n_baseline_slices",
@@ -36,16 +35,13 @@ and fingerprints in files of 0.2 must not change."""
 
 
 def current(kind: str, name: str) -> str:
-    """Return the current name for a name in a file; a label (`LABEL=`) is preserved."""
-    label, equals, name = name.rpartition("=")
-    return f"{label}{equals}{RENAMED.get(kind, {}).get(name, name)}"
+    """Return the current name for a name in a file."""
+    return RENAMED.get(kind, {}).get(name, name)
 
 
 def in_0_2(kind: str, name: str) -> str:
-    """Return the name in version 0.2; a label (`LABEL=`) is preserved."""
-    label, equals, name = name.rpartition("=")
-    old = next((old for old, new in RENAMED[kind].items() if new == name), name)
-    return f"{label}{equals}{old}"
+    """Return the name in version 0.2."""
+    return next((old for old, new in RENAMED[kind].items() if new == name), name)
 
 
 def check_current(kind: str, name: str) -> None:

@@ -164,7 +164,6 @@ def _member(path: Path, given: JsonObject, state: dict[str, Tensor]) -> Policy |
 
 def entry(name: str) -> ZooMember:
     """Return a policy of the zoo as a member that files of an ensemble name."""
-    name = current("zoo entry", name)
     if ZOO.get(name) != "policy":
         raise WeightsError(
             f"a member is {name!r}, which is no policy of this zoo; another version may contain it"

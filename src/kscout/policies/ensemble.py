@@ -185,7 +185,7 @@ def _size_of(policies: Sequence[Policy], name: str) -> int | None:
 def _in_0_2(member: JsonObject) -> JsonObject:
     """Return a member under its name in version 0.2, on which fingerprints depend."""
     if "zoo" in member:
-        return {**member, "zoo": in_0_2("zoo entry", member["zoo"])}
+        return member
     name = member["component"]
     arguments = keys_in_0_2(name, member["arguments"])
     return {**member, "component": in_0_2("policy", name), "arguments": arguments}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from kscout.compressed import SUFFIX
 from kscout.errors import ConfigError, unknown_name
-from kscout.names.renamed import check_current, current
 
 _FOLDER = Path(__file__).parent
 
@@ -114,13 +113,12 @@ def zoo_path(source: str | Path) -> Path | None:
 
 
 def _check_current(name: str) -> None:
-    """Reject the name of an entry that was removed or renamed."""
-    entry = current("zoo entry", name)
+    """Reject the name of a removed entry."""
+    entry = name
     while entry not in ZOO and entry in REMOVED:
         entry = REMOVED[entry]
-    if entry != current("zoo entry", name):
+    if entry != name:
         raise ConfigError(f"the zoo entry {name!r} was replaced; use {entry!r}")
-    check_current("zoo entry", name)
 
 
 def zoo_file(name: str) -> Path:

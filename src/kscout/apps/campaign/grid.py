@@ -100,15 +100,11 @@ def read_grid(path: Path) -> CampaignGrid:
 
 def _of_today(table: JsonObject) -> JsonObject:
     found = {key: dict(one) if isinstance(one, dict) else one for key, one in table.items()}
-    for section_of, key, kind in (
-        ("grid", "methods", "estimator"),
-        ("evaluation", "policies", "zoo entry"),
-    ):
-        names = section(found, section_of).get(key)
-        if isinstance(names, list):
-            found[section_of][key] = [
-                current(kind, one) if isinstance(one, str) else one for one in names
-            ]
+    methods = section(found, "grid").get("methods")
+    if isinstance(methods, list):
+        found["grid"]["methods"] = [
+            current("estimator", one) if isinstance(one, str) else one for one in methods
+        ]
     training = section(found, "training")
     own = {key: one for key, one in training.items() if isinstance(one, dict)}
     if own:

@@ -25,7 +25,6 @@ from kscout.errors import ConfigError, DataError
 from kscout.files import read_record
 from kscout.json_types import JsonObject
 from kscout.names import FORMATS, PROTOCOLS, RAW_FORMATS, RECONSTRUCTORS, Protocol
-from kscout.names.renamed import in_0_2
 from kscout.zoo import zoo_path
 
 _SINCE_0_1 = {"metric": "ssim", "sizes": []}
@@ -225,7 +224,7 @@ def _evaluation(
         settings={
             **options,
             "label": setting.label,
-            "policies": [in_0_2("zoo entry", policy) for policy in evaluation.policies],
+            "policies": list(evaluation.policies),
             "given": [_content(policy) for policy in evaluation.policies],
         },
         reads={**setting.reads, "runs": policies},
