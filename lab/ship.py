@@ -77,12 +77,9 @@ def ship_order(evaluation: Path, out: Path) -> None:
     """Write the order that an evaluation fitted on training slices as a policy."""
     (file,) = (evaluation / "orders").glob("*.json")
     read = read_weights(file)
-    summary = read_summary(evaluation)
-    names = ("seed", "protocol", "n_initial", "horizon", "n_slices_per_step")
+    names = ("seed", "protocol", "n_initial", "horizon", "n_slices_per_step", "reconstructor")
     extra = {name: read.extra[name] for name in names}
-    # On CUDA the order was fitted with the network in 16 bit, which has another fingerprint.
-    extra["reconstructor"] = summary.reconstructor_fingerprint
-    extra["store"] = summary.store_fingerprint
+    extra["store"] = read_summary(evaluation).store_fingerprint
     save_weights(out, replace(read, extra=extra))
 
 

@@ -23,7 +23,7 @@ from kscout.evaluation.running.prepare import fitted_order
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.weights import WEIGHTS_NAME, joint_policy_path, save_component
+from kscout.weights import WEIGHTS_NAME, fingerprint, joint_policy_path, save_component
 from kscout.zoo import zoo_names
 
 SETTING = EvaluationSetting(n_initial=3, steps=2, trajectories=1)
@@ -152,6 +152,18 @@ def test_an_order_is_fitted_once(train_slices: SliceSet, tmp_path: Path) -> None
     first = fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path)
     rewritten(tmp_path, first[::-1])
     assert fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path) == first[::-1] != first
+
+
+def test_a_fitted_order_records_the_network_and_not_its_faster_form(
+    train_slices: SliceSet, tmp_path: Path
+) -> None:
+    network = UNet(n_channels=2, n_pools=1).eval()
+    _, n_rows, n_cols = train_slices.shape
+    frozen = network.frozen(precision="auto", n_rows=n_rows, n_cols=n_cols, device="cpu")
+    assert fingerprint(frozen) != fingerprint(network)
+    fitted_order(train_slices, frozen, PLAN, cache=tmp_path)
+    (file,) = tmp_path.glob("order-*.json")
+    assert policies.load(file).recorded["reconstructor"] == fingerprint(network)
 
 
 def test_a_fitted_order_is_a_policy_of_its_own(

@@ -358,7 +358,8 @@ def fitted_order(
     if file is not None:
         header = {"schema_version": SCHEMA_VERSION, "kind": "policy", "component": "fixed"}
         arguments = {"n_cols": slices.n_cols, "order": result.order}
-        extra = {**depends_on, "mean_scores": result.mean_scores}
+        network = fingerprint(reconstructor.original)
+        extra = {**depends_on, "reconstructor": network, "mean_scores": result.mean_scores}
         write_json(file, {**header, "arguments": arguments, "extra": extra})
     return result.order
 
