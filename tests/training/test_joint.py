@@ -103,15 +103,10 @@ def test_one_folder_holds_both_and_evaluates(
     assert fingerprint(reconstruction.load(f"{path}@best")) == wanted
 
 
-def test_gradient_noise_is_not_that_of_a_pair(
-    runs: dict[str, Path], store: Store, tmp_path: Path
-) -> None:
+def test_gradient_noise_is_not_that_of_a_pair(runs: dict[str, Path], store: Store) -> None:
     path = runs["dense"]
     with pytest.raises(RunError, match="is a run of kind 'joint', and gradients are measured of"):
-        measure_run(
-            *(path, store.split("train"), reconstruction.load(path), Snr()),
-            record=tmp_path / "passes.jsonl",
-        )
+        measure_run(path, store.split("train"), reconstruction.load(path), Snr())
 
 
 @pytest.mark.slow
