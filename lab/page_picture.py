@@ -49,7 +49,7 @@ def main(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
         make_store(store, MakeSettings(kind="knee", volumes=(0, 0, 1), slices=6, size=128))
-        words = ["serve", "--reconstructor", "knee-cotrained-16-unet", "--data", str(store)]
+        words = ["serve", "--reconstructor", "knee-general-unet", "--data", str(store)]
         words += ["--policy", "knee-general-16-column", "--policy", "knee-general-16-fixed"]
         command = [sys.executable, "-m", "kscout", *words]
         service = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
