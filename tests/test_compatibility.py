@@ -93,6 +93,13 @@ def test_a_reconstruction_on_images_as_in_its_training_is_not_noted(
             "blind and runs here with 16 + 16 of 64 under blind; train one by kscout train policy "
             "for this acquisition",
         ),
+        (
+            *("knee-base-greedy", "knee-unet"),
+            Use((1, 128, 128), 16, 16, **PAPER, columns_per_step=4),
+            "policy 'knee-base-greedy' was trained for 16 + 16 columns, 1 at a time, under "
+            "protocol paper and runs here with 16 + 16, 4 at a time, under paper; acquire 1 column "
+            "per step, as in trainings",
+        ),
     ],
 )
 def test_a_policy_for_another_reconstruction_or_acquisition_is_noted(

@@ -168,6 +168,8 @@ def acquisition_note(
         )
     ]
     train = f"{_training(is_ensemble)} for this acquisition"
+    if use.columns_per_step > 1:
+        train = "acquire 1 column per step, as in trainings"
     return (
         f"{'ensemble' if is_ensemble else 'policy'} {name!r} was "
         f"{'fitted' if is_ensemble else 'trained'} for {words[0]} and runs here with "

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -239,10 +239,12 @@ class _Training:
 @dataclass(frozen=True)
 class _Settings:
     training: _Training = field(default_factory=_Training)
+    acquisition: _Training = field(default_factory=_Training)
     analyses: _Training = field(default_factory=_Training)
 
 
-_OF_SECTIONS = [name for name in RETIRED if name.partition(".")[0] in ("training", "analyses")]
+_SECTIONS = [one.name for one in fields(_Settings)]
+_OF_SECTIONS = [name for name in RETIRED if name.partition(".")[0] in _SECTIONS]
 _WITH_EFFECT = [name for name, one in RETIRED.items() if not one.is_any_neutral]
 
 

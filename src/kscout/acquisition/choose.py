@@ -41,44 +41,8 @@ class Drawn(NamedTuple):
     """Columns drawn for each state, and their log-probabilities."""
 
     blocked: Bool[Tensor, "state col"]
-    columns: Int[Tensor, "state draw *member"]
+    columns: Int[Tensor, "state draw"]
     log_probs: Float[Tensor, "state draw"]
-
-
-def group_log_probabilities(
-    scores: Float[Tensor, "state col"],
-    blocked: Bool[Tensor, "state col"],
-    columns: Int[Tensor, "state draw member"],
-) -> Float[Tensor, "state draw"]:
-    """Return log-probabilities of columns drawn sequentially without replacement.
-
-    `log pi(a_1 .. a_k) = sum_j log softmax(scores of columns neither blocked nor a_1 .. a_(j-1))`
-    at `a_j`: the Plackett-Luce model.
-    """
-    logits = scores.masked_fill(blocked, MEASURED_LOGIT)[:, None].expand(-1, columns.shape[1], -1)
-    found = []
-    for column in columns.split(1, dim=-1):
-        found.append(logits.log_softmax(dim=-1).gather(-1, column))
-        logits = logits.scatter(-1, column, MEASURED_LOGIT)
-    return torch.cat(found, dim=-1).sum(dim=-1)
-
-
-def draw_groups(
-    scores: Float[Tensor, "state col"],
-    blocked: Bool[Tensor, "state col"],
-    uniforms: Float[Tensor, "state draw member"],
-) -> Int[Tensor, "state draw member"]:
-    """Draw groups of distinct columns; all columns of a group share the scores."""
-    n_draws, columns = uniforms.shape[1], []
-    logits, taken = (x.repeat_interleave(n_draws, dim=0) for x in (scores, blocked))
-    for one in uniforms.flatten(0, 1).split(1, dim=-1):
-        drawn = draw_columns(column_log_probabilities(logits, taken), one)
-        columns.append(_or_blocked(drawn, taken))
-        if scores.device.type == "cpu":
-            # On other devices the check would synchronize, which no step does.
-            check_chosen(taken.gather(-1, columns[-1]).any(), "the policy")
-        taken = taken.scatter(-1, columns[-1], True)
-    return torch.cat(columns, dim=-1).view(uniforms.shape)
 
 
 def draw_unmeasured(

@@ -77,13 +77,7 @@ class Plan:
 def training_plan(config: PolicyConfig | JointConfig) -> Plan:
     """Return the plan of a training, whose random numbers have seeds of their own."""
     setting, training = config.acquisition, config.training
-    return Plan(
-        setting.start,
-        setting.horizon,
-        columns_per_step=setting.group,
-        protocol=training.protocol,
-        metric=training.metric,
-    )
+    return Plan(setting.start, setting.horizon, protocol=training.protocol, metric=training.metric)
 
 
 def check_budget(

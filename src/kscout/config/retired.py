@@ -71,6 +71,7 @@ RETIRED: dict[str, Retired] = {
     "training.fresh_pool": Retired(False),
     "training.keep_better": Retired(False),
     "training.through_images": Retired(True),
+    "acquisition.columns_per_step": Retired(1, reason=_UNUSED, version="0.4"),
     "column.paired": Retired(False),
     "column.sees_mirrored": Retired(True),
     "column.known_cols": Retired([], reason=_SMALL, version="0.4"),

@@ -55,9 +55,6 @@ class AcquisitionSetting:
     """Pixels along each side that the setting is meant for; not given: any (paper: 128, 256)."""
     initial: str | None = None
     """Columns to start from in place of central ones, `n_initial` of them, like "0,3,60-70"."""
-    columns_per_step: Annotated[int | None, AtLeast(1)] = None
-    """Columns selected before each reconstruction; the number of steps is a multiple of it
-    (paper: 1). (default: 1)"""
 
     def __post_init__(self) -> None:
         check(self)
@@ -71,31 +68,15 @@ class AcquisitionSetting:
                 f"n_initial {self.n_initial} + horizon {self.horizon} exceeds the {self.size} "
                 f"columns; lower horizon to {self.size - self.n_initial} or less"
             )
-        if self.horizon % self.group:
-            raise ConfigError(
-                f"{self.horizon} columns cannot be acquired {self.group} at a time in a training; "
-                "make --steps a multiple of --columns-per-step"
-            )
 
     def __str__(self) -> str:
         start = self.n_initial if self.initial is None else f"{self.n_initial} ({self.initial})"
-        group = f", {self.group} per step" if self.group > 1 else ""
-        return f"{start} + {self.horizon} columns{group}"
+        return f"{start} + {self.horizon} columns"
 
     @property
     def start(self) -> int | tuple[int, ...]:
         """The number of central columns, or the columns themselves."""
         return self.n_initial if self.initial is None else parse_columns(self.initial)
-
-    @property
-    def group(self) -> int:
-        """Columns selected before each reconstruction."""
-        return self.columns_per_step or 1
-
-    @property
-    def n_steps(self) -> int:
-        """Looks at the image, each followed by a choice."""
-        return self.horizon // self.group
 
     @property
     def budget(self) -> int:
@@ -159,12 +140,6 @@ class JointConfig:
         field(default_factory=FixedSampling)
     )
     """How they are trained."""
-
-    def __post_init__(self) -> None:
-        if self.acquisition.group > 1:
-            raise ConfigError(
-                "train joint takes one column per step; leave out acquisition.columns_per_step"
-            )
 
     @classmethod
     def of(cls, method: str) -> "JointConfig":

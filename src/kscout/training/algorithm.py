@@ -168,8 +168,6 @@ class Estimator(Algorithm[Policy, PolicyConfig], ABC):
 
     settings: ClassVar[type[PolicyTraining]] = PolicyTraining
     """The section `[training]` of its runs; its defaults are the estimator's preset."""
-    takes_groups: ClassVar[bool] = False
-    """Whether a step may measure several columns (`acquisition.columns_per_step`)."""
 
     def __init__(
         self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor

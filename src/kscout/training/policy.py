@@ -76,7 +76,6 @@ def train_policy(
     """
     refuse_processes("a policy training")
     estimator = ESTIMATORS.resolve(config.training.method)
-    _check_groups(config, estimator)
     place, frozen, begun = resolve_device(device), load(reconstructor), None
     protocol, store = frozen.protocol_for(config.training.protocol), Store.open(store)
     config = replace(config, training=replace(config.training, protocol=protocol))
@@ -157,7 +156,6 @@ def _save(
         "n_initial": setting.n_initial,
         **({} if setting.initial is None else {"initial": setting.initial}),
         "horizon": setting.horizon,
-        **({} if setting.group == 1 else {"columns_per_step": setting.group}),
         **inputs,
     }
     save(path, policy, extra=extra)
@@ -215,17 +213,6 @@ def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]
             f"{setting.size}, and the images have {n_cols}; name --n-initial and --steps, or "
             "another --preset, if it was not chosen for them"
         )
-
-
-def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:
-    if config.acquisition.group == 1 or estimator.takes_groups:
-        return
-    others = [name for name in ESTIMATORS.entries if ESTIMATORS.resolve(name).takes_groups]
-    raise ConfigError(
-        f"{config.training.method} scores columns independently and cannot learn to choose "
-        f"{config.acquisition.group} at a time; train with --method {' or '.join(others)}, or "
-        "leave out --columns-per-step, which `evaluate` takes for every policy"
-    )
 
 
 def _check_memory(config: PolicyConfig, slices: SliceSet) -> None:

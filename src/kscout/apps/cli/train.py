@@ -157,10 +157,7 @@ class _PolicyOptions(_TrainingOptions):
     methods=ESTIMATORS,
 )
 @with_fields(
-    AcquisitionSetting,
-    section="acquisition",
-    names="n_initial steps=horizon columns_per_step",
-    helps=_OF_PRESET,
+    AcquisitionSetting, section="acquisition", names="n_initial steps=horizon", helps=_OF_PRESET
 )
 @from_fields
 def train_policy(options: _PolicyOptions, **flags: Any) -> None:  # noqa: ANN401 - settings

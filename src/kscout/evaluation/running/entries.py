@@ -198,7 +198,7 @@ def _config_in(path: Path) -> JsonObject | None:
         return None
     sections = {
         "training": ("method", "gamma", "seed", "protocol"),
-        "acquisition": ("n_initial", "horizon", "initial", "columns_per_step"),
+        "acquisition": ("n_initial", "horizon", "initial"),
     }
     config: JsonObject = {
         section: {key: extra[key] for key in keys if key in extra}
@@ -241,9 +241,7 @@ def _acquisition_in(section: JsonObject) -> AcquisitionSetting | None:
     counts: JsonObject = {key: section.get(key) for key in ("n_initial", "horizon")}
     if not all(type(count) is int and count > 0 for count in counts.values()):
         return None
-    group = section.get("columns_per_step")
-    initial, group = section.get("initial"), None if group == 1 else group
-    return AcquisitionSetting(**counts, initial=initial, columns_per_step=group)
+    return AcquisitionSetting(**counts, initial=section.get("initial"))
 
 
 def check_distinct(entries: Sequence[EvaluationEntry]) -> None:
@@ -299,8 +297,6 @@ def completed(
     if has_start and setting.steps is not None:
         return setting
     trained = trained_budget(policies)
-    if not has_start and setting.steps is None and setting.columns_per_step == 1:
-        setting = replace(setting, columns_per_step=trained.group)
     if not has_start and trained.initial is not None:
         setting = replace(setting, initial=trained.initial)
     elif not has_start:

@@ -121,7 +121,7 @@ class GradientEstimator(Estimator, ABC):
     @property
     def n_reconstructions(self) -> int:
         """Candidates scored in one epoch, repeated draws counted each time."""
-        per_slice = 1 + self.config.acquisition.n_steps * self.n_tried
+        per_slice = 1 + self.config.acquisition.horizon * self.n_tried
         return round(len(self.slices) * per_slice)
 
     @final
@@ -212,16 +212,15 @@ class GradientEstimator(Estimator, ABC):
         self, what: str, update: Callable[[Batch], Float[Tensor, ""]], batch: Batch
     ) -> Float[Tensor, ""]:
         """Leave the gradients of an update in the policy, on CUDA by a graph where possible."""
-        parameters, config = list(self.learner.module.parameters()), self.config
+        parameters = list(self.learner.module.parameters())
 
         def backward(tensors: Sequence[Tensor]) -> Float[Tensor, ""]:
             self.view.refresh()
             return update(batch.with_tensors(tensors))
 
-        # A metric from outside may wait for the device, which no graph can; groups of columns have
-        # no kernel whose work a graph would hold.
-        is_plain = not self.is_pure or is_outside(config.training.metric)
-        is_plain |= self.reconstructor.waits_for_device or config.acquisition.group > 1
+        # A metric from outside may wait for the device, which no graph can.
+        is_plain = not self.is_pure or is_outside(self.training.metric)
+        is_plain |= self.reconstructor.waits_for_device
         if is_plain or self.device.type != "cuda":
             return BatchGradients(backward, parameters)(batch.tensors())
         key = (what, batch.slices.kspace.shape)
@@ -264,9 +263,7 @@ def n_draws(config: PolicyConfig) -> int:
 
 def action_draws(
     config: PolicyConfig, n_slices: int, generator: GeneratorFor
-) -> Float[Tensor, "slice step q *member"]:
-    """Draw the numbers that decide every column; where a step takes several, one for each."""
-    setting = config.acquisition
-    members = () if setting.group == 1 else (setting.group,)
-    shape = (n_slices, setting.n_steps, n_draws(config), *members)
+) -> Float[Tensor, "slice step q"]:
+    """Draw the numbers that decide every column."""
+    shape = (n_slices, config.acquisition.horizon, n_draws(config))
     return torch.rand(*shape, generator=generator("actions"))

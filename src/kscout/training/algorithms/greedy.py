@@ -30,21 +30,19 @@ def greedy_gradients(
     simulator: Simulator,
     *,
     n_initial: Initial,
-    uniforms: Float[Tensor, "slice step q *member"],
+    uniforms: Float[Tensor, "slice step q"],
     followed: Int[Tensor, " step"],
-    replay: Int[Tensor, "step slice q *member"] | None = None,
+    replay: Int[Tensor, "step slice q"] | None = None,
 ) -> Estimate:
     """Add the gradients of the greedy loss, summed over steps, to the policy's own.
 
     At each step, q columns a_i are drawn from one state s, and one of them is acquired:
-    `loss = -1 / (q - 1) sum_i log pi(a_i | s) (r_i - mean_j r_j)`, as a mean over slices. Where a
-    step takes several columns, a_i is a group drawn without replacement, r_i the gain of all of
-    them together, and log pi(a_i | s) as in `group_log_probabilities`.
+    `loss = -1 / (q - 1) sum_i log pi(a_i | s) (r_i - mean_j r_j)`, as a mean over slices.
 
     `uniforms` in [0, 1) decide the draws, `followed` which of the q columns is acquired: one index
     for the whole batch, as in the authors' code. `replay` has columns to take instead.
     """
-    n_slices, n_steps, q = uniforms.shape[:3]
+    n_slices, n_steps, q = uniforms.shape
 
     def weigh(rewards: Float[Tensor, "*step slice q"]) -> Float[Tensor, "*step slice q"]:
         return -advantages(rewards) / ((q - 1) * n_slices)
@@ -69,10 +67,9 @@ class Greedy(GradientEstimator):
 
     settings = GreedyTraining
     is_pure = True
-    takes_groups = True
 
     def draw(self, n_slices: int, n_batches: int, generator: GeneratorFor) -> Draws:
-        q, n_steps = n_draws(self.config), self.config.acquisition.n_steps
+        q, n_steps = n_draws(self.config), self.config.acquisition.horizon
         followed = torch.randint(q, (n_batches, n_steps), generator=generator("followed"))
         uniforms = action_draws(self.config, n_slices, generator)
         return Draws({"uniforms": uniforms}, {"followed": followed})

@@ -32,20 +32,19 @@ def non_greedy_gradients(
     simulator: Simulator,
     *,
     n_initial: Initial,
-    uniforms: Float[Tensor, "slice step q *member"],
+    uniforms: Float[Tensor, "slice step q"],
     gamma: float,
-    replay: Int[Tensor, "step slice q *member"] | None = None,
+    replay: Int[Tensor, "step slice q"] | None = None,
 ) -> Estimate:
     """Add the gradients of the non-greedy loss to the policy's own.
 
     The q columns of the first step start q trajectories, each of which then draws one a step:
     `loss = -1 / (q - 1) sum_i sum_t log pi(a_it | s_it) R_it`, as a mean over slices, with
-    `R_it = sum_{t' >= t} gamma^(t' - t) (r_it' - mean_j r_jt')`. Where a step takes several
-    columns, a_it is a group of them, as in `greedy_gradients`.
+    `R_it = sum_{t' >= t} gamma^(t' - t) (r_it' - mean_j r_jt')`.
 
     `uniforms` in [0, 1) decide the draws; `replay` has columns to take instead.
     """
-    n_slices, n_steps, q, *group = uniforms.shape
+    n_slices, n_steps, q = uniforms.shape
 
     def weigh(rewards: Float[Tensor, "step slice q"]) -> Float[Tensor, "step slice q"]:
         return -returns_to_go(rewards, gamma) / ((q - 1) * n_slices)
@@ -57,8 +56,8 @@ def non_greedy_gradients(
     state = simulator.start(n_initial)
     for step in range(n_steps):
         # One state per slice draws q columns at the first step; later q states draw one each.
-        given = None if replay is None else replay[step].reshape(len(state), -1, *group)
-        columns = recording.choose(state, draws[step].reshape(len(state), -1, *group), given)
+        given = None if replay is None else replay[step].reshape(len(state), -1)
+        columns = recording.choose(state, draws[step].reshape(len(state), -1), given)
         before = state.score.view(n_slices, -1)
         state = simulator.branch(state, columns).every()
         recording.reward(state.score.view(n_slices, q) - before)
@@ -72,7 +71,6 @@ class NonGreedy(GradientEstimator):
     settings = NonGreedyTraining
     training: NonGreedyTraining
     is_pure = True
-    takes_groups = True
 
     def draw(self, n_slices: int, n_batches: int, generator: GeneratorFor) -> Draws:
         return Draws({"uniforms": action_draws(self.config, n_slices, generator)})

@@ -154,7 +154,7 @@ class Posterior(WarmedEstimator):
     @property
     def n_tried(self) -> float:
         """Equivalent of two images per slice: no column is tried."""
-        return (_N_DRAWN - 1) / self.config.acquisition.n_steps
+        return (_N_DRAWN - 1) / self.config.acquisition.horizon
 
     def update(self, batch: Batch) -> Float[Tensor, ""]:
         slices, draws = batch.slices, batch.draws

@@ -14,13 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kscout.acquisition.choose import (
-    Drawn,
-    column_log_probabilities,
-    draw_groups,
-    draw_unmeasured,
-    group_log_probabilities,
-)
+from kscout.acquisition.choose import Drawn, column_log_probabilities, draw_unmeasured
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
 from kscout.device import at_most_a_quarter
@@ -48,7 +42,7 @@ Weigh = Callable[[Float[Tensor, "*step slice q"]], Float[Tensor, "*step slice q"
 class Estimate:
     """Samples, rewards and weights of one batch, next to the gradients."""
 
-    columns: Int[Tensor, "step slice q *member"]
+    columns: Int[Tensor, "step slice q"]
     log_probs: Float[Tensor, "step slice q"]
     rewards: Float[Tensor, "step slice q"]
     weights: Float[Tensor, "step slice q"]
@@ -103,10 +97,10 @@ class Recording:
     def choose(
         self,
         state: State,
-        uniforms: Float[Tensor, "state draw *member"],
-        replay: Int[Tensor, "state draw *member"] | None = None,
-    ) -> Int[Tensor, "state draw *member"]:
-        """Draw columns from the policy's scores, or groups of different columns."""
+        uniforms: Float[Tensor, "state draw"],
+        replay: Int[Tensor, "state draw"] | None = None,
+    ) -> Int[Tensor, "state draw"]:
+        """Draw columns from the policy's scores."""
         seen = observe(self.view, self.simulator, state)
         with torch.set_grad_enabled(self.is_immediate):
             self.logits = self.view(seen)
@@ -127,9 +121,7 @@ class Recording:
         if not self.is_immediate:
             self._add_gradients(weights)
         columns, log_probs = (
-            torch.stack(
-                [x.view(*rewards.shape[1:], *x.shape[2:]) for x in (r[name] for r in self.visited)]
-            )
+            torch.stack([rows[name].view(rewards.shape[1:]) for rows in self.visited])
             for name in ("columns", "log_probs")
         )
         return Estimate(columns, log_probs, rewards, weights, state.score.mean())
@@ -138,16 +130,15 @@ class Recording:
     def _draw(
         self,
         state: State,
-        uniforms: Float[Tensor, "state draw *member"],
-        replay: Int[Tensor, "state draw *member"] | None,
+        uniforms: Float[Tensor, "state draw"],
+        replay: Int[Tensor, "state draw"] | None,
     ) -> Drawn:
         logits = self.logits.detach()
-        if replay is None and uniforms.ndim == 2:
+        if replay is None:
             selectable = self.simulator.batch.selectable
             return draw_unmeasured(logits, state.mask, selectable, state.owner, uniforms)
         blocked, logits = self.simulator.blocked(state), logits.float()
-        columns = draw_groups(logits, blocked, uniforms) if replay is None else replay
-        return Drawn(blocked, columns, _log_probabilities(logits, blocked, columns))
+        return Drawn(blocked, replay, _log_probabilities(logits, blocked, replay))
 
     def _add_gradients(self, weights: Float[Tensor, "step slice q"]) -> None:
         """Compute log-probabilities again, with gradients, and add the gradients of the loss.
@@ -185,8 +176,6 @@ def _backward(
 def _log_probabilities(
     scores: Float[Tensor, "state col"],
     blocked: Bool[Tensor, "state col"],
-    columns: Int[Tensor, "state draw *member"],
+    columns: Int[Tensor, "state draw"],
 ) -> Float[Tensor, "state draw"]:
-    if columns.ndim == 3:
-        return group_log_probabilities(scores, blocked, columns)
     return column_log_probabilities(scores, blocked).gather(-1, columns)
