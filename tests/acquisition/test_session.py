@@ -233,18 +233,25 @@ def test_a_scan_that_cannot_be_done_is_refused(change: dict[str, Any], words: st
         Session(advisor, Scan(**settings))
 
 
-def test_a_reconstruction_for_protocol_paper_gives_one_warning(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("size", "budget", "words"),
+    [
+        (128, 20, "the zoo has knee-general-unet, heads-general-unet for protocol blind"),
+        (100, 20, "train one with kscout train reconstructor --protocol blind"),
+    ],
+)
+def test_a_reconstruction_for_protocol_paper_gives_one_warning_that_names_what_fits(
+    size: int, budget: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     network = load("knee-unet")
-    frozen = network.frozen(precision="fp32", n_rows=128, n_cols=128, device="cpu")
-    scan = Scan(n_rows=128, n_cols=128, budget=32, initial=16)
+    frozen = network.frozen(precision="fp32", n_rows=size, n_cols=size, device="cpu")
+    scan = Scan(n_rows=size, n_cols=size, budget=budget, initial=16)
     for reconstructor in (frozen, network):
         with Advisor(reconstructor, Random()) as advisor:
             Session(advisor, scan), Session(advisor, scan)
     begin = "the reconstruction was trained for protocol paper"
     (message,) = [one for one in caplog.messages if one.startswith(begin)]
-    assert message.endswith("train one with kscout train reconstructor --protocol blind")
+    assert message.endswith(words)
 
 
 @pytest.mark.parametrize("name", ["knee-cotrained-16-unet", "total-variation"])

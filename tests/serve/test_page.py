@@ -227,7 +227,7 @@ def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
 def test_the_page_notes_that_sessions_use_a_network_for_protocol_paper() -> None:
     shown = ServeSettings(reconstructor=("knee-unet", "zero-filled"), policy=("knee-long-fixed",))
     note = PageBackend(shown, device=torch.device("cpu")).choices()["session_note"]
-    assert "sessions under protocol blind" in note and "kscout zoo" in note
+    assert "sessions under protocol blind" in note and "the zoo has knee-general-unet, " in note
 
 
 @pytest.mark.parametrize("first", ["own", "knee-base-fixed"])
