@@ -263,5 +263,4 @@ _HOW = """The demo is three campaigns. The command of each campaign is followed 
 of its runs; run again, they reuse finished work. The training here differs from the paper: \
 images of 64×64 pixels instead of 128×128, 4 + 4 columns instead of 16 + 16, a small U-Net \
 trained for few epochs, and a policy that learns the gains of many tried columns \
-(docs/concepts/gain-regression.md). Rewards and masks are the paper's, and scores use protocol \
-blind."""
+(docs/concepts/gain-regression.md). Rewards, masks and scores are the paper's (protocol paper)."""
