@@ -112,7 +112,7 @@ class EnsemblePolicy(Policy):
         self.n_rows = _size_of(sized, "n_rows")
         self.n_cols = order_cols if self.order else _size_of(sized, "n_cols")
         self.serves_any_size = self.n_rows is None and self.n_cols is None
-        # A column of the order has no gain that a stopping rule could use.
+        # Scores of columns of the order are not gains.
         self.gain_units = () if self.order else (1.0,)
 
     def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:

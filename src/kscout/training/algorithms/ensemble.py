@@ -3,7 +3,7 @@
 Slices are acquired by the members, each by one of them in turn. At each step the columns with the
 highest scores of some member are tried, and their gains are regressed on the gains that the members
 predict. Both are centered within each state, because a constant over its columns decides nothing.
-States of adjacent steps count, too. A constant makes the sum a gain, which rules to stop need.
+States of adjacent steps count, too. A constant makes the sum a gain.
 
 From few columns the largest immediate gain is a poor choice. With `training.ordered` the first
 steps are those of a fixed order; of several numbers of steps the one with the best final scores is
