@@ -50,12 +50,15 @@ N_TRAINED = {"knee": 27_846, "heads": 6_400}
 N_UPDATES = {"knee": 9156, "heads": 6100}
 BATCH = 64
 N_BITS = 7
-N_POLICY_BITS = 5
+N_POLICY_BITS = 4
 N_EPOCHS = {"knee": 1, "heads": 4}
 """Passes over the training slices of a `column` policy that begins with random weights."""
 N_POSTERIOR_EPOCHS = {"knee": 16, "heads": 60}
-BASELINES = ("random", "equispaced-two", "knee-base-greedy", "na-oracle", "oracle")
+BASELINES = ("random", "equispaced-two", "knee-base-greedy")
+ORACLES = ("na-oracle", "oracle")
 FULL = "fully sampled"
+EVALUATIONS = ("scores", "oracles", "full")
+"""Of one task: policies, oracles, and the image of all columns."""
 
 
 @final
@@ -78,6 +81,10 @@ class Task:
         """Name of the run of the network: a general one serves both starts."""
         start = "" if self.network == "general" else f"{self.n_initial}-"
         return f"{self.kind}-{self.network}-{start}unet-{self.seed}"
+
+    def is_seed_of(self, other: "Task") -> bool:
+        """Return whether another task differs in its seed alone."""
+        return replace(self, seed=other.seed) == other
 
     def name(self, part: str) -> str:
         """Return the name of the run of a policy."""
@@ -232,7 +239,10 @@ def ensemble_commands(work: Path, wanted: Wanted) -> dict[str, list[str]]:
 def evaluation_commands(work: Path, people: Path, wanted: Wanted) -> dict[str, list[str]]:
     """Return the commands that evaluate all policies on test slices."""
     found = {}
-    for name, task in named_tasks("scores", wanted).items():
+    for task in tasks():
+        if not any(wanted(task.name(part)) for part in EVALUATIONS):
+            continue
+        name = task.name("scores")
         data = work / "data" / "paper" if task.kind == "knee" else people
         common = ("--data", data, "--split", "test", "--reconstructor", network(work, task))
         common += ("--protocol", "blind", "--argmax", "--seed", task.seed, "--examples", 0)
@@ -241,10 +251,16 @@ def evaluation_commands(work: Path, people: Path, wanted: Wanted) -> dict[str, l
             ship_order(work / task.name("order"), order)
         column = rounded(work, task.name("column"), N_POLICY_BITS)
         parts = [("fixed", order), ("column", column), ("ensemble", work / task.name("ensemble"))]
-        policies = [*BASELINES, *(f"{part}={path}" for part, path in parts)]
+        policies = [*(f"{part}={path}" for part, path in parts), *BASELINES]
         named = [word for one in policies for word in ("--policy", one)]
-        budget = ("--n-initial", task.n_initial, "--steps", task.steps, "--reference", "fixed")
-        found[name] = words("evaluate", *common, *budget, *named, "--out", work / name)
+        budget = ("--n-initial", task.n_initial, "--steps", task.steps)
+        scores = words("evaluate", *common, *budget, *named, "--reference", "fixed")
+        found[name] = [*scores, *words("--out", work / name)]
+        oracles = [word for one in ORACLES for word in ("--policy", one)]
+        oracles_name = task.name("oracles")
+        found[oracles_name] = words(
+            "evaluate", *common, *budget, *oracles, "--out", work / oracles_name
+        )
         # The last of 128 columns is acquired, so that the final score is of all columns.
         full = ("--n-initial", 127, "--steps", 1, "--policy", "center-out")
         full_name = task.name("full")
@@ -268,13 +284,18 @@ def final_scores(scores: Sequence[Scores], metric: str) -> np.ndarray:
     return np.stack([one.metric(metric)[:, -1] for one in scores])
 
 
-def rows_of(work: Path, task: Task, n_seeds: int) -> list[Row]:
+def is_evaluated(work: Path, task: Task) -> bool:
+    """Return whether all evaluations of a task are finished."""
+    return all((work / task.name(part) / "summary.json").exists() for part in EVALUATIONS)
+
+
+def rows_of(work: Path, seeds: Sequence[Task]) -> list[Row]:
     """Return the rows of one network and start, with seeds averaged before volumes are compared."""
-    seeds = [Task(task.kind, task.network, task.n_initial, n) for n in range(n_seeds)]
     by_seed = [{x.policy: x for x in read_scores(work / one.name("scores"))} for one in seeds]
     for scores, one in zip(by_seed, seeds, strict=True):
+        scores |= {x.policy: x for x in read_scores(work / one.name("oracles"))}
         (scores[FULL],) = read_scores(work / one.name("full"))
-    summary = read_summary(work / task.name("scores"))
+    summary = read_summary(work / seeds[0].name("scores"))
     rows = []
     for policy in by_seed[0]:
         runs, fixed = ([scores[x] for scores in by_seed] for x in (policy, "fixed"))
@@ -283,7 +304,7 @@ def rows_of(work: Path, task: Task, n_seeds: int) -> list[Row]:
             differences = (values - reference).mean(axis=0)
             compared = confidence_interval(differences, runs[0].volumes) or (None, None)
             for statistic, function in STATISTICS.items():
-                fields = common_fields(task, summary, n_seeds)
+                fields = common_fields(seeds, summary)
                 value = float(np.mean([function(one) for one in values]))
                 fields |= {"method": policy, "metric": metric, "statistic": statistic}
                 if statistic == "mean" and policy not in ("fixed", FULL):
@@ -293,8 +314,9 @@ def rows_of(work: Path, task: Task, n_seeds: int) -> list[Row]:
     return rows
 
 
-def common_fields(task: Task, summary: Summary, n_seeds: int) -> dict[str, str | float | None]:
+def common_fields(seeds: Sequence[Task], summary: Summary) -> dict[str, str | float | None]:
     """Return the fields that all rows of one network and start have in common."""
+    task = seeds[0]
     return {
         "experiment": "blind",
         "store": "knee-paper-size" if task.kind == "knee" else "heads-people",
@@ -307,8 +329,8 @@ def common_fields(task: Task, summary: Summary, n_seeds: int) -> dict[str, str |
         "steps": task.steps,
         "n_cols": summary.n_cols,
         "choice": "best",
-        "seed": " ".join(map(str, range(n_seeds))),
-        "n_seeds": n_seeds,
+        "seed": " ".join(str(one.seed) for one in seeds),
+        "n_seeds": len(seeds),
         "device": summary.device,
         "commit": commit(),
         "command": "python lab/blind.py evaluations",
@@ -345,14 +367,12 @@ def main() -> None:
     work: Path = asked.work
     work.mkdir(parents=True, exist_ok=True)
     if asked.stage == "record":
-        for task in tasks():
-            if task.seed == 0:
-                n_seeds = sum(
-                    (one.kind, one.network, one.n_initial)
-                    == (task.kind, task.network, task.n_initial)
-                    for one in tasks()
-                )
-                record(rows_of(work, task, n_seeds))
+        for first in tasks():
+            finished = [
+                task for task in tasks() if first.is_seed_of(task) and is_evaluated(work, task)
+            ]
+            if first.seed == 0 and first in finished:
+                record(rows_of(work, finished))
         return
 
     def wanted(name: str) -> bool:
@@ -368,10 +388,7 @@ def main() -> None:
         "ensembles": lambda: ensemble_commands(work, wanted),
         "evaluations": lambda: evaluation_commands(work, asked.people, wanted),
     }
-    # The scores of all columns follow those of the policies on the same network.
-    is_evaluation = asked.stage == "evaluations"
-    found = stages[asked.stage]().items()
-    commands = {name: command for name, command in found if is_evaluation or wanted(name)}
+    commands = {name: command for name, command in stages[asked.stage]().items() if wanted(name)}
     run_all(commands, work, asked.jobs)
 
 

@@ -17,8 +17,8 @@ MOST_BYTES = 2**28
 _MOST_MEMORY = 2**27
 """Memory limit of the decompressor; `xz -9` needs half of it."""
 _MAGIC = b"\xfd7zXZ\x00"
-# For numbers of two bytes: the upper one (sign and exponent) is predicted separately.
-_FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 3, "lp": 1, "pb": 1}]
+# For numbers of two bytes: the lower and the upper one (sign and exponent) are predicted apart.
+_FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 1, "pb": 0}]
 
 
 def compressed(content: bytes) -> bytes:
