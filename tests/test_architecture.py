@@ -14,7 +14,7 @@ LAYERS = [
     {"__main__"},
     {"apps.cli"},
     {"apps.demo"},
-    {"apps.report", "apps.serve", "apps.bench"},
+    {"apps.report", "apps.serve"},
     {"apps.campaign", "apps.export", "apps.player"},
     {"evaluation", "gym_env"},
     {"training"},

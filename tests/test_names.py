@@ -153,7 +153,7 @@ def test_the_command_line_uses_modules_and_tells_its_version(tmp_path: Path) -> 
         started("-m", "kscout", "--version", cwd=tmp_path).stdout
         == f"kscout {kscout.__version__}\n"
     )
-    refused = started("-m", "kscout", "--use", "no/module", "bench", "--help", cwd=tmp_path)
+    refused = started("-m", "kscout", "--use", "no/module", "zoo", "--help", cwd=tmp_path)
     assert "'no/module' is no module" in refused.stderr
 
 

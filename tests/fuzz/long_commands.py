@@ -1,7 +1,7 @@
 """Bad inputs to commands that start long work: they are refused before it begins.
 
-A campaign that may begin is run by a stand-in for its trainings; `demo` and `bench` get only what
-they cannot begin with.
+A campaign that may begin is run by a stand-in for its trainings; `demo` gets only what it
+cannot begin with.
 """
 
 import os
@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fuzz.damage import WORDS, damage_file
+from fuzz.damage import damage_file
 from fuzz.options import bad_option, bad_setting
 
 JOINT = [
@@ -27,7 +27,6 @@ NO_SEEDS = [
     *(str(2**63), str(2**64 + 1), "9" * 400, "9" * 5000),
 ]
 NO_FOLDERS = ["tiny.toml", "tiny.toml/x", "fifo", "loop", "/dev/null", "/proc/x", "a" * 5000]
-NO_SIZES = ["0", "-1", "1", "3.5", "nan", "inf", "99999999999", "9" * 400, "x", ""]
 
 
 def joint(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
@@ -54,16 +53,13 @@ def campaign(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
     return damage_file(draw, folder / "tiny.toml" if roll < 0.7 else draw.choice(states)), CAMPAIGN
 
 
-def others(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
-    """Ask for what no demo and no benchmark can begin with."""
+def demo(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
+    """Ask for what no demo can begin with."""
     os.mkfifo(folder / "fifo")
     (folder / "loop").symlink_to("loop")
     choices: list[tuple[Sequence[str], str, Sequence[str]]] = [
         (("demo", "--out", "new"), "--seed", NO_SEEDS),
         (("demo",), "--out", NO_FOLDERS),
-        (("bench", "--device", "cpu"), "--size", NO_SIZES),
-        (("bench", "--size", "32"), "--device", WORDS),
-        (("bench", "--size", "32", "--device", "cpu"), "--reconstructor", WORDS),
     ]
     words, flag, values = draw.choice(choices)
     value = draw.choice(values)
@@ -73,5 +69,5 @@ def others(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
 LONG: dict[str, Callable[[random.Random, Path], tuple[str, list[str]]]] = {
     "joint": joint,
     "campaign run": campaign,
-    "demo, bench": others,
+    "demo": demo,
 }

@@ -28,7 +28,7 @@ from kscout.apps.cli.environment import (
 from kscout.apps.cli.evaluate import app as analyses_app
 from kscout.apps.cli.evaluate import evaluate, report
 from kscout.apps.cli.export import app as export_app
-from kscout.apps.cli.package import bench, demo, zoo
+from kscout.apps.cli.package import demo, zoo
 from kscout.apps.cli.serve import replay, serve
 from kscout.errors import KScoutError
 
@@ -85,7 +85,6 @@ app.add_typer(export_app, name="export")
 app.command()(serve)
 app.command()(replay)
 app.command()(zoo)
-app.command()(bench)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`kscout demo`, `kscout zoo` and `kscout bench`: what comes with the package, and its speed."""
+"""`kscout demo` and `kscout zoo`: what comes with the package."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from kscout.apps.cli.console import console, print_result
 from kscout.apps.cli.evaluate import summary_table
-from kscout.apps.cli.options import AsJson, Device, from_fields
+from kscout.apps.cli.options import AsJson, from_fields
 from kscout.config.bounds import Between, Form
 
 _OPENING = (
@@ -88,23 +88,3 @@ def zoo(options: _ZooOptions) -> None:
         table.add_row(entry, *own.values())
     table.columns[0].no_wrap = True
     print_result(entries, table, as_json=options.as_json)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _BenchOptions:
-    device: Device = "auto"
-    size: tuple[int, ...] = ()
-    """Image size; repeatable. [default: 64, 128]"""
-    as_json: AsJson = False
-
-
-@from_fields
-def bench(options: _BenchOptions) -> None:
-    """Measure speed: gradients of a greedy batch, against a plain implementation in torch.
-
-    Example: kscout bench --json
-    """
-    from kscout.apps.bench import SIZES, describe, run_benchmarks
-
-    record = run_benchmarks(device=options.device, sizes=options.size or SIZES)
-    print_result(record, *describe(record), as_json=options.as_json)

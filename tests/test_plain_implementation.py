@@ -1,58 +1,14 @@
-"""`kscout bench --json` answers with one object that holds all that is promised."""
-
-import json
-from typing import Any
+"""The plain implementation of `lab/bench.py` agrees with the authors' numbers and with kscout."""
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from bench import PlainPolicy, PlainUNet, compare_with_plain, plain_greedy_gradients, plain_ssim
 from golden_numbers import Golden, assert_gradients, with_formula_weights
-from kscout.apps.bench import describe
-from kscout.apps.bench.yardstick import PlainPolicy, PlainUNet, plain_greedy_gradients, plain_ssim
-from kscout.apps.cli import app
 from kscout.data.slices import SliceSet
 from kscout.metrics import ssim
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["bench", "--json", "--size", "32", "--device", "cpu"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def test_the_ratio_is_the_median_of_three_rounds(found: dict[str, Any]) -> None:
-    record = found["yardstick"]["32"]
-    assert found["yardstick_ratio"] == {"32": sorted(record["ratios"])[1]}
-    assert record["ratios"] == [
-        a / b for a, b in zip(record["plain_s"], record["kscout_s"], strict=True)
-    ]
-
-
-def test_both_sides_of_the_ratio_do_the_same(found: dict[str, Any]) -> None:
-    record = found["yardstick"]["32"]
-    assert record["columns_equal"]
-    assert record["largest_reward_difference"] < 1e-5
-    assert record["relative_gradient_difference"] < 1e-3
-    assert record["gradient_cosine"] > 0.9999
-    assert record["mean_distinct_of_q"] > 6
-
-
-def test_the_record_describes_the_machine(found: dict[str, Any]) -> None:
-    assert {"date", "device", "torch", "load_before", "load_after"} <= set(found)
-
-
-def test_lines_show_the_ratio(found: dict[str, Any]) -> None:
-    *_, line = describe(found)
-    assert f"{found['yardstick_ratio']['32']:.2f} times as fast" in line
-
-
-def test_an_impossible_size_is_named() -> None:
-    result = CliRunner().invoke(app, ["bench", "--size", "40"])
-    assert result.exit_code != 0 and "40" in str(result.exception or result.output)
 
 
 def trained_unet(golden: Golden) -> PlainUNet:
@@ -109,3 +65,17 @@ def test_plain_ssim_is_that_of_the_metrics(generator: torch.Generator) -> None:
     expected = ssim(image.double(), target.double(), data_range=data_range.double())
     found = plain_ssim(image, target, data_range)
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
+
+
+# In 16 bit at the size that the U-Net was trained for: at 64 pixels gains are five times as large,
+# and so is what rounding changes in them.
+@pytest.mark.parametrize(
+    ("device", "size", "n_steps", "least"),
+    [("cpu", 64, 2, 0.9999), pytest.param("cuda", 128, 3, 0.9, marks=pytest.mark.cuda)],
+)
+def test_kscout_has_the_gradients_of_the_plain_implementation(
+    device: str, size: int, n_steps: int, least: float
+) -> None:
+    found = compare_with_plain(size, 4, n_steps, torch.device(device))
+    assert found.cosine > least
+    assert len(found.ratios) == 3 and min(found.ratios) > 0

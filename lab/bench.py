@@ -1,26 +1,51 @@
-"""A training's greedy batch next to a plain implementation: same slices and samples, interleaved.
+"""Time of the gradients of a training's greedy batch, next to a plain implementation in torch.
 
-The plain one implements the paper directly in torch: eager float32, torch's defaults and modules,
+    python lab/bench.py --device cuda
+    python lab/bench.py --device cpu --threads 2
+
+The plain one implements the paper directly: eager float32, torch's defaults and modules,
 candidates in one batch, a two-dimensional transform for each candidate mask, SSIM by 11x11
 convolutions, the policy's forward and backward pass at every step. It only shares the centered
-transforms and the sampling of columns with the engine, so that a faster engine does not make it
-faster; tests compare it with the authors' numbers.
+transforms and the sampling of columns with kscout; a test compares it with the authors' numbers.
+
+Both compute the same slices and samples, in turn. Prints and records the median of the ratios of
+their times; run this on a machine that is idle.
 """
 
 import itertools
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, final
 
 import torch
+from commands import parser
 from jaxtyping import Float, Int
+from results import record, result
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kscout import reconstruction
 from kscout.acquisition.choose import draw_columns
-from kscout.apps.bench.engine import Engine, TrainingBatch, wait
-from kscout.json_types import JsonObject
+from kscout.assemble import make_policy
+from kscout.config import PolicyConfig, read
+from kscout.data.makers.knee import draw_knee_volume
+from kscout.data.slices import SliceSet
+from kscout.device import describe_device, resolve_device
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.sampling import center_mask
+from kscout.policies.conv import ConvPolicy
+from kscout.provenance import commit
+from kscout.reconstruction.unet import UNet
+from kscout.training.algorithm import Learner
+from kscout.training.algorithms.greedy import Greedy, greedy_gradients
+from kscout.training.convolution import choose_convolution, convolution, to_layout
+
+N_ROUNDS = 3
+N_DRAWS = 8
+"""Columns sampled per state, as in the paper."""
 
 
 def _block(n_in: int, n_out: int) -> list[nn.Module]:
@@ -199,109 +224,123 @@ def plain_ssim(
     return (numerator / denominator).mean(dim=(1, 2))
 
 
-N_ROUNDS = 3
+@final
+@dataclass(frozen=True)
+class Compared:
+    """Times of both implementations in rounds, and how far their gradients agree."""
+
+    plain_s: Sequence[float]
+    kscout_s: Sequence[float]
+    cosine: float
+    """Of the angle between the gradients for the columns of the plain one. In 16 bit the direction
+    is more informative than the largest difference: rounding moves some maxima of 2x2 pixels, and
+    with each a gradient from one weight to others."""
+
+    @property
+    def ratios(self) -> list[float]:
+        """How many times as fast kscout was in each round."""
+        return [a / b for a, b in zip(self.plain_s, self.kscout_s, strict=True)]
 
 
-def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> JsonObject:
-    """Time both, interleaved three times; return the median of the ratios and all measured values.
-
-    Both are warmed up before: kernels compiled, graphs captured. A faster batch must also compute
-    the same, so gradients are also compared, outside the timing and with the columns of the plain
-    implementation: if the arithmetic differs, the same random numbers may select other columns.
-    """
-    batch = TrainingBatch(engine, horizon=horizon, q=q)
-    unet, policy = plain_unet(engine), plain_policy(batch)
-    index, uniforms, followed = batch.inputs
-    times: dict[str, list[float]] = {"plain_s": [], "kscout_s": []}
+def compare_with_plain(size: int, n_slices: int, horizon: int, device: torch.device) -> Compared:
+    """Time both in turn after a warm-up, which compiles kernels and captures graphs."""
+    unet, slices = reconstruction.load("knee-unet").to(device), knees(size, n_slices, device)
+    assert isinstance(unet, UNet)
+    training = {"method": "greedy", "batch_size": n_slices, "n_trajectories": N_DRAWS}
+    acquisition = {"n_initial": size // 8, "horizon": horizon}
+    config = read(PolicyConfig, {"acquisition": acquisition, "training": training})
+    own = make_policy(config.policy, seed=0, n_cols=size, n_rows=size).to(device)
+    assert isinstance(own, ConvPolicy)
+    frozen = unet.frozen(precision="auto", n_rows=size, n_cols=size, device=device)
+    backend = choose_convolution("auto", device, trains=False)
+    to_layout(frozen, backend)
+    estimator = Greedy(Learner.of(own, config), slices, frozen)
+    drawn = estimator.draws_of(1)
+    order = drawn.order
+    draws = {
+        "n_initial": size // 8,
+        "uniforms": drawn.per_slice["uniforms"],
+        "followed": drawn.per_batch["followed"][0],
+    }
+    plain_unet = PlainUNet(n_channels=unet.n_channels, n_pools=unet.n_pools).to(device)
+    plain_unet.requires_grad_(False).load_state_dict(unet.network.state_dict())
+    sizes = {"n_channels": own.n_channels, "n_blocks": own.n_blocks, "n_hidden": own.n_hidden}
+    policy = PlainPolicy(n_cols=size, **sizes).to(device)
+    policy.load_state_dict(own.state_dict())
 
     def plain() -> PlainEstimate:
         policy.zero_grad()
-        return plain_greedy_gradients(
-            policy,
-            unet,
-            engine.slices.magnitudes(index),
-            engine.slices.data_range[index],
-            n_initial=engine.size // 8,
-            uniforms=uniforms,
-            followed=followed,
-        )
+        images, data_range = slices.magnitudes(order), slices.data_range[order]
+        return plain_greedy_gradients(policy, plain_unet, images, data_range, **draws)
 
-    expected = plain()
-    batch.gradients()
-    for _ in range(N_ROUNDS):
-        for name, run in (("plain_s", plain), ("kscout_s", batch.gradients)):
-            begun = wait(engine.device)
-            run()
-            times[name].append(wait(engine.device) - begun)
-    ratios = [a / b for a, b in zip(times["plain_s"], times["kscout_s"], strict=True)]
-    distinct = [len(row.unique()) for row in expected.columns.flatten(0, 1)]
-    return {
-        "ratio": median(ratios),
-        "ratios": ratios,
-        **times,
-        "n_slices": len(engine.slices),
-        "horizon": horizon,
-        "q": q,
-        "convolution": engine.backend,
-        "precision": engine.frozen.precision,
-        "arithmetic": engine.arithmetic,
-        "mean_distinct_of_q": sum(distinct) / len(distinct),
-        **_compare_results(batch, policy, expected),
-    }
+    def of_kscout() -> None:
+        with convolution(backend):
+            estimator.batch_gradients(drawn, 0)
+
+    expected, _ = plain(), of_kscout()
+    rounds = [(seconds(plain, device), seconds(of_kscout, device)) for _ in range(N_ROUNDS)]
+    # Again with the columns of the plain one: in 16 bit the draws may select other columns.
+    estimator.learner.optimizer.zero_grad()
+    estimator.view.refresh()
+    simulator = estimator.simulator(slices.batch(order))
+    with convolution(backend):
+        greedy_gradients(estimator.view, simulator, **draws, replay=expected.columns)
+    plain_s, kscout_s = zip(*rounds, strict=True)
+    return Compared(plain_s, kscout_s, gradient_cosine(policy, own))
 
 
-def _compare_results(
-    batch: TrainingBatch, policy: PlainPolicy, expected: PlainEstimate
-) -> JsonObject:
-    """Return how far rewards and gradients differ for the columns of the plain implementation.
+def knees(size: int, n_slices: int, device: torch.device) -> SliceSet:
+    """Return generated knees on which no network was trained, two slices of each."""
+    volumes = [
+        draw_knee_volume(seed=77, volume=number, n_slices=2, size=size).stored
+        for number in range(n_slices // 2)
+    ]
+    images = torch.cat([torch.from_numpy(volume) for volume in volumes])
+    return SliceSet.from_images(images.to(device), [str(i // 2) for i in range(n_slices)])
 
-    `columns_equal` compares sampled columns, and is None if the arithmetic differs.
-    """
-    is_alike = batch.engine.frozen.precision == "fp32" and batch.engine.device.type == "cpu"
-    columns = batch.estimate().columns if is_alike else None
-    estimate = batch.estimate(expected.columns)
-    name = "fc_out.4.weight"
-    last = policy.get_parameter(name).grad, batch.policy.get_parameter(name).grad
-    assert last[0] is not None and last[1] is not None
-    furthest = (last[0] - last[1]).abs().max() / last[0].abs().max()
-    return {
-        "columns_equal": None if columns is None else torch.equal(expected.columns, columns),
-        "largest_reward_difference": float((expected.rewards - estimate.rewards).abs().max()),
-        "relative_gradient_difference": float(furthest),
-        "gradient_cosine": gradient_cosine(policy, batch.policy),
-    }
+
+def seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Return the duration of a call, until the device is idle."""
+    begin = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
 
 
 def gradient_cosine(first: nn.Module, second: nn.Module) -> float:
-    """Return the cosine of the angle between the gradients of two networks with the same names.
-
-    In 16 bit the direction is more informative than the largest difference: rounding moves some
-    maxima of 2x2 pixels, and with each a gradient from one weight to others.
-    """
-    a, b = (_flat_gradient(network) for network in (first, second))
+    """Return the cosine of the angle between the gradients of two networks with the same names."""
+    a, b = (
+        torch.cat([x.grad.flatten() for _, x in sorted(network.named_parameters())]).double()
+        for network in (first, second)
+    )
     return float(F.cosine_similarity(a, b, dim=0))
 
 
-def _flat_gradient(network: nn.Module) -> Tensor:
-    gradients = [
-        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for _, parameter in sorted(network.named_parameters())
-    ]
-    return torch.cat([gradient.flatten() for gradient in gradients]).double()
-
-
-def plain_unet(engine: Engine) -> PlainUNet:
-    """Return torch's modules with the engine's weights."""
-    unet = PlainUNet(n_channels=engine.unet.n_channels, n_pools=engine.unet.n_pools)
-    unet.load_state_dict(engine.unet.network.state_dict())
-    return unet.to(engine.device).eval().requires_grad_(False)
-
-
-def plain_policy(batch: TrainingBatch) -> PlainPolicy:
-    """Return torch's modules with the weights of the batch's policy."""
-    own = batch.policy
-    policy = PlainPolicy(
-        n_cols=own.n_cols, n_channels=own.n_channels, n_blocks=own.n_blocks, n_hidden=own.n_hidden
+def main() -> None:
+    """Compare, and record."""
+    options = parser(__doc__)
+    options.add_argument("--size", type=int, default=128, help="columns, a multiple of 16 from 64")
+    options.add_argument("--threads", type=int, default=2)
+    asked = options.parse_args()
+    torch.set_num_threads(asked.threads)
+    device = resolve_device(asked.device)
+    # The paper's batch on CUDA, a smaller one on a CPU, where the plain one takes seconds.
+    n_slices, horizon = (16, 16) if device.type == "cuda" else (4, 2)
+    found = compare_with_plain(asked.size, n_slices, horizon, device)
+    place = describe_device(device)
+    if device.type == "cpu":
+        place = f"{asked.threads} threads of a CPU ({platform.machine()})"
+    fields = {"experiment": "speed", "n_cols": asked.size, "method": "greedy batch"}
+    fields |= {"choice": "paper", "metric": "ratio_to_plain_torch", "device": place}
+    command = f"python lab/bench.py --device {device.type}"
+    record([result(**fields, value=median(found.ratios), commit=commit(), command=command)])
+    print(
+        f"{asked.size}x{asked.size} on {place}: {median(found.ratios):.2f} times as fast (rounds: "
+        f"{' '.join(f'{ratio:.2f}' for ratio in found.ratios)}), "
+        f"{1e3 * min(found.kscout_s):.1f} ms; cosine of the gradients {found.cosine:.4f}"
     )
-    policy.load_state_dict(own.state_dict())
-    return policy.to(batch.engine.device)
+
+
+if __name__ == "__main__":
+    main()
