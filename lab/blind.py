@@ -15,7 +15,7 @@ Each stage runs the commands of its name, several at a time, and skips what is f
 fitted while it learns, one per start. Both learn from the same slices in equal numbers of updates
 of 64 slices, half of which are mirrored, and are rounded before policies are trained on them. The
 `column` policies of other starts and networks continue from the one on network `general` from 16
-columns, except those on networks `cotrained` from 4 columns: continued, these stayed .007 (knees)
+columns, except those on networks `cotrained` from 4 columns: continued, these stayed .006 (knees)
 below the order of the network. A network or policy whose rounded weights `NAME.safetensors.xz` are
 in the folder of the runs is used from there. One posterior sampler per anatomy serves all
 ensembles; members are rounded first. `--train` names six heads, one more for validation and one for
@@ -314,6 +314,29 @@ def rows_of(work: Path, seeds: Sequence[Task]) -> list[Row]:
     return rows
 
 
+def rows_of_networks(work: Path, seeds: Sequence[Task]) -> list[Row]:
+    """Return the co-trained network minus the frozen one, each with its own fixed order."""
+    pairs = [(one, replace(one, network="general")) for one in seeds if one.network == "cotrained"]
+    if not pairs or not all(is_evaluated(work, frozen) for _, frozen in pairs):
+        return []
+    found = [[_fixed(work, one) for one in pair] for pair in pairs]
+    summary, rows = read_summary(work / seeds[0].name("scores")), []
+    for metric in ("ssim", "psnr"):
+        own, frozen = (final_scores(x, metric) for x in zip(*found, strict=True))
+        compared = confidence_interval((own - frozen).mean(axis=0), found[0][0].volumes)
+        low, high = compared or (None, None)
+        fields = common_fields(seeds, summary)
+        fields |= {"experiment": "blind-networks", "method": "fixed", "metric": metric}
+        fields |= {"statistic": "mean", "difference_to": "fixed, frozen", "low": low, "high": high}
+        difference = float((own - frozen).mean())
+        rows.append(result(**fields, value=float(own.mean()), difference=difference))
+    return rows
+
+
+def _fixed(work: Path, task: Task) -> Scores:
+    return next(x for x in read_scores(work / task.name("scores")) if x.policy == "fixed")
+
+
 def common_fields(seeds: Sequence[Task], summary: Summary) -> dict[str, str | float | None]:
     """Return the fields that all rows of one network and start have in common."""
     task = seeds[0]
@@ -373,6 +396,7 @@ def main() -> None:
             ]
             if first.seed == 0 and first in finished:
                 record(rows_of(work, finished))
+                record(rows_of_networks(work, finished))
         return
 
     def wanted(name: str) -> bool:

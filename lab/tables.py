@@ -40,6 +40,7 @@ CELLS: Mapping[str, Callable[[Row], str]] = {
     "value3": lambda row: number(row.value, digits=3),
     "difference": _difference,
     "short": _short,
+    "decibel": lambda row: f"{float(row.value):.2f}",
     "seeds": lambda row: row.n_seeds,
     "minutes": lambda row: f"{float(row.seconds) / 60:.1f}" if row.seconds else "-",
     "ms": lambda row: f"{float(row.value):,.{0 if float(row.value) >= 50 else 1}f}",
