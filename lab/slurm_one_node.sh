@@ -108,7 +108,6 @@ trajectories = 2
 fixed_slices = 8
 [analyses]
 curves = true
-ranking = true
 TOML
 fi
 

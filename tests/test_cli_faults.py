@@ -82,7 +82,7 @@ def training(work: Path, out: str) -> list[object]:
 
 
 def analyzing(work: Path, out: str) -> list[object]:
-    return ["analyze", "ranking", work / "evaluation", "--out", work / out]
+    return ["analyze", "masks", work / "evaluation", "--out", work / out]
 
 
 def reporting(work: Path, out: str) -> list[object]:
@@ -173,7 +173,7 @@ def test_labels_are_printed_as_they_are(
 ) -> None:
     wanted = [word for label in LABELS for word in ("--policy", f"{label}=random")]
     assert run(*evaluating(work, "labels"), *wanted) == 0
-    assert run("analyze", "ranking", work / "labels", "--out", work / "ranking") == 0
+    assert run("analyze", "masks", work / "labels", "--out", work / "masks") == 0
     told = capsys.readouterr()
     for label in LABELS[:3]:
         assert told.out.count(f" {label} ") >= 2, label

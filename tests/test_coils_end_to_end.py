@@ -112,9 +112,7 @@ ANALYZED: dict[str, tuple[object, ...]] = {
         *("--passes", 1, "--batch-size", 2, "--trajectories", 2, "--limit", 4),
     ),
     "curves": ("varnet", "greedy-seed0"),
-    "cost": ("dense-seed0", "greedy-seed0"),
     "gammas": ("results",),
-    "ranking": ("results",),
     "masks": ("results",),
 }
 

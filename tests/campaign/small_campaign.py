@@ -23,7 +23,7 @@ TABLE: dict[str, Any] = {
     "reconstructions": {"unet": {"training": {"n_epochs": 3}}},
     "horizons": {"short": {"n_initial": 8, "steps": 5}, "long": {"n_initial": 4, "steps": 9}},
     "evaluation": {"policies": ["random", "oracle"], "trajectories": 2},
-    "analyses": {"entropy": {"trajectories": 2}, "snr": {}, "cost": True, "ranking": True},
+    "analyses": {"entropy": {"trajectories": 2}, "snr": {}, "curves": True, "gammas": True},
 }
 
 PlanOf = Callable[..., CampaignPlan]

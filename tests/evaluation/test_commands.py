@@ -117,23 +117,8 @@ def test_analyses_of_results(store: Path, tmp_path: Path, runs: list[Path]) -> N
     _call("analyze", "gammas", results, "--out", out)
     (row,) = _outputs(out, "gammas")
     assert (row["policy"], row["gamma"], row["n_seeds"]) == ("ngreedy", "0.9", "2")
-    _call("analyze", "ranking", results, "--out", out)
-    assert {row["policy"] for row in _outputs(out, "ranking")} == {"random", "oracle", "ngreedy"}
     _call("analyze", "policy", "ngreedy", "oracle", "--results", results, "--out", out)
     assert len(_outputs(out, "average_policy")) == 2 * 4 * 13
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_rankings_of_folders_of_one_name_have_distinct_names(store: Path, tmp_path: Path) -> None:
-    folders = [tmp_path / name / "results" for name in "ab"]
-    for folder, policy in zip(folders, ("random", "center-out"), strict=True):
-        _evaluate(store, folder, *_policies(policy, "oracle"))
-    found = json.loads(_call("analyze", "ranking", *folders, "--out", tmp_path, "--json"))
-    assert list(found) == ["a/results", "b/results"]
-    assert {path.name for path in tmp_path.glob("*.png")} == {
-        "ranking-a-results.png",
-        "ranking-b-results.png",
-    }
 
 
 def test_options_without_effect_on_results_are_rejected(store: Path, tmp_path: Path) -> None:
@@ -282,7 +267,6 @@ def test_analyses_replace_other_tables_only_with_overwrite(
     out = tmp_path / "analyses"
     _call("analyze", "curves", *runs, "--out", out)
     _call("analyze", "curves", *runs, "--out", out, "--json")
-    _call("analyze", "cost", runs[0], "--out", out)
     before = (out / "curves.csv").read_bytes()
     with pytest.raises(RunError, match=r"holds curves.csv of other settings \(runs is .*; name"):
         _call("analyze", "curves", runs[0], "--out", out)

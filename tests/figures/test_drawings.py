@@ -20,7 +20,6 @@ from kscout.figures.curves import (
     draw_entropies,
     draw_final_differences,
     draw_gammas,
-    draw_ranking,
     draw_snr,
     draw_ssim_by_step,
 )
@@ -63,9 +62,6 @@ FIGURES = {
     "snr": lambda: draw_snr(CURVES[:2]),
     "gammas": lambda: draw_gammas(
         np.array([1.0, 0.0, 0.9]), np.array([0.7, 0.72, 0.73]), greedy=0.71
-    ),
-    "ranking": lambda: draw_ranking(
-        ["a", "b"], np.array([0.1, 0.2]), np.array([20.0, 21.0]), oracles=["b"]
     ),
     "policy": lambda: draw_average_policy({"a": IMAGE, "b": IMAGE}),
 }

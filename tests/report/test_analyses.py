@@ -13,7 +13,6 @@ from kscout.apps.report.page import drawings_of
 from kscout.errors import DataError
 from kscout.evaluation.analyses import Page, write_table
 from kscout.evaluation.analyses.average_policy import AveragePolicies, PolicyRow
-from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.curves import Curves
 from kscout.evaluation.analyses.entropy import Entropy, EntropyRow, entropies, entropy_rows
 from kscout.evaluation.analyses.examples import Example, ExampleRow, Examples, save_examples
@@ -216,27 +215,36 @@ def test_tables_of_other_programs_are_passed_over(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path / "base")
     (folder / "other.json").write_text(json.dumps([{"a": 1}]))
     titles = [section.title for section in build_report([tmp_path]).sections]
-    assert titles == ["Difference to fixed", "Scores", "SSIM by step", "SSIM and PSNR"]
+    assert titles == ["Difference to fixed", "Scores", "SSIM by step"]
+
+
+def test_tables_of_analyses_that_were_removed_are_shown_as_they_are(tmp_path: Path) -> None:
+    folder = write_evaluation(tmp_path / "base")
+    cost, ranking = [{"policy": "greedy", "time_s": 3.5}], {"base": {"rows": []}}
+    for name, document in (("cost", cost), ("ranking", ranking)):
+        (folder / f"{name}.json").write_text(json.dumps(document))
+        (folder / f"{name}.settings.json").write_text(json.dumps({"analysis": name}))
+    *_, section = build_report([tmp_path]).sections
+    (table,) = section.blocks
+    assert isinstance(table, Table) and section.title == "cost"
+    assert "cost is not part of this version of kscout" in table.note
+    assert "greedy,3.5" in to_csv(table)
 
 
 def test_tables_of_one_kind_keep_their_folders_names(tmp_path: Path) -> None:
     for horizon in ("16+2", "4+3"):
         folder = write_analyses(tmp_path / horizon)
         run = write_run(tmp_path / "runs" / horizon / "greedy")
-        write_table(folder, Cost, Cost().compute([str(run)]))
         write_table(folder, Curves, Curves().compute([str(run)]))
     report = build_report([tmp_path / "16+2", tmp_path / "4+3"])
     blocks = [*report.tables, *drawings_of(report.sections)]
     names = [f"{type(block).__name__} {block.name}" for block in blocks]
-    assert len(set(names)) == len(names) == 2 * (3 + 6)
+    assert len(set(names)) == len(names) == 2 * (2 + 6)
     assert all(block.name.startswith(("16-2-", "4-3-")) for block in blocks)
-    assert {"Cost of training: 16+2", "Cost of training: 4+3"} < {
-        table.title for table in report.tables
-    }
     captions = [drawing.caption for drawing in drawings_of(report.sections)]
     assert all(caption.startswith(("16+2. ", "4+3. ")) for caption in captions)
     paths = write_report(report, tmp_path / "r.csv", form="csv")
-    assert len(set(paths)) == 6
+    assert len(set(paths)) == 4
 
 
 ORDER = np.zeros((2, 1, 7), dtype=np.int16)

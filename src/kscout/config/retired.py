@@ -25,7 +25,7 @@ class Retired:
     """Methods of `train policy` that had it, under their names of 0.2, and `reconstructor`: its
     default is part of the names of their runs in campaigns."""
     is_any_neutral: bool = False
-    """Whether no value had an effect, e.g. for a detail of another retired setting."""
+    """Whether no value affects other results, e.g. for a detail of another retired setting."""
     reason: str = "because it did not improve results"
     version: str = "0.3"
     """The version that removed it."""
@@ -35,6 +35,7 @@ class Retired:
 
 _SMALL = "because one network for several sizes, starts or budgets gained too little"
 _UNUSED = "because nothing was trained with another value"
+_UNREAD = "because no page of results needed it"
 LISTED = ("known_cols", "known_starts")
 """Arguments that earlier versions stored as lists, which fingerprints do not include."""
 
@@ -85,6 +86,8 @@ RETIRED: dict[str, Retired] = {
     "analyses.ceiling": Retired(
         False, reason="because its estimates were below the policies that they should bound"
     ),
+    "analyses.cost": Retired(True, is_any_neutral=True, reason=_UNREAD, version="0.4"),
+    "analyses.ranking": Retired(True, is_any_neutral=True, reason=_UNREAD, version="0.4"),
 }
 """By section and key, for arguments of a component by its name in 0.2 and the argument."""
 

@@ -12,16 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kscout.figures.series import (
-    INK,
-    QUIET,
-    SERIES,
-    Curve,
-    LineStyle,
-    assign_styles,
-    mark_oracle,
-    styles_of,
-)
+from kscout.figures.series import INK, QUIET, SERIES, Curve, LineStyle, mark_oracle, styles_of
 from kscout.figures.style import house_style, new_axes
 from kscout.figures.tables import Column
 
@@ -29,7 +20,6 @@ Styles = Mapping[str, LineStyle] | None
 """Line styles by method; by default assigned from the curves."""
 
 _SIGNED = Column("difference", is_signed=True)
-_ORACLE_MARKERS = ("*", "h", "8")
 
 
 def _draw(axes: Axes, curves: Sequence[Curve], styles: Mapping[str, LineStyle]) -> None:
@@ -216,36 +206,4 @@ def draw_gammas(
         axes.set_xticks(places, [f"{gamma:g}" for gamma in gammas[order]])
         axes.set_xlabel("discount γ (not to scale)")
         axes.set_ylabel("SSIM")
-    return figure
-
-
-def draw_ranking(
-    names: Sequence[str],
-    ssim: Float[np.ndarray, " method"],
-    psnr: Float[np.ndarray, " method"],
-    *,
-    oracles: Sequence[str] = (),
-    styles: Styles = None,
-) -> Figure:
-    """Draw SSIM against PSNR, one labeled point per method."""
-    looks = styles or assign_styles(list(names), set(oracles))
-    with house_style():
-        figure, (axes,) = new_axes(height=4.6)
-        stars = iter(_ORACLE_MARKERS * len(names))
-        for name, across, up in zip(names, ssim, psnr, strict=True):
-            look, is_oracle = looks[name], name in oracles
-            axes.plot(
-                across,
-                up,
-                linestyle="none",
-                marker=next(stars) if is_oracle else look.marker,
-                markersize=9 if is_oracle else 8,
-                color=look.color,
-                mfc="none" if is_oracle else look.color,
-                label=mark_oracle(name) if is_oracle else name,
-            )
-        axes.set_xlabel("SSIM")
-        axes.set_ylabel("PSNR (dB)")
-        axes.margins(0.08)
-        _legend(figure, axes)
     return figure

@@ -324,12 +324,10 @@ ANALYSES = Registry(
         "snr": Entry("snr:Snr", "signal-to-noise ratio of gradients"),
         "gammas": Entry("gammas:Gammas", "final scores by discount"),
         "curves": Entry("curves:Curves", "learning curves"),
-        "cost": Entry("cost:Cost", "cost of training"),
         "reconstructions": Entry(
             "reconstructions:Reconstructions", "reconstructions of the same slices and masks"
         ),
         "examples": Entry("examples:Examples", "reconstructions of selected slices"),
-        "ranking": Entry("ranking:MetricRanking", "ranking of policies by SSIM and by PSNR"),
         "masks": Entry("masks:Masks", "measured columns and their order, as files"),
     },
 )

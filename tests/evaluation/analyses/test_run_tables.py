@@ -1,4 +1,4 @@
-"""Tables from run folders and summaries: curves, cost, gammas, ranking."""
+"""Tables from run folders and summaries: curves and gammas."""
 
 import csv
 import json
@@ -10,15 +10,11 @@ import pytest
 
 from kscout.errors import DataError, RunError
 from kscout.evaluation.analyses import run_analysis, write_table
-from kscout.evaluation.analyses.analysis import Page
-from kscout.evaluation.analyses.cost import Cost, CostRow
 from kscout.evaluation.analyses.curves import CurveRow, Curves
 from kscout.evaluation.analyses.files import find_tables
 from kscout.evaluation.analyses.gammas import Gammas, gamma_rows
-from kscout.evaluation.analyses.ranking import MetricRanking, rank_policies
 from kscout.evaluation.records.run_names import named_runs
 from kscout.evaluation.summaries.summary import PolicySummary, Score, Summary, Training
-from kscout.figures.tables import Table
 from synthetic_results import make_summary
 
 
@@ -52,10 +48,6 @@ def _curves(*runs: Path) -> list[CurveRow]:
     return Curves().compute([str(run) for run in runs])
 
 
-def _cost(*runs: Path) -> list[CostRow]:
-    return Cost().compute([str(run) for run in runs])
-
-
 def test_curves_are_means_over_seeds_of_epochs_that_all_reached(tmp_path: Path) -> None:
     one = _run(tmp_path / "greedy-seed1", 1, [_line(1, 0.5, 0.4), _line(2, 0.6, 0.5)])
     two = _run(tmp_path / "greedy-seed0", 0, [_line(1, 0.7, 0.2)], is_done=False)
@@ -82,7 +74,6 @@ def test_runs_of_other_settings_are_no_seeds_of_a_method(tmp_path: Path) -> None
         ("greedy, 4+5", 0.7, 2),
         ("greedy, 4+9", 0.3, 2),
     ]
-    assert [row.policy for row in _cost(*runs)] == ["greedy, 4+5", "greedy, 4+9"]
 
 
 def test_names_of_runs_contain_the_fewest_distinct_traits(tmp_path: Path) -> None:
@@ -108,44 +99,6 @@ def test_run_without_epochs_has_no_curve(tmp_path: Path) -> None:
         _curves(_run(tmp_path / "greedy", 0, []))
 
 
-def test_cost_follows_from_metrics(tmp_path: Path) -> None:
-    # Two policies in lockstep: each waited two seconds per epoch for what both did.
-    logged = {"n_reconstructions": 300, "peak_memory_bytes": 3 * 2**19, "n_lockstep": 2}
-    logged["n_decisions"] = 10
-    one = _run(tmp_path / "a-seed0", 0, [_line(1, 0, 0, **logged), _line(2, 0, 0, **logged)])
-    two = _run(tmp_path / "a-seed1", 1, [_line(1, 0, 0, **logged)], is_done=False)
-    (row,) = _cost(one, two)
-    assert (row.n_seeds, row.n_finished, row.n_epochs) == (2, 1, 2)
-    assert row.time_s == pytest.approx(3.0)
-    assert row.time_per_epoch_s == pytest.approx(2.0)
-    assert row.reconstructions_per_s == pytest.approx(150)
-    assert row.own_time_s == pytest.approx(1.5)
-    assert row.reconstructions == pytest.approx((2 * 150 + 150) / 2)
-    assert row.per_decision == pytest.approx(15)
-    assert row.peak_memory_mib == 1.5
-
-
-def test_cost_leaves_out_what_was_not_logged(tmp_path: Path) -> None:
-    (row,) = _cost(_run(tmp_path / "a", 0, [_line(1, 0, 0, n_slices=10)]))
-    assert row.reconstructions_per_s is None
-    assert row.reconstructions is None and row.per_decision is None
-    assert row.peak_memory_mib is None
-    (table,) = Cost.blocks([row], Page({}), tmp_path)
-    assert isinstance(table, Table) and table.note.endswith(" Device: cpu.")
-    names = [column.name for column in table.columns]
-    assert names == ["run", "kind", "seeds", "epochs", "time (s)", "per epoch (s)"]
-    (table,) = Cost.blocks([row, replace(row, device="cuda")], Page({}), tmp_path)
-    assert isinstance(table, Table) and table.columns[-1].name == "device"
-
-
-def test_cost_of_a_joint_training_takes_no_slices_for_reconstructions(tmp_path: Path) -> None:
-    run = _run(tmp_path / "pair", 0, [_line(1, 0, 0, n_slices=10, n_sampler_updates=3)])
-    config = run / "config.toml"
-    config.write_text(config.read_text().replace('"policy"', '"joint"'))
-    (row,) = _cost(run)
-    assert (row.kind, row.reconstructions_per_s, row.reconstructions) == ("joint", None, None)
-
-
 def _summary(*policies: tuple[str, bool, float, float, Training | None], **changes: Any) -> Summary:
     entries = tuple(
         PolicySummary(
@@ -164,24 +117,6 @@ def _summary(*policies: tuple[str, bool, float, float, Training | None], **chang
 
 
 GREEDY = ("g", False, 0.72, 20.0, Training("greedy", 1.0))
-
-
-def test_ranking_finds_where_metrics_disagree() -> None:
-    rows = rank_policies(
-        "here",
-        _summary(
-            ("random", False, 0.5, 20.0, None),
-            ("oracle", True, 0.9, 25.0, None),
-            ("center-out", False, 0.6, 27.0, None),
-        ),
-    )
-    assert [row.policy for row in rows] == ["oracle", "center-out", "random"]
-    assert [row.psnr_rank for row in rows] == [2, 1, 3]
-    document = MetricRanking.document(rows)
-    assert MetricRanking.parse(document) == rows
-    found = document["here"]
-    assert found["disagreements"] == [["oracle", "center-out"]]
-    assert found["kendall_tau_feasible"] == pytest.approx(1)
 
 
 def test_gammas_are_sorted_with_greedy_first() -> None:

@@ -74,8 +74,6 @@ def analysis_nodes(
     """Yield the analyses of one store, reconstruction and horizon."""
     for name, options in analyses.items():
         kind = ANALYSES.resolve(name)
-        if kind.spans_horizons:
-            continue
         label = f"{file_name(name)}-{setting.label}"
         settings: JsonObject = {"analysis": name, "label": label, **options}
         settings |= setting.columns
@@ -119,30 +117,6 @@ def _untrained(setting: Setting) -> list[str]:
     n_center = 0 if setting.horizon.initial else setting.horizon.n_initial
     of_coils = setting.kind == "kspace" and n_center >= LEAST_CENTRAL
     return untrained_reconstructions(of_coils=of_coils)
-
-
-def spanning_nodes(
-    root: Path, analyses: Mapping[str, JsonObject], setting: Setting, evaluations: Sequence[Node]
-) -> Iterator[Node]:
-    """Yield the analyses that read all horizons of the store and reconstruction of a setting."""
-    store, network = setting.store.label, name_of(setting.network)
-    for name, options in analyses.items():
-        kind = ANALYSES.resolve(name)
-        if not kind.spans_horizons:
-            continue
-        label = f"{file_name(name)}-{store}-{network}"
-        paths = [node.path for node in evaluations]
-        yield make_node(
-            root,
-            "analysis",
-            label,
-            title=f"{name} of {store}, {network}",
-            product=f"{kind.file}.json",
-            words=("analyze", name, *paths, *flags(options)),
-            settings={"label": label, **options},
-            reads={"runs": evaluations},
-            group=name,
-        )
 
 
 def _given(kind: AnalysisClass, setting: Setting) -> JsonObject:

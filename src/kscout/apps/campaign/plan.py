@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import final
 
-from kscout.apps.campaign.analyses import analysis_nodes, spanning_nodes
+from kscout.apps.campaign.analyses import analysis_nodes
 from kscout.apps.campaign.file import EvaluationSection, GivenStore, MadeStore, Store
 from kscout.apps.campaign.grid import CampaignGrid, Network
 from kscout.apps.campaign.nodes import Node, Setting, Source, address, file_name, make_node
@@ -117,17 +117,13 @@ def _protocol(plan: CampaignPlan, network: Network, source: Node | Source) -> Pr
 
 def _cross(plan: CampaignPlan, grid: CampaignGrid, settings: Sequence[Setting]) -> None:
     """Add the runs of one store and reconstruction, with one setting per horizon."""
-    evaluations = []
     for setting in settings:
         policies = [plan.add(_policy(plan.root, config, setting)) for config in grid.policies]
         evaluation = None
         if grid.evaluation is not None:
             evaluation = plan.add(_evaluation(plan.root, grid.evaluation, setting, policies))
-            evaluations.append(evaluation)
         for node in analysis_nodes(plan.root, grid.analyses, setting, policies, evaluation):
             plan.add(node)
-    for node in spanning_nodes(plan.root, grid.analyses, settings[0], evaluations):
-        plan.add(node)
 
 
 def _store(plan: CampaignPlan, name: str, store: Store) -> Node | Source:

@@ -17,12 +17,7 @@ from kscout.evaluation.summaries.summary import (
     policy_table,
 )
 from kscout.figures.blocks import Block, Drawing, Prose, Widget, under_protocol
-from kscout.figures.curves import (
-    draw_differences,
-    draw_final_differences,
-    draw_ranking,
-    draw_ssim_by_step,
-)
+from kscout.figures.curves import draw_differences, draw_final_differences, draw_ssim_by_step
 from kscout.figures.series import Curve, LineStyle
 from kscout.figures.tables import Column
 
@@ -126,7 +121,7 @@ def opening(summary: Summary) -> tuple[str, ...]:
 
 
 def sentences(summary: Summary) -> tuple[str, ...]:
-    """Return the comparison, the ranking and the bounds."""
+    """Return the comparison, the best policy and the bounds."""
     parts = [say(summary) for say in (describe_comparison, describe_winner, describe_headroom)]
     return tuple(dict.fromkeys(sentence for sentence in parts if sentence))
 
@@ -240,7 +235,6 @@ def result_parts(
             policy_table(summary, name=f"{stem}policies"),
         ),
         "SSIM by step": (by_step,),
-        "SSIM and PSNR": _ranking(summary, looks, stem),
     }
     return {x: tuple(under_protocol(blocks, summary.protocol)) for x, blocks in parts.items()}
 
@@ -291,22 +285,3 @@ def _differences(summary: Summary, styles: dict[str, LineStyle], stem: str) -> t
         f"After every acquired column: {paired}.",
     )
     return (at_end, by_step)
-
-
-def _ranking(summary: Summary, styles: dict[str, LineStyle], stem: str) -> tuple[Block, ...]:
-    ranked = summary.ranked
-    if len(ranked) < 3:
-        return ()
-    figure = partial(
-        draw_ranking,
-        [policy.policy for policy in ranked],
-        np.array([policy.ssim for policy in ranked]),
-        np.array([policy.final["psnr"].mean for policy in ranked]),
-        oracles=[policy.policy for policy in ranked if policy.is_oracle],
-        styles=styles,
-    )
-    caption = (
-        "Final SSIM against final PSNR. The two metrics may disagree: policies are trained with "
-        "SSIM and oracles maximize it, while PSNR favors low frequencies."
-    )
-    return (Drawing(figure, f"{stem}ssim-psnr", caption),)

@@ -88,8 +88,6 @@ class Analysis(ABC, Generic[Row]):
     """Options that do not affect rows; tables may differ in them."""
     one_seed: ClassVar[bool] = False
     """Whether a campaign passes the first seed of each method only, by default."""
-    spans_horizons: ClassVar[bool] = False
-    """Whether a campaign runs it once for the evaluations of all horizons."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401 - of other bases
         super().__init_subclass__(**keywords)

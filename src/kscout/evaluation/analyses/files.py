@@ -163,7 +163,8 @@ class Tabulated:
     name: str
     """Of the analysis."""
     kind: type[Analysis[Any]] | None
-    """None for an analysis from outside kscout whose module the user did not name."""
+    """None for an analysis from outside kscout whose module the user did not name, and for one
+    that a later version removed."""
     rows: Sequence[Any]
     folder: Path
     protocol: str | None = None
@@ -177,7 +178,10 @@ class Tabulated:
         """Return its section of a report; a plain table if its code may not be imported."""
         if self.kind is not None:
             return under_protocol(self.kind.blocks(self.rows, page, self.folder), self.protocol)
-        note = f"Shown as it is: {self.name} is not part of kscout; name its module with --use."
+        note = (
+            f"Shown as it is: {self.name} is not part of this version of kscout; if it is an "
+            "analysis of yours, name its module with --use."
+        )
         return [replace(plain_table(self.name, self.name, self.rows), note=note)]
 
 

@@ -65,12 +65,6 @@ SNR = {
 """Signal-to-noise ratio of gradients by setting, method and epoch."""
 ORACLE_PSNR = {setting: dict(table) for setting, table in _TABLES["oracle_psnr"].items()}
 """Final PSNR in dB by setting, of the oracles alone (appendix A.8)."""
-COST_DAYS = {
-    setting: {method: (days, n_cards) for method, (days, n_cards) in table.items()}
-    for setting, table in _TABLES["cost_days"].items()
-}
-"""Approximate training time in days, and number of GTX 1080 Ti."""
-
 NOT_SHOWN = (
     f"The numbers of {ARXIV} are not shown: they are for "
     + ", ".join(f"{x.n_initial} + {x.steps} of {x.n_cols} columns" for x in SETTINGS.values())
