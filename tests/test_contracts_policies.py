@@ -1,5 +1,9 @@
 """The checker passes sound policies and names what a broken one breaks."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,80 +16,50 @@ from kscout.policies.fixed import CenterOut
 from kscout.reconstruction import RECONSTRUCTORS
 
 
-class OneScorePerImage(Policy):
-    def forward(self, seen: Observation) -> Tensor:
-        return seen.image.mean(dim=(1, 2))[:, None]
+def policy_of(forward: Callable[[Observation], Any], **marks: bool) -> Policy:
+    """Return a policy with these scores."""
+    return type("Broken", (Policy,), {"forward": lambda _, seen: forward(seen), **marks})()
 
 
-class WholeNumbers(Policy):
-    def forward(self, seen: Observation) -> Tensor:
-        return torch.zeros(seen.mask.shape, dtype=torch.long)
+BROKEN_POLICIES: dict[str, tuple[Callable[[Observation], Any], str]] = {
+    "one score per image": (
+        lambda seen: seen.image.mean(dim=(1, 2))[:, None],
+        r"shape \(3, 1\); return floating point of \(3, 11\)",
+    ),
+    "whole numbers": (lambda seen: seen.mask.long(), "torch.int64"),
+    "no tensor": (lambda _: [0.0], "returned a list"),
+    "excludes columns itself": (
+        lambda seen: seen.image.mean(dim=1).masked_fill(seen.mask, -torch.inf),
+        "not finite",
+    ),
+    "random": (lambda seen: torch.rand(seen.mask.shape), "different scores the second time"),
+    "changes the mask": (
+        lambda seen: seen.image.mean(dim=1) + seen.mask[:, :1].fill_(1),
+        "in place",
+    ),
+    "depends on the batch": (
+        lambda seen: seen.image.mean(dim=1) - seen.image.mean(dim=(0, 1)),
+        "other images of its batch",
+    ),
+    "uses the ground truth": (
+        lambda seen: seen.image.mean(dim=1) if seen.truth is None else seen.truth.kspace_error,
+        "uses the ground truth; set needs_target = True",
+    ),
+    "needs the ground truth": (lambda seen: seen.truth.kspace_error, "raised AttributeError"),
+}
 
 
-class NotATensor(Policy):
-    def forward(self, seen: Observation) -> Tensor:
-        return [0.0]  # type: ignore[return-value]
+@pytest.mark.parametrize("name", BROKEN_POLICIES)
+def test_a_broken_policy_is_told_what_it_breaks(name: str) -> None:
+    forward, sentence = BROKEN_POLICIES[name]
+    with pytest.raises(ConfigError, match=f"^Broken breaks the contract: .*{sentence}"):
+        check_policy(policy_of(forward), n_rows=9, n_cols=11)
 
 
-class MasksItself(Policy):
-    def forward(self, seen: Observation) -> Tensor:
-        return seen.image.mean(dim=1).masked_fill(seen.mask, -torch.inf)
-
-
-class RollsDice(Policy):
-    def forward(self, seen: Observation) -> Tensor:
-        return torch.rand(seen.mask.shape)
-
-
-class ChangesTheMask(Policy):
-    def forward(self, seen: Observation) -> Tensor:
-        scores = seen.image.mean(dim=1)
-        seen.mask[:, 0] = True
-        return scores
-
-
-class LooksAround(Policy):
-    def forward(self, seen: Observation) -> Tensor:
-        return seen.image.mean(dim=1) - seen.image.mean(dim=(0, 1))
-
-
-class Peeks(Policy):
-    def forward(self, seen: Observation) -> Tensor:
-        if seen.truth is None:
-            return seen.image.mean(dim=1)
-        return seen.truth.kspace_error
-
-
-class DependsOnTruth(Policy):
-    def forward(self, seen: Observation) -> Tensor:
-        return seen.truth.kspace_error  # type: ignore[union-attr]
-
-
-class AsksForTooMuch(Policy):
-    needs_candidate_scores = True
-
-    def forward(self, seen: Observation) -> Tensor:
-        return seen.image.mean(dim=1)
-
-
-@pytest.mark.parametrize(
-    "broken, sentence",
-    [
-        (OneScorePerImage, r"shape \(3, 1\); return floating point of \(3, 11\)"),
-        (WholeNumbers, "torch.int64"),
-        (NotATensor, "returned a list"),
-        (MasksItself, "not finite"),
-        (RollsDice, "different scores the second time"),
-        (ChangesTheMask, "in place"),
-        (LooksAround, "other images of its batch"),
-        (Peeks, "uses the ground truth; set needs_target = True"),
-        (DependsOnTruth, "raised AttributeError"),
-        (AsksForTooMuch, "candidate scores without needs_target"),
-    ],
-)
-def test_a_broken_policy_is_told_what_it_breaks(broken: type[Policy], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{broken.__name__} breaks the contract: .*{sentence}"):
-        check_policy(broken(), n_rows=9, n_cols=11)
+def test_candidate_scores_need_the_target() -> None:
+    asking = policy_of(lambda seen: seen.image.mean(dim=1), needs_candidate_scores=True)
+    with pytest.raises(ConfigError, match="candidate scores without needs_target"):
+        check_policy(asking, n_rows=9, n_cols=11)
 
 
 class ByImage(Policy):
@@ -161,98 +135,81 @@ def plain(zero_filled: Tensor) -> Reconstruction:
     return Reconstruction(*normalize(magnitude(zero_filled)))
 
 
-class WrongSize(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        return plain(measured.zero_filled[..., 1:])
+Reconstruct = Callable[[Measurement], Any]
 
 
-class DoublePrecision(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        return plain(measured.zero_filled.to(torch.complex128))
+def reconstructor_of(reconstruct: Reconstruct, **changes: Any) -> Reconstructor:
+    """Return a reconstructor that computes this."""
+    methods = {"reconstruct": lambda _, measured: reconstruct(measured), **changes}
+    return type("Broken", (Reconstructor,), methods)()
 
 
-class NotFinite(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        found = plain(measured.zero_filled)
-        return Reconstruction(found.image / (found.image > 0), found.mean, found.std)
+def changed(change: Callable[[Reconstruction], Reconstruction]) -> Reconstruct:
+    return lambda measured: change(plain(measured.zero_filled))
 
 
-class Random(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        found = plain(measured.zero_filled)
-        noise = 0.1 * torch.randn(found.image.shape)
-        return Reconstruction(found.image + noise, found.mean, found.std)
+def normalized_by_batch(measured: Measurement) -> Reconstruction:
+    image = magnitude(measured.zero_filled)
+    std, mean = torch.std_mean(image)
+    n_batch = len(image)
+    return Reconstruction((image - mean) / std, mean.expand(n_batch), std.expand(n_batch))
 
 
-class BatchNormalized(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        image = magnitude(measured.zero_filled)
-        std, mean = torch.std_mean(image)
-        n_batch = len(image)
-        return Reconstruction((image - mean) / std, mean.expand(n_batch), std.expand(n_batch))
+def in_place(measured: Measurement) -> Reconstruction:
+    found = plain(measured.zero_filled)
+    measured.mask.logical_not_()
+    return found
 
 
-class InPlace(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        found = plain(measured.zero_filled)
-        measured.mask.logical_not_()
-        return found
+def with_gradient(measured: Measurement) -> Reconstruction:
+    image = magnitude(measured.zero_filled).requires_grad_()
+    (slope,) = torch.autograd.grad(image.square().sum(), image)
+    return Reconstruction(*normalize(image - 0.1 * slope))
 
 
-class NeedsGradient(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        image = magnitude(measured.zero_filled).requires_grad_()
-        (slope,) = torch.autograd.grad(image.square().sum(), image)
-        return Reconstruction(*normalize(image - 0.1 * slope))
+BROKEN_RECONSTRUCTORS: dict[str, tuple[Reconstruct, str]] = {
+    "size": (
+        lambda measured: plain(measured.zero_filled[..., 1:]),
+        r"image has shape \(3, 18, 24\), expected \(3, 18, 25\)",
+    ),
+    "precision": (
+        lambda measured: plain(measured.zero_filled.to(torch.complex128)),
+        "image is torch.float64, expected torch.float32",
+    ),
+    "not finite": (
+        changed(lambda found: replace(found, image=found.image / (found.image > 0))),
+        "image has values that are not finite",
+    ),
+    "random": (
+        changed(lambda found: replace(found, image=found.image + torch.rand(found.image.shape))),
+        "the same k-space gave two different images",
+    ),
+    "normalized by batch": (normalized_by_batch, "image 0 differs"),
+    "in place": (in_place, "it wrote into its inputs"),
+    "gradient": (with_gradient, "RuntimeError on k-space of 3x1x18x25 without gradients"),
+    "no deviation": (
+        changed(lambda found: replace(found, std=0 * found.std)),
+        "std is not above zero",
+    ),
+    "tensor": (changed(lambda found: found.image), ""),
+}
 
 
-class NoDeviation(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        found = plain(measured.zero_filled)
-        return Reconstruction(found.image, found.mean, 0 * found.std)
+@pytest.mark.parametrize("name", BROKEN_RECONSTRUCTORS)
+def test_a_broken_promise_is_named(name: str) -> None:
+    reconstruct, sentence = BROKEN_RECONSTRUCTORS[name]
+    with pytest.raises(ConfigError, match=f"^Broken breaks the contract: {sentence}"):
+        check_reconstructor(reconstructor_of(reconstruct), n_rows=18, n_cols=25)
 
 
-class NotLearning(Reconstructor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(()))
-
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        return plain(measured.zero_filled * self.weight.detach())
-
-
-class TakesNoMemory(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        return plain(measured.zero_filled)
-
-    def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
-        return 0
-
-
-class BareTensor(Reconstructor):
-    def reconstruct(self, measured: Measurement) -> Reconstruction:
-        return plain(measured.zero_filled).image  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize(
-    "broken, sentence",
-    [
-        (WrongSize, r"image has shape \(3, 18, 24\), expected \(3, 18, 25\)"),
-        (DoublePrecision, r"image is torch.float64, expected torch.float32"),
-        (NotFinite, r"image has values that are not finite"),
-        (Random, r"the same k-space gave two different images"),
-        (BatchNormalized, r"image 0 differs"),
-        (InPlace, r"it wrote into its inputs"),
-        (NeedsGradient, r"RuntimeError on k-space of 3x1x18x25 without gradients"),
-        (NoDeviation, r"std is not above zero"),
-        (NotLearning, r"the gradients of its loss are not finite"),
-        (TakesNoMemory, r"n_bytes is 0"),
-        (BareTensor, ""),
-    ],
-)
-def test_a_broken_promise_is_named(broken: type[Reconstructor], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{broken.__name__} breaks the contract: {sentence}"):
-        check_reconstructor(broken(), n_rows=18, n_cols=25)
+def test_memory_and_gradients_are_checked() -> None:
+    free = reconstructor_of(changed(lambda found: found), n_bytes=lambda *_: 0)
+    with pytest.raises(ConfigError, match="n_bytes is 0"):
+        check_reconstructor(free, n_rows=18, n_cols=25)
+    fixed = reconstructor_of(changed(lambda found: found))
+    fixed.weight = torch.nn.Parameter(torch.ones(()))
+    with pytest.raises(ConfigError, match="the gradients of its loss are not finite"):
+        check_reconstructor(fixed, n_rows=18, n_cols=25)
 
 
 def test_a_reconstructor_that_peeks_is_caught() -> None:
