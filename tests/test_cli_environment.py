@@ -4,15 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from fuzz.forks import command, in_child
@@ -21,15 +18,7 @@ from kscout.apps.cli.environment import check_environment, check_file_names
 from kscout.apps.cli.evaluate import _table
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
-
-
-@pytest.fixture(autouse=True)
-def restored_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Restore what a command changes in its process."""
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
+from website.command_line import commands
 
 
 def test_figures_need_no_window() -> None:
@@ -166,21 +155,13 @@ def test_a_table_keeps_names_whole_and_leaves_out_what_tells_nothing() -> None:
     assert "low" not in text and "4.0" not in text and " 4 " in text and "0.5000" in text
 
 
-def _commands(group: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name in group.list_commands(None):
-        command = group.get_command(None, name)
-        is_group = hasattr(command, "list_commands")
-        yield from _commands(command, (*above, name)) if is_group else [(*above, name)]
-
-
 def test_help_names_every_option_whole_on_a_narrow_terminal() -> None:
-    root = get_command(app)
-    for words in _commands(root):
-        command: Any = root
-        for word in words:
-            command = command.get_command(None, word)
-        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).stdout
-        names = [name for one in command.params for name in one.opts if name.startswith("-")]
+    for words, leaf in commands():
+        if hasattr(leaf, "commands"):
+            continue
+        arguments = [*words.split()[1:], "--help"]
+        shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
+        names = [name for one in leaf.params for name in one.opts if name.startswith("-")]
         assert [name for name in names if name not in shown] == [], words
         assert max(map(len, shown.splitlines())) <= 80
 

@@ -5,9 +5,8 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 import command_line
+from fuzz import forks
 from kscout import files
-from kscout.apps.cli import TERMINATED, main, sentence_of
+from kscout.apps.cli import TERMINATED, sentence_of
 from kscout.apps.cli.console import PlainLines, console
 from kscout.apps.cli.environment import cpu_quota, limit_threads
 from kscout.apps.cli.progress import Lines
@@ -52,23 +52,9 @@ def work(material: Path, tmp_path: Path) -> Path:
     return shutil.copytree(material, tmp_path / "work")
 
 
-@pytest.fixture(autouse=True)
-def own_signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
 def run(*arguments: object) -> int:
     """Run the command line as `python -m kscout` does; return its exit code."""
-    before, sys.argv = sys.argv, ["kscout", *map(str, arguments)]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
+    return forks.command([str(word) for word in arguments])
 
 
 def evaluating(work: Path, out: str) -> list[object]:

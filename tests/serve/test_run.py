@@ -315,15 +315,8 @@ def test_a_service_that_is_stopped_says_what_becomes_of_its_sessions(
     keep = [] if kept is None else ["--keep", "kept"]
     given = ["--reconstructor", "zero-filled", "--policy", "random", *keep]
     monkeypatch.setattr("sys.argv", ["kscout", "serve", *given])
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    # A shell that starts the tests in the background has them ignore Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(SystemExit) as stopped:
-            main()
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+    with pytest.raises(SystemExit) as stopped:
+        main()
     assert stopped.value.code == 128 + number
     told = capsys.readouterr().err
     assert ("sessions are in kept; repeat the same command" in told) == bool(kept)
