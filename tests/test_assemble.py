@@ -12,7 +12,6 @@ import torch
 import kscout
 from kscout.assemble import make_policy, make_reconstructor
 from kscout.config import Component
-from kscout.core import Policy, Reconstructor
 from kscout.device import check_memory
 from kscout.errors import ConfigError, KScoutError, RunError, WeightsError
 from kscout.policies.fixed import FixedOrder
@@ -102,13 +101,6 @@ def test_arguments_change_neither_weights_nor_torchs_own_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     for one, other in zip(plain.parameters(), named.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_arguments_that_fit_are_taken() -> None:
-    made = make_policy(Component("conv", {"n_channels": 2}), n_cols=24, n_rows=20)
-    assert isinstance(made, Policy)
-    solved = make_reconstructor(Component("total-variation", {"weight": 1.0}))
-    assert isinstance(solved, Reconstructor)
 
 
 def test_what_fits_into_memory_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:

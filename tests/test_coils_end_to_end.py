@@ -49,14 +49,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *("train", "policy", "--method", "dense", "--policy", "column", *given, *FAST, *small),
         *("--out", where / "dense-seed0"),
     )
-    conv = [
-        "--set",
-        "policy.n_channels=2",
-        "--set",
-        "policy.n_blocks=2",
-        "--set",
-        "policy.n_hidden=9",
-    ]
+    conv = ["--set", "policy.n_channels=2", "--set", "policy.n_blocks=2"]
+    conv += ["--set", "policy.n_hidden=9"]
     kscout(
         *("train", "policy", "--method", "greedy", "--policy", "conv", *given, *FAST, *conv),
         *("--trajectories", 2, "--out", where / "greedy-seed0"),
@@ -69,21 +63,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_policy_and_oracle_is_scored(place: Path) -> None:
+def test_every_policy_and_oracle_is_trained_and_scored_under_protocol_blind(place: Path) -> None:
     summary = json.loads((place / "results" / "summary.json").read_text())
-    assert summary["columns"] == "simulated"
+    assert (summary["columns"], summary["protocol"]) == ("simulated", "blind")
+    for run in ("varnet", "dense-seed0", "greedy-seed0"):
+        assert 'protocol = "blind"' in (place / run / "config.toml").read_text()
     final = {row["policy"]: row["final"]["ssim"]["mean"] for row in summary["policies"]}
     assert len(final) == 6 and final["oracle"] >= final["random"]
     with (place / "results" / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["step"] for row in rows} == {"0", "1", "2"}
-
-
-@pytest.mark.slow
-def test_coils_are_trained_and_scored_under_protocol_blind(place: Path) -> None:
-    assert json.loads((place / "results" / "summary.json").read_text())["protocol"] == "blind"
-    for run in ("varnet", "dense-seed0", "greedy-seed0"):
-        assert 'protocol = "blind"' in (place / run / "config.toml").read_text()
 
 
 @pytest.mark.slow

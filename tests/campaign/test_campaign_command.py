@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coil_data import coil_store
 from command_line import kscout
 from fuzz.forks import load_modules, run_task
 from kscout.apps.campaign import task
@@ -54,31 +53,9 @@ OPTIONS = {
     "examples": '{ policies = ["oracle"], slice = [1] }',
 }
 TINY += SETTINGS + "".join(f"{name} = {OPTIONS.get(name, 'true')}\n" for name in ANALYSES.entries)
-COILS = f"""
-[grid]
-reconstructions = ["zero-filled-weighted"]
-horizons = ["short"]
-methods = ["greedy"]
-seeds = [0]
-[stores.coils]
-path = "store"
-[horizons.short]
-n_initial = 8
-steps = 2
-{SETTINGS}
-masks = true
-reconstructions = true
-"""
 N_RUNS = 6 + 1 + len(ANALYSES.entries)
 """Policies, an evaluation, and every analysis that there is."""
 COMMAND = ("run", "tiny.toml", "--workers", "0", "--device", "cpu", "--json")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder to work in, with a campaign's file and its store."""
-    monkeypatch.chdir(write_campaign(tmp_path))
-    return tmp_path
 
 
 def write_campaign(folder: Path) -> Path:
@@ -142,29 +119,11 @@ def test_the_report_shows_every_method_and_analysis(whole: Path) -> None:
     assert {title for title in titles if f">{title}</h2>" not in page} == set()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_what_is_typed_wrong_is_told(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(whole)
+    for words, message in (
         (("run", "nowhere.toml"), "cannot read the campaign nowhere.toml"),
         (("run", "tiny.toml", "--slurm", "gpu"), "write --slurm partition=NAME"),
-    ],
-)
-def test_what_is_typed_wrong_is_told(folder: Path, words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        kscout("campaign", *words)
-
-
-def test_every_kind_of_run_takes_coils(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(task, "_run_command", run_task)
-    load_modules()
-    coil_store(tmp_path / "store", noise=0.01)
-    Path("coils.toml").write_text(COILS)
-    words = ("campaign", "run", "coils.toml", "--workers", "0", "--device", "cpu", "--json")
-    outcome = json.loads(kscout(*words))
-    assert (outcome["failed"], outcome["blocked"], outcome["done"]) == ([], [], 4), outcome
-    summary = next(Path("campaigns").rglob("summary.json")).read_text()
-    assert json.loads(summary)["protocol"] == "blind"
-    assert "sense-tv" in Path(outcome["report"]).read_text()
+    ):
+        with pytest.raises(ConfigError, match=message):
+            kscout("campaign", *words)

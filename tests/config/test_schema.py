@@ -1,7 +1,7 @@
 """Settings are read strictly, and come back unchanged from their own TOML."""
 
 import tomllib
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -21,7 +21,6 @@ from kscout.config import (
     ReconstructorConfig,
     learning_rate_at,
     load,
-    merge,
     read,
     settle,
     to_table,
@@ -104,14 +103,6 @@ def test_step_sizes_decay_after_the_named_epochs() -> None:
     )
 
 
-def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    path.write_text("[training]\nn_epochs = 3\nlearning_rate = 1\n")
-    base = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS["unet"])
-    found = load(ReconstructorConfig, path, base=base)
-    assert found == replace(base, training=replace(base.training, n_epochs=3, learning_rate=1.0))
-
-
 def test_assignments_are_typed_and_may_be_bare_words() -> None:
     config = settle(
         ReconstructorConfig(),
@@ -130,13 +121,6 @@ def test_assignments_are_typed_and_may_be_bare_words() -> None:
     assert config.reconstructor == Component("unet", {"n_channels": 4})
 
 
-def test_another_component_drops_the_arguments_of_the_first() -> None:
-    base = ReconstructorConfig(Component("unet", {"n_channels": 4}))
-    table = {"reconstructor": {"name": "other", "depth": 2}}
-    found = read(ReconstructorConfig, merge(to_table(base), table))
-    assert found.reconstructor == Component("other", {"depth": 2})
-
-
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
@@ -153,19 +137,6 @@ def test_another_component_drops_the_arguments_of_the_first() -> None:
 def test_wrong_settings_are_told(assignment: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         settle(ReconstructorConfig(), None, [assignment], {})
-
-
-def test_files_that_cannot_be_settings_are_told(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.toml"
-    broken.write_text("[training\n")
-    with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
-        load(ReconstructorConfig, broken)
-    with pytest.raises(ConfigError, match=r"cannot read the settings .*none.toml: No such file"):
-        load(ReconstructorConfig, tmp_path / "none.toml")
-    other = tmp_path / "other.toml"
-    other.write_text(to_toml(PolicyConfig()))
-    with pytest.raises(ConfigError, match=r"other\.toml: these are settings of kind 'policy'"):
-        load(ReconstructorConfig, other)
 
 
 def test_a_budget_beyond_the_columns_is_told() -> None:

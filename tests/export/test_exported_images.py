@@ -23,7 +23,7 @@ from kscout.data.kinds import IMAGES, KSPACE
 from kscout.data.manifest import Geometry, VolumeRecord
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
-from kscout.errors import ConfigError, DataError, RunError
+from kscout.errors import ConfigError, DataError, KScoutError, RunError
 from kscout.policies import save
 from kscout.policies.fixed import CenterOut, FixedOrder
 from kscout.reconstruction import load
@@ -33,8 +33,10 @@ from mrd_files import lines, write
 SIZE = (9, 14)
 
 
-def run(store: Path, out: Path, *words: object) -> Any:
-    given = ["data", "export", store, "--out", out, "--json", *words]
+def run(store: Path, out: Path, format_: str, *words: object) -> Any:
+    given = ["data", "export", store, "--out", out, "--json", "--format", format_]
+    given += [] if "--reconstructor" in words else ["--reconstructor", "zero-filled"]
+    given += words
     result = CliRunner().invoke(app, [str(word) for word in given])
     if result.exception is not None:
         raise result.exception
@@ -68,15 +70,7 @@ POLICY = ("--policy", "center-out", "--n-initial", 3, "--steps", 4, "--batch-siz
 @pytest.mark.parametrize("kind", ["images", "kspace"])
 def test_fastmri_files_hold_what_sessions_reconstruct(kind: str, tmp_path: Path) -> None:
     store = image_store(tmp_path / "s") if kind == "images" else coil_store(tmp_path / "s")
-    files = run(
-        tmp_path / "s",
-        tmp_path / "out",
-        "--reconstructor",
-        "zero-filled",
-        *POLICY,
-        "--format",
-        "fastmri",
-    )
+    files = run(tmp_path / "s", tmp_path / "out", "fastmri", *POLICY)
     slices = store.split("test")
     names = dict(zip(dict.fromkeys(slices.volumes), files, strict=True))
     batch = slices.batch(torch.arange(len(slices)))
@@ -97,7 +91,7 @@ def test_nifti_and_dicom_are_read_back_as_they_were(tmp_path: Path) -> None:
     images = store.split("test").magnitudes().numpy().reshape(3, 2, *SIZE)
     for format_ in ("nifti", "dicom"):
         out = tmp_path / format_
-        files = run(tmp_path / "s", out, "--reconstructor", "zero-filled", "--format", format_)
+        files = run(tmp_path / "s", out, format_)
         assert [path.name.split(".")[0] for path in files] == ["_a_b", "volume", "c"]
         again = import_folder(out, tmp_path / f"{format_}-again", ImportSettings(held_out=0))
         found = again.split("train").magnitudes().numpy().reshape(3, 2, *SIZE)
@@ -107,9 +101,7 @@ def test_nifti_and_dicom_are_read_back_as_they_were(tmp_path: Path) -> None:
 def test_dicom_is_a_secondary_capture_that_tells_its_spacing(tmp_path: Path) -> None:
     write(tmp_path / "a.mrd", lines())
     imported(tmp_path / "a.mrd")
-    (folder,) = run(
-        tmp_path / "store", tmp_path / "out", "--reconstructor", "zero-filled", "--format", "dicom"
-    )
+    (folder,) = run(tmp_path / "store", tmp_path / "out", "dicom")
     first, second = (pydicom.dcmread(path) for path in sorted(folder.iterdir()))
     assert first.SOPClassUID == pydicom.uid.SecondaryCaptureImageStorage
     assert list(first.PixelSpacing) == [20, 10] and first.SeriesDescription == "gre"
@@ -133,10 +125,9 @@ def test_the_distance_of_slices_survives(source: str, tmp_path: Path) -> None:
         place["ImageOrientationPatient"] = [1, 0, 0, 0, 1, 0]
         write_dicom(tmp_path / "in" / f"{number}.dcm", pixels, **place)
     import_folder(tmp_path / "in", tmp_path / "store", ImportSettings(held_out=0))
-    words = ("--reconstructor", "zero-filled", "--split", "train", "--format")
-    (file,) = run(tmp_path / "store", tmp_path / "nifti", *words, "nifti")
+    (file,) = run(tmp_path / "store", tmp_path / "nifti", "nifti", "--split", "train")
     np.testing.assert_allclose(nibabel.load(file).header.get_zooms(), (1.3, 0.9, 4.5), rtol=1e-6)
-    (folder,) = run(tmp_path / "store", tmp_path / "dicom", *words, "dicom")
+    (folder,) = run(tmp_path / "store", tmp_path / "dicom", "dicom", "--split", "train")
     import_folder(folder, tmp_path / "again", ImportSettings(held_out=0))
     (record,) = Store.open(tmp_path / "again").manifest.volumes
     assert record.geometry is not None and record.geometry.slice_mm == 4.5
@@ -154,18 +145,11 @@ def test_slices_without_a_constant_distance_have_none(tmp_path: Path) -> None:
 def test_the_same_export_makes_the_same_bytes(tmp_path: Path) -> None:
     image_store(tmp_path / "s")
     for format_ in ("fastmri", "nifti", "dicom"):
-        ways = [
-            {p.name: p.read_bytes() for p in sorted((tmp_path / name).rglob("*.*")) if p.is_file()}
-            for name in ("a", "b")
-            if run(
-                tmp_path / "s",
-                tmp_path / name,
-                "--reconstructor",
-                "zero-filled",
-                "--format",
-                format_,
-            )
-        ]
+        ways = []
+        for out in (tmp_path / "a", tmp_path / "b"):
+            run(tmp_path / "s", out, format_)
+            files = sorted(path for path in out.rglob("*.*") if path.is_file())
+            ways.append({path.name: path.read_bytes() for path in files})
         assert ways[0] == ways[1] and ways[0]
 
 
@@ -176,16 +160,14 @@ def test_a_volume_without_calibration_leaves_no_file_of_those_before(tmp_path: P
         np.save(source / f"{name}.npy", kspace * (np.arange(18) != gap))
     store = imported(tmp_path / "source", axes=("slice", "coil", "row", "col"), prospective=True)
     with pytest.raises(ConfigError, match="need 8 to 18 central columns, found 0"):
-        run(store.path, tmp_path / "out", "--reconstructor", "sense", "--format", "nifti")
+        run(store.path, tmp_path / "out", "nifti", "--reconstructor", "sense")
     assert not (tmp_path / "out").exists()
 
 
 def test_an_undersampled_store_is_reconstructed_from_what_was_measured(tmp_path: Path) -> None:
     rows = [row for row in lines() if row.head["idx"]["kspace_encode_step_1"] not in (1, 9)]
     store = imported(write(tmp_path / "a.mrd", rows), prospective=True)
-    (file,) = run(
-        store.path, tmp_path / "out", "--reconstructor", "zero-filled", "--format", "nifti"
-    )
+    (file,) = run(store.path, tmp_path / "out", "nifti")
     slices = store.measured("test")
     batch = slices.batch(torch.arange(len(slices)))
     found = load("zero-filled")(batch.kspace, batch.selectable)
@@ -194,42 +176,35 @@ def test_an_undersampled_store_is_reconstructed_from_what_was_measured(tmp_path:
     shown = image.get_fdata().transpose(2, 1, 0)[:, ::-1, ::-1]
     np.testing.assert_allclose(shown, batch.unnormalized(found, "blind").numpy(), rtol=1e-5)
     with pytest.raises(DataError, match="undersampled"):
-        run(
-            store.path,
-            tmp_path / "x",
-            "--reconstructor",
-            "zero-filled",
-            "--format",
-            "nifti",
-            *POLICY,
-        )
+        run(store.path, tmp_path / "x", "nifti", *POLICY)
 
 
-def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "policy", "message"),
+    [
+        ({}, "random", "--n-initial and --steps"),
+        ({"n_initial": 4, "steps": 3}, "oracle", "oracle uses the ground truth"),
+        ({"steps": 3}, None, "only apply to a policy"),
+        ({"split": "x"}, None, "no split 'x'"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(
+    changes: dict[str, Any], policy: str | None, message: str, tmp_path: Path
+) -> None:
     coil_store(tmp_path / "s")
-    setting = ExportSetting(format="nifti")
+    setting = ExportSetting(**{"format": "nifti", **changes})
+    with pytest.raises(KScoutError, match=message):
+        given = {"reconstructor": "zero-filled", "policy": policy}
+        export_store(tmp_path / "s", tmp_path / "o", setting, **given)
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_dataset_is_not_overwritten_and_formats_are_known(tmp_path: Path) -> None:
+    coil_store(tmp_path / "s")
     with pytest.raises(RunError, match="another product, a dataset"):
-        export_store(tmp_path / "s", tmp_path / "s", setting, reconstructor="zero-filled")
-    with pytest.raises(ConfigError, match="--n-initial and --steps"):
-        export_store(
-            *(tmp_path / "s", tmp_path / "o", setting), reconstructor="zero-filled", policy="random"
-        )
-    acquired = ExportSetting(format="nifti", n_initial=4, steps=3)
-    with pytest.raises(ConfigError, match="oracle uses the ground truth"):
-        export_store(
-            *(tmp_path / "s", tmp_path / "o", acquired),
-            reconstructor="zero-filled",
-            policy="oracle",
-        )
-    told = ExportSetting(format="nifti", steps=3)
-    with pytest.raises(ConfigError, match="only apply to a policy"):
-        export_store(tmp_path / "s", tmp_path / "o", told, reconstructor="zero-filled")
-    with pytest.raises(DataError, match="no split 'x'"):
-        changed = ExportSetting(format="nifti", split="x")
-        export_store(tmp_path / "s", tmp_path / "o", changed, reconstructor="zero-filled")
+        run(tmp_path / "s", tmp_path / "s", "nifti")
     with pytest.raises(ConfigError, match="format"):
         ExportSetting(format="png")  # type: ignore[arg-type]
-    assert not (tmp_path / "o").exists()
 
 
 def test_no_file_is_written_where_a_later_volume_lacks_columns_of_the_start(tmp_path: Path) -> None:
@@ -238,13 +213,9 @@ def test_no_file_is_written_where_a_later_volume_lacks_columns_of_the_start(tmp_
         writer.append("test", "a", kspace)
         writer.append("test", "b", kspace, selectable=(8, 20))
         writer.finish()
-    setting = ExportSetting(format="fastmri", n_initial=6, steps=3)
+    given = ["--policy", "center-out", "--n-initial", 6, "--steps", 3]
     with pytest.raises(ConfigError, match=r"of 2 of 4 slices, .* start from 5 or fewer"):
-        export_store(
-            *(tmp_path / "s", tmp_path / "o", setting),
-            reconstructor="zero-filled",
-            policy="center-out",
-        )
+        run(tmp_path / "s", tmp_path / "o", "fastmri", *given)
     assert not (tmp_path / "o").exists()
 
 
