@@ -1,56 +1,45 @@
 """Bad inputs end in a sentence, killed trainings in the same bytes, and the judge sees the rest."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fuzz.cases import ARTIFACTS, KINDS, Case
-from fuzz.commands import ENTROPY, EVALUATE, FINISHED, IMPORT, MAKE, RESUME, TRAIN, UNET
+from fuzz import commands, service
+from fuzz.cases import ARTIFACTS, KINDS, Case, copy_artifacts
 from fuzz.forks import TRACEBACK, Ended, command, in_child, load_modules, stand_in
-from fuzz.hostile import IMAGES, ORDER
 from fuzz.judge import LIMIT_S, fault_of, snapshot
-from fuzz.long_commands import CAMPAIGN, JOINT
-from fuzz.service import ATTACKS, SERVE, attacked
-from fuzz.volumes import stack
 from kscout.apps.campaign import task
 from kscout.apps.cli import main
 
-SOME = Case("options", "", ["data", "info", "store"])
-
-
+SOME = Case("options", "", commands.INFO)
 WHOLE = [
-    *(IMPORT, MAKE, UNET, TRAIN, RESUME, FINISHED, ENTROPY, JOINT, CAMPAIGN),
-    [*EVALUATE, "--policy", "random", "--policy", "greedy"],
-    [*IMAGES, "--out", "images"],
-    ["export", "order", "center-out", *ORDER, "--out", "order.csv"],
-    ["analyze", "ranking", "results", "--out", "analyses"],
+    *(commands.IMPORT, commands.MAKE, commands.UNET, commands.TRAIN, commands.RESUME),
+    *(commands.FINISHED, commands.ENTROPY, commands.JOINT, commands.CAMPAIGN, commands.EXPORT),
+    *(commands.ORDER, commands.MASKS, [*commands.GREEDY, "--policy", "random"]),
 ]
-FUZZ = Path(__file__).parent / "fuzz" / "run.py"
+FUZZ = Path(__file__).parent / "fuzz"
 
 
 @pytest.mark.slow
-def test_a_bad_input_of_each_kind_ends_in_a_sentence() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run.py", "--n", str(len(KINDS))],
+        ["kill.py", "--n", "6"]
+        + [f"--only={name}" for name in ("train reconstructor", "train policy", "train joint")],
+    ],
+    ids=["bad inputs", "killed trainings"],
+)
+def test_cases_of_a_seed_have_no_fault(words: list[str]) -> None:
     # In a process of its own: users' mistakes must be told without the checks of types.
-    command = [sys.executable, str(FUZZ), "--n", str(len(KINDS)), "--seed", "0", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    bad = json.loads(done.stdout.splitlines()[-1])
-    assert not bad, "\n".join(f"case {one['number']}: {one['what']}: {one['fault']}" for one in bad)
-
-
-@pytest.mark.slow
-def test_killed_trainings_end_with_the_bytes_of_undisturbed_ones() -> None:
-    names = ("train reconstructor", "train policy", "train joint")
-    kill = [sys.executable, str(FUZZ.with_name("kill.py")), "--n", "6", "--seed", "0"]
-    only = [word for name in names for word in ("--only", name)]
-    done = subprocess.run([*kill, *only], capture_output=True, text=True)
+    words = [sys.executable, str(FUZZ / words[0]), *words[1:], "--seed", "0"]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -59,35 +48,58 @@ def test_killed_trainings_end_with_the_bytes_of_undisturbed_ones() -> None:
 def test_commands_succeed_before_a_case_damages_anything(tmp_path: Path, words: list[str]) -> None:
     # Here, so that no child does.
     load_modules()
-    here = shutil.copytree(ARTIFACTS, tmp_path / "here")
-    (here / "volumes").mkdir()
-    for number in (1, 2, 3):
-        np.save(here / "volumes" / f"{number}.npy", stack(number))
+    copy_artifacts(tmp_path / "here")
 
     def work() -> int:
         task._run_command = stand_in
         return command(words)
 
-    done = in_child(work, here, tmp_path / "log")
+    done = in_child(work, tmp_path / "here", tmp_path / "log")
     assert done.code == 0, done.output
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ATTACKS)
-def test_a_service_withstands_an_attack(tmp_path: Path, name: str) -> None:
-    words, variables, _ = ATTACKS[name]
-
+@pytest.mark.parametrize(
+    ("words", "attack"),
+    [([], service.forged), (["--behind-proxy"], service.forged), ([], service.declared)],
+)
+def test_a_service_withstands_an_attack(
+    tmp_path: Path, words: list[str], attack: Callable[[service.Places], None]
+) -> None:
     def work() -> int:
-        os.environ.update(variables)
-        attacked(name, seed=0)
-        return command([*SERVE, *words])
+        os.environ["FORWARDED_ALLOW_IPS"] = "*"
+        service.attacked(attack)
+        return command([*commands.SERVE, *words])
 
-    done = in_child(work, tmp_path, tmp_path / "log", limit_s=LIMIT_S)
+    done = in_child(work, tmp_path, tmp_path / "log", limit_s=LIMIT_S, n_bytes=2**30)
     assert done.code == 128 + signal.SIGINT and "Traceback" not in done.output, done.output
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [[*commands.MAKE, "--volumes", "2,0,0", "--workers", "2"], [*commands.TRAIN, "--seeds", "2"]],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_processes_import_no_module_from_the_working_folder(
+    tmp_path: Path, words: list[str]
+) -> None:
+    here = shutil.copytree(ARTIFACTS, tmp_path / "here")
+    for name in ("json", "torch", "kscout", "sitecustomize", "typer", "numpy", "multiprocessing"):
+        (here / f"{name}.py").write_text("open(__file__ + '.imported', 'w').close()\n")
+    # As the installed script, which does not begin its path of modules with the working folder.
+    code = (
+        "import sys; sys.path[:] = filter(None, sys.path)\n"
+        "from kscout.training import policy; policy._n_at_once = lambda *_: 2  # as on a GPU\n"
+        "from kscout.apps.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=here, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert not list(here.glob("*.imported"))
+
+
 def ended(code: int = 1, output: str = "error: the store is gone; copy it\n") -> Ended:
-    return Ended(code, False, output, 1.0, 0.1)
+    return Ended(code, False, output, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +114,7 @@ def ended(code: int = 1, output: str = "error: the store is gone; copy it\n") ->
         (ended(1, "error: gone"), "no sentence"),
         (ended(1, "something went wrong"), "without a sentence"),
         (ended(0, "a table with \x1b[31m in it"), "control characters"),
-        (Ended(-9, True, "", 1.0, 0.1), "hangs"),
+        (Ended(-9, True, "", 1.0), "hangs"),
     ],
 )
 def test_only_success_usage_and_sentences_pass(how: Ended, fault: str) -> None:
@@ -112,7 +124,7 @@ def test_only_success_usage_and_sentences_pass(how: Ended, fault: str) -> None:
 
 
 def test_success_with_a_bad_input_is_seen() -> None:
-    bad = Case("untrue", "", ["data", "info", "store"], must_fail=True)
+    bad = Case("untrue", "", commands.INFO, must_fail=True)
     assert fault_of(bad, ended(0, ""), {}, {}) == "succeeds with a bad input"
     assert not fault_of(bad, ended(), {}, {})
 
@@ -148,7 +160,7 @@ def test_what_a_file_holds_does_not_command_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, out = str(tmp_path / "\x1b[31m\nerror: all is lost"), str(tmp_path / "out")
-    monkeypatch.setattr(sys, "argv", ["kscout", "analyze", "ranking", name, "--out", out])
+    monkeypatch.setattr(sys, "argv", ["kscout", "analyze", "masks", name, "--out", out])
     with pytest.raises(SystemExit):
         main()
     told = capsys.readouterr().err

@@ -3,26 +3,52 @@
 import os
 import random
 import shutil
+import tomllib
 from collections.abc import Callable, Sequence
+from contextlib import chdir, suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
+import typer
 
 from coil_data import coil_store
-from fuzz import long_commands
-from fuzz.commands import ENTROPY, EVALUATE, FINISHED, IMPORT, MAKE, RESUME, TRAIN, UNET
-from fuzz.damage import damage_bytes, damage_file, damage_header, misplace
-from fuzz.hostile import HOSTILE, environment
-from fuzz.options import bad_option, bad_setting
-from fuzz.programs import program
-from fuzz.raw_volumes import AXES, RAW_FORMATS, good_kspace
-from fuzz.service import ATTACKS, SERVE
-from fuzz.volumes import FORMATS, numpy_stack, stack
+from fuzz.commands import (
+    CAMPAIGN,
+    CURVES,
+    ENTROPY,
+    EVALUATE,
+    EXPORT,
+    FINISHED,
+    GREEDY,
+    IMPORT,
+    INFO,
+    JOINT,
+    MAKE,
+    MASKS,
+    ORDER,
+    PULSEQ,
+    RANDOM,
+    REPORT,
+    RESUME,
+    SERVE,
+    SHOW,
+    STATUS,
+    TRAIN,
+    UNET,
+)
+from fuzz.damage import NUMBERS, WORDS, damage_bytes, damage_file, misplace
+from fuzz.hostile import HOSTILE
+from fuzz.volumes import AXES, IMAGES, RAW, kspace, stack, write_bart
+from kscout.data import ImportSettings, import_folder
+from kscout.data.store import unfinished_path
 
 ARTIFACTS = Path(__file__).parent / "artifacts"
 """Valid folders of every kind, tiny, and the same bytes on every machine."""
+CHECKPOINTS = ARTIFACTS.parents[1] / "golden" / "checkpoints"
+_PICKLES = ("recon_4ch.pt", "policy_4ch_r64_data_parallel.pt")
 
 
 @final
@@ -38,349 +64,253 @@ class Case:
     """The rest of the input is good, and was to be used without the bad."""
     must_fail: bool = False
     """The input is bad, and a success would be untrue."""
-    environment: tuple[tuple[str, str], ...] = ()
-    attack: tuple[str, int] = ("", 0)
-    """What a client does to the service, and its seed."""
-    is_program: bool = False
-    """Runs as a program of its own, which is not forked from this one and starts others."""
-    stdout: str = ""
-    """Where a program prints to: /dev/full, a pipe that nobody reads, or closed."""
 
 
 def case(seed: int, number: int, folder: Path) -> Case:
     """Build a case in an empty folder."""
     draw = random.Random(f"{seed}/{number}")
-    kinds = list(KINDS)
-    return KINDS[kinds[number % len(kinds)]](draw, folder)
+    kind = list(KINDS)[number % len(KINDS)]
+    copy_artifacts(folder)
+    return Case(kind, *KINDS[kind](draw, folder))
 
 
-def _copy(folder: Path, *names: str) -> None:
-    for name in names:
-        source = ARTIFACTS / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
-
-
-def _volumes(folder: Path) -> Path:
-    volumes = folder / "volumes"
-    volumes.mkdir()
+def copy_artifacts(folder: Path) -> None:
+    """Copy all valid folders, with three volumes to import."""
+    shutil.copytree(ARTIFACTS, folder, dirs_exist_ok=True)
+    for name in _PICKLES:
+        shutil.copy(CHECKPOINTS / name, folder)
+    (folder / "volumes").mkdir()
     for number in (1, 2, 3):
-        np.save(volumes / f"good{number}.npy", stack(number))
-    return volumes
+        np.save(folder / "volumes" / f"good{number}.npy", stack(number))
 
 
-def _import(name: str) -> Callable[[random.Random, Path], Case]:
-    def build(draw: random.Random, folder: Path) -> Case:
-        volumes = _volumes(folder)
-        what = FORMATS[name](draw, volumes)
-        skips = draw.random() < 0.6
-        words = [*IMPORT, "--skip-bad"] if skips else IMPORT
-        return Case(name, what, words, must_succeed=skips)
-
-    return build
+def _of_reports(*folders: str) -> list[list[str]]:
+    forms = {"markdown": "md", "csv": "csv", "latex": "tex", "html": "html"}
+    return [
+        ["report", *folders, "-o", f"page.{suffix}", "--format", form]
+        for form, suffix in forms.items()
+    ]
 
 
-def _import_raw(name: str) -> Callable[[random.Random, Path], Case]:
-    def build(draw: random.Random, folder: Path) -> Case:
-        spoil, suffix = RAW_FORMATS[name]
-        (folder / "volumes").mkdir()
-        good_kspace(folder / "volumes", suffix)
-        what = spoil(draw, folder / "volumes")
-        words = ["data", "import", "volumes", "--out", "imported", "--raw"]
-        words += ["--axes", AXES] if suffix == ".npy" else []
-        skips = draw.random() < 0.6
-        words += draw.choice(([], [], ["--crop", "8x11"], ["--resize", "30"], ["--prospective"]))
-        return Case(name, what, [*words, "--skip-bad"] if skips else words, must_succeed=skips)
-
-    return build
-
-
-def _lists(draw: random.Random, folder: Path) -> Case:
-    """Files that name the volumes of each split, and presets on volumes that they do not suit."""
-    _volumes(folder)
-    lists = folder / "lists"
-    lists.mkdir()
-    for number, split in enumerate(("train", "val", "test"), start=1):
-        (lists / f"{split}.txt").write_text(f"good{number}.npy\n")
-    what = damage_file(draw, lists / draw.choice(("train.txt", "val.txt", "test.txt")))
-    return Case("lists", what, [*IMPORT, "--splits", "lists"])
-
-
-def _journal(draw: random.Random, folder: Path) -> Case:
-    """A store whose making was interrupted, and whose journal or pixels were damaged since."""
-    _volumes(folder)
-    from fuzz.unfinished import leave_unfinished
-
-    hidden = leave_unfinished(folder, IMPORT)
-    what = damage_file(draw, draw.choice(sorted(hidden.iterdir())))
-    return Case("journal", what, IMPORT)
-
-
-def _store(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store")
-    if draw.random() < 0.65:
-        what = damage_file(draw, folder / "store" / "manifest.json")
-    else:
-        path = folder / "store" / "test_16x16.npy"
-        if draw.random() < 0.5:
-            what = numpy_stack(draw, folder)
-            path.unlink()
-            if os.path.lexists(bad := folder / "bad.npy"):
-                bad.rename(path)
-        else:
-            what = damage_file(draw, path)
-    command = draw.choice(
+_NETWORK = ["--reconstructor", "./unet"]
+_FILES: dict[str, tuple[list[str], list[list[str]]]] = {
+    "store": (
+        ["store/manifest.json", "store/manifest.json", "store/test_16x16.npy"],
+        [INFO, [*INFO, "--verify", "--json"], SHOW, RANDOM, [*EVALUATE, "--policy", "fixed"]],
+    ),
+    "run": (
+        [f"greedy/{name}" for name in ("config.toml", "provenance.json", "*.jsonl", "done.json")],
+        [REPORT, CURVES, [*GREEDY, "--policy", "random"], FINISHED],
+    ),
+    "interrupted run": (
         [
-            ["data", "info", "store"],
-            ["data", "info", "store", "--verify", "--json"],
-            ["data", "show", "store", "--split", "test", "--out", "montage.png"],
-            [*EVALUATE, "--policy", "random"],
-            [*EVALUATE, "--policy", "fixed"],
-        ]
-    )
-    return Case("store", what, command)
+            *(
+                "interrupted/*.toml",
+                "interrupted/*.json",
+                "interrupted/*.jsonl",
+                "unet/config.toml",
+            ),
+            *("interrupted/best.safetensors", *["interrupted/checkpoint.pt"] * 3),
+        ],
+        [RESUME],
+    ),
+    "policy weights": (
+        ["greedy/weights.safetensors"],
+        [GREEDY, [*EVALUATE, "--policy", "x=greedy/weights.safetensors"], ENTROPY],
+    ),
+    "reconstructor weights": (
+        ["unet/weights.safetensors"],
+        [[*RANDOM, *_NETWORK], TRAIN, EXPORT, [*JOINT, *_NETWORK]],
+    ),
+    "policy pickle": ([_PICKLES[1]], [[*EVALUATE, "--policy", _PICKLES[1]]]),
+    "reconstructor pickle": ([_PICKLES[0]], [[*RANDOM, "--reconstructor", _PICKLES[0]]]),
+    "results": (
+        [*["results/summary.json"] * 4, "results/results.csv", "analyses/*.json"],
+        [*_of_reports("results", "analyses"), MASKS],
+    ),
+    "finished evaluation": (
+        ["results/summary.json", "results/results.csv"],
+        [
+            [*EVALUATE, *_NETWORK, "--out", "results"]
+            + [
+                word
+                for name in ("random", "fixed", "na-oracle", "oracle", "greedy", "ngreedy")
+                for word in ("--policy", name)
+            ]
+        ],
+    ),
+    "finished analysis": (
+        ["analyses/curves.*"],
+        [["analyze", "curves", "greedy", "ngreedy", "--out", "analyses"]],
+    ),
+    "campaign": (
+        ["tiny.toml", "campaigns/**/*.json"],
+        [STATUS, [*STATUS, "--json"], ["report", "campaigns/tiny", "-o", "page.html"], CAMPAIGN],
+    ),
+    "settings of a policy": (["greedy/config.toml"], [[*TRAIN, "--config", "greedy/config.toml"]]),
+    "settings of a reconstructor": (
+        ["unet/config.toml"],
+        [[*UNET, "--config", "unet/config.toml"]],
+    ),
+    "exports": (
+        ["store/manifest.json", "unet/weights.safetensors"],
+        [EXPORT, [*EXPORT, "--format", "dicom"]],
+    ),
+}
+"""Files of which one is damaged, and commands that read it."""
+
+Built = tuple[Any, ...]
+"""What is bad, the command, and further fields of a case."""
 
 
-def _kspace_store(draw: random.Random, folder: Path) -> Case:
+def _damaged(name: str, draw: random.Random, folder: Path) -> Built:
+    files, commands = _FILES[name]
+    path = draw.choice(sorted(folder.glob(draw.choice(files))))
+    return damage_file(draw, path), draw.choice(commands)
+
+
+def _images(name: str, draw: random.Random, folder: Path) -> Built:
+    what = _bad_volume(draw, folder / "volumes" / name, IMAGES[name])
+    return what, *_import(draw, IMPORT)
+
+
+def _raw(name: str, draw: random.Random, folder: Path) -> Built:
+    volumes = folder / "measured"
+    volumes.mkdir()
+    words = ["data", "import", "measured", "--out", "imported", "--raw"]
+    for seed in (1, 2, 3):
+        if name == "bad.mat":
+            np.save(volumes / f"good{seed}.npy", kspace(seed))
+        else:
+            write_bart(volumes / f"good{seed}.cfl", kspace(seed))
+    words += ["--axes", AXES] if name == "bad.mat" else []
+    what = _bad_volume(draw, volumes / name, RAW[name])
+    words += draw.choice(([], [], ["--crop", "8x11"], ["--resize", "30"], ["--prospective"]))
+    return what, *_import(draw, words)
+
+
+def _bad_volume(draw: random.Random, path: Path, write: Callable[[Path], object]) -> str:
+    write(path)
+    return (damage_bytes if draw.random() < 0.8 else misplace)(draw, path)
+
+
+def _import(draw: random.Random, words: list[str]) -> tuple[list[str], bool]:
+    skips = draw.random() < 0.6
+    return ([*words, "--skip-bad"] if skips else words), skips
+
+
+def _lists(draw: random.Random, folder: Path) -> Built:
+    """Files that name the volumes of each split."""
+    (folder / "lists").mkdir()
+    for number, split in enumerate(("train", "val", "test"), start=1):
+        (folder / "lists" / f"{split}.txt").write_text(f"good{number}.npy\n")
+    path = draw.choice(sorted((folder / "lists").iterdir()))
+    return damage_file(draw, path), [*IMPORT, "--splits", "lists"]
+
+
+def _journal(draw: random.Random, folder: Path) -> Built:
+    """A store whose import was interrupted after its second volume, and was damaged since."""
+
+    def stop(done: int, total: int, name: str) -> None:
+        if done == 2:
+            raise InterruptedError
+
+    with chdir(folder), suppress(InterruptedError):
+        import_folder(Path("volumes"), Path("imported"), ImportSettings(size=16), stop)
+    hidden = folder / unfinished_path(Path("imported"))
+    return damage_file(draw, draw.choice(sorted(hidden.iterdir()))), IMPORT
+
+
+def _kspace_store(draw: random.Random, folder: Path) -> Built:
     store = coil_store(folder / "coils", n_coils=3, size=(10, 12), noise=0.01)
     file = draw.choice(("manifest.json", "manifest.json", "test_10x12.npy"))
-    what = damage_file(draw, store.path / file)
-    command = draw.choice(
-        [
-            ["data", "info", "coils", "--json"],
-            ["data", "show", "coils", "--split", "test", "--coils", "--out", "montage.png"],
-            [*EVALUATE, "--data", "coils", "--policy", "random", "--protocol", "blind"],
-        ]
-    )
-    return Case("kspace store", what, command)
+    commands = [
+        ["data", "info", "coils", "--json"],
+        ["data", "show", "coils", "--split", "test", "--coils", "--out", "montage.png"],
+        [*RANDOM, "--data", "coils", "--protocol", "blind"],
+    ]
+    return damage_file(draw, store.path / file), draw.choice(commands)
 
 
-def _run(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store", "unet", "greedy", "interrupted")
-    file, command = draw.choice(_RUN_FILES)
-    return Case("run", damage_file(draw, folder / file), command)
-
-
-_READ_RUN = [
-    ["report", "greedy", "-o", "page.html"],
-    ["analyze", "curves", "greedy", "--out", "analyzed"],
-    [*EVALUATE, "--policy", "greedy", "--policy", "random"],
-    FINISHED,
-]
-_RUN_FILES: list[tuple[str, list[str]]] = [
-    *((f"interrupted/{name}", RESUME) for name in ("config.toml", "provenance.json")),
-    *((f"interrupted/{name}", RESUME) for name in ("metrics.jsonl", "best.safetensors")),
-    *[("interrupted/checkpoint.pt", RESUME)] * 3,
-    *(
-        (f"greedy/{name}", words)
-        for name in ("config.toml", "provenance.json")
-        for words in _READ_RUN
-    ),
-    *((f"greedy/{name}", words) for name in ("metrics.jsonl", "done.json") for words in _READ_RUN),
-    *((f"unet/{name}", RESUME) for name in ("config.toml", "weights.safetensors")),
+_LONG = {"--epochs", "--updates", "--checkpoints", "--watch", "--use", "--help", "--version"}
+_LONG |= {"--scheduler", "--slurm"}
+"""Options that ask for long work or another machine, which is no fault, or for none."""
+_LONG_SETTINGS = {"n_epochs": "2", "n_checkpoints": "2", "n_updates": "2"}
+_REPLAY = ["replay", "volumes/good1.npy", "--to", "127.0.0.1:1"]
+_TAKE_OPTIONS = [
+    *(IMPORT, MAKE, TRAIN, UNET, JOINT, RANDOM, SERVE, _REPLAY, INFO, SHOW, REPORT, STATUS),
+    *(CAMPAIGN, CURVES, MASKS, ORDER, PULSEQ, EXPORT),
 ]
 
 
-def _weights(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store", "unet", "greedy")
-    name = draw.choice(("unet", "greedy"))
-    path = folder / name / "weights.safetensors"
-    if draw.random() < 0.75:
-        what = damage_header(draw, path)
-    else:
-        what = (damage_bytes if draw.random() < 0.7 else misplace)(draw, path)
-    commands = {
-        "unet": [
-            [*EVALUATE, "--policy", "random", "--reconstructor", "./unet"],
-            [*EVALUATE, "--policy", "random", "--reconstructor", "unet/weights.safetensors"],
-            TRAIN,
-        ],
-        "greedy": [
-            [*EVALUATE, "--policy", "greedy"],
-            [*EVALUATE, "--policy", "x=greedy/weights.safetensors"],
-            ENTROPY,
-        ],
-    }
-    return Case("weights", f"{name}: {what}", draw.choice(commands[name]))
+@cache
+def options_of(words: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the flag of every option of a command that takes a value, and the name of its type."""
+    from kscout.apps.cli import app
 
-
-def _pickle(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store")
-    golden = ARTIFACTS.parents[1] / "golden" / "checkpoints"
-    name = draw.choice(("recon_4ch.pt", "policy_4ch_r64_data_parallel.pt"))
-    path = Path(shutil.copy(golden / name, folder / "model.pt"))
-    what = (damage_bytes if draw.random() < 0.85 else misplace)(draw, path)
-    if name.startswith("recon"):
-        words = [*EVALUATE, "--policy", "random", "--reconstructor", "model.pt"]
-    else:
-        words = [*EVALUATE, "--policy", "model.pt"]
-    return Case("pickle", f"{name}: {what}", words)
-
-
-def _results(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "results", "analyses")
-    file = draw.choice(
-        [*["results/summary.json"] * 4, "results/results.csv"]
-        + [f"analyses/{name}.json" for name in ("cost", "curves", "entropies", "ranking")]
-        + [f"analyses/{name}.settings.json" for name in ("curves", "ranking")]
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        if word not in getattr(command, "commands", ()):
+            break
+        command = command.commands[word]
+    return sorted(
+        (max(option.opts, key=len), str(option.bare_type()))
+        for option in command.params
+        if option.param_type_name == "option" and not option.is_flag
     )
-    what = damage_file(draw, folder / file)
-    words = draw.choice(
-        [
-            ["report", "results", "analyses", "-o", "page.html"],
-            ["report", "results", "analyses", "-o", "page.md", "--format", "markdown"],
-            ["report", "results", "analyses", "-o", "page.csv", "--format", "csv"],
-            ["report", "results", "analyses", "-o", "page.tex", "--format", "latex"],
-            ["analyze", "ranking", "results", "--out", "analyses"],
-        ]
-    )
-    return Case("results", what, words)
 
 
-def _again(draw: random.Random, folder: Path) -> Case:
-    """A finished evaluation or analysis, damaged, that is asked for again."""
-    _copy(folder, "results", "analyses", "store", "unet", "greedy", "ngreedy")
-    if draw.random() < 0.5:
-        what = damage_file(draw, folder / "results" / draw.choice(("summary.json", "results.csv")))
-        words = [*EVALUATE, "--reconstructor", "./unet", "--out", "results"]
-        for name in ("random", "fixed", "na-oracle", "oracle", "greedy", "ngreedy"):
-            words += ["--policy", name]
-    else:
-        name = draw.choice(("curves.json", "curves.settings.json", "curves.csv"))
-        what = damage_file(draw, folder / "analyses" / name)
-        words = ["analyze", "curves", "greedy", "ngreedy", "--out", "analyses"]
-    return Case("again", what, words)
-
-
-def _campaign(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "tiny.toml", "campaigns", "store")
-    if draw.random() < 0.6:
-        what = damage_file(draw, folder / "tiny.toml")
-    else:
-        states = sorted((folder / "campaigns").rglob("*.json"))
-        what = damage_file(draw, draw.choice(states))
-    words = draw.choice(
-        [
-            ["campaign", "status", "tiny.toml"],
-            ["campaign", "status", "tiny.toml", "--json"],
-            ["report", "campaigns/tiny", "-o", "page.html"],
-        ]
-    )
-    return Case("campaign", what, words)
-
-
-def _settings(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store", "unet")
-    words: Sequence[str] = draw.choice((TRAIN, UNET))
-    named, what = bad_setting(draw, "policy" if words is TRAIN else "reconstructor")
-    if draw.random() < 0.4:
-        key, _, value = named.partition("=")
-        section, _, name = key.partition(".")
-        (folder / "own.toml").write_text(f"[{section}]\n{name} = {value}\n", errors="replace")
-        return Case("settings", f"file {what}", [*words, "--config", "own.toml"])
-    return Case("settings", what, [*words, "--set", named])
-
-
-def _file_of_settings(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store", "unet")
-    kind = draw.choice(("unet", "greedy"))
-    path = folder / "own.toml"
-    shutil.copy(ARTIFACTS / kind / "config.toml", path)
-    what = damage_file(draw, path)
-    return Case("toml", what, [*(UNET if kind == "unet" else TRAIN), "--config", "own.toml"])
-
-
-def _options(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store", "unet", "greedy", "results", "tiny.toml")
-    _volumes(folder)
-    valid = [
-        *(IMPORT, MAKE, TRAIN, UNET, [*EVALUATE, "--policy", "random"]),
-        SERVE,
-        ["replay", "volumes/good1.npy", "--to", "127.0.0.1:1"],
-        ["data", "info", "store"],
-        ["data", "show", "store", "--out", "montage.png"],
-        ["report", "results", "-o", "page.html"],
-        ["campaign", "status", "tiny.toml"],
-        ["analyze", "curves", "greedy", "--out", "analyzed"],
-        ["analyze", "ranking", "results", "--out", "analyzed"],
+def _options(draw: random.Random, folder: Path) -> Built:
+    """A command with a bad value for one of its options, or of its arguments."""
+    os.mkfifo(folder / "fifo")
+    (folder / "loop").symlink_to("loop")
+    words: Sequence[str] = draw.choice(_TAKE_OPTIONS)
+    # Of a campaign they are processes, which the stand-in for its trainings does not reach.
+    left_out = _LONG | ({"--workers"} if words[0] == "campaign" else set())
+    known = [pair for pair in options_of(tuple(words[:2])) if pair[0] not in left_out]
+    places = [
+        i for i in range(2, len(words)) if not words[i].startswith("-") and words[i - 1][0] != "-"
     ]
-    words, what = bad_option(draw, draw.choice(valid), folder)
-    return Case("options", what, words)
+    if not known or (places and draw.random() < 0.2):
+        place, value = draw.choice(places or [len(words)]), draw.choice(WORDS)
+        return (
+            f"{' '.join(words[:2])} {value[:20]!r}",
+            [*words[:place], value, *words[place + 1 :]],
+        )
+    flag, kind = draw.choice(known)
+    is_number = "int" in kind or "float" in kind
+    value = draw.choice(NUMBERS if is_number and draw.random() < 0.8 else WORDS)
+    return f"{' '.join(words[:2])} {flag} {value[:20]!r}", [*words, flag, value]
 
 
-def _long(name: str) -> Callable[[random.Random, Path], Case]:
-    def build(draw: random.Random, folder: Path) -> Case:
-        _copy(folder, "store", "unet", "tiny.toml", "campaigns")
-        return Case(name, *long_commands.LONG[name](draw, folder))
-
-    return build
-
-
-def _exports(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store", "unet", "greedy", "results")
-    order = ["--n-cols", "16", "--n-initial", "3", "--steps", "4", "--fov-mm", "220"]
-    network = ["--reconstructor", "./unet", "--device", "cpu", "--out", "images"]
-    valid = [
-        ["export", "order", "center-out", *order, "--out", "order.csv"],
-        ["export", "pulseq", "center-out", *order, "--n-rows", "16", "--out", "scan.seq"],
-        *(["data", "export", "store", *network, "--format", x] for x in ("nifti", "dicom")),
-    ]
-    words = draw.choice(valid)
-    if words[0] == "data" and draw.random() < 0.5:
-        file = draw.choice(("store/manifest.json", "unet/weights.safetensors"))
-        return Case("exports", damage_file(draw, folder / file), words)
-    words, what = bad_option(draw, words, folder)
-    return Case("exports", what, words)
+def _settings(draw: random.Random, folder: Path) -> Built:
+    """A command with a bad value for one of the settings that its run records."""
+    words, name = draw.choice(((TRAIN, "greedy"), (UNET, "unet"), (JOINT, "greedy")))
+    config = tomllib.loads((folder / name / "config.toml").read_text())
+    section = draw.choice([key for key in config if isinstance(config[key], dict)])
+    key = draw.choice([*config[section], "dropout", "x"])
+    value = draw.choice(
+        [*NUMBERS, *NUMBERS, *WORDS, "[]", "[-1]", "[1e400]", "true", '"x"', "[[1]]"]
+    )
+    if value.lstrip("-").isdigit() and int(value[:9]) > 2:
+        value = _LONG_SETTINGS.get(key, value)
+    return f"{section}.{key}={value[:20]!r}", [*words, "--set", f"{section}.{key}={value}"]
 
 
-def _hostile(name: str) -> Callable[[random.Random, Path], Case]:
-    def build(draw: random.Random, folder: Path) -> Case:
-        _copy(folder, "store", "unet", "greedy", "interrupted", "results", "tiny.toml")
-        what, words, must_fail = HOSTILE[name](draw, folder)
-        return Case(name, what, words, must_fail=must_fail)
-
-    return build
+def _hostile(name: str, draw: random.Random, folder: Path) -> Built:
+    what, words, must_fail = HOSTILE[name](draw, folder)
+    return what, words, False, must_fail
 
 
-def _environment(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store", "unet", "greedy", "results", "tiny.toml")
-    variable, words = environment(draw)
-    return Case("environment", "=".join(variable)[:40], words, environment=(variable,))
-
-
-def _program(draw: random.Random, folder: Path) -> Case:
-    _copy(folder, "store", "unet", "greedy", "results", "tiny.toml")
-    what, words, fields = program(draw, folder)
-    return Case("program", what, words, is_program=True, **fields)
-
-
-def _service(draw: random.Random, folder: Path) -> Case:
-    name = draw.choice(list(ATTACKS))
-    words, variables, _ = ATTACKS[name]
-    attack = name, draw.randrange(2**31)
-    return Case("service", name, [*SERVE, *words], environment=variables, attack=attack)
-
-
-KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
-    **{name: _import(name) for name in FORMATS},
+KINDS: dict[str, Callable[[random.Random, Path], Built]] = {
+    **{name: partial(_images, name) for name in IMAGES},
+    **{f"raw {name}": partial(_raw, name) for name in RAW},
+    **{name: partial(_damaged, name) for name in _FILES},
     "lists": _lists,
     "journal": _journal,
-    "store": _store,
-    "run": _run,
-    "weights": _weights,
-    "pickle": _pickle,
-    "results": _results,
-    "again": _again,
-    "campaign": _campaign,
+    "kspace store": _kspace_store,
     "settings": _settings,
-    "toml": _file_of_settings,
     "options": _options,
     "more options": _options,
-    **{name: _import_raw(name) for name in RAW_FORMATS},
-    "kspace store": _kspace_store,
-    **{name: _long(name) for name in long_commands.LONG},
-    "exports": _exports,
-    **{name: _hostile(name) for name in HOSTILE},
-    "environment": _environment,
-    "program": _program,
-    "service": _service,
+    **{name: partial(_hostile, name) for name in HOSTILE},
 }

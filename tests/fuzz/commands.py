@@ -13,6 +13,14 @@ UNET = [
     *("--set", "reconstructor.n_pools=1", "--set", "training.accelerations=[4]"),
     *("--set", "training.center_fractions=[0.25]", "--convolution", "onednn"),
 ]
+JOINT = [
+    *("train", "joint", "--data", "store", "--out", "joined", "--method", "dense", "--policy"),
+    *("conv", *NETWORK, "--n-initial", "2", "--steps", "3", "--updates", "2"),
+    *("--checkpoints", "1", "--batch-size", "4", "--device", "cpu", "--set", "training.n_pool=8"),
+    *("--set", "reconstructor.n_channels=2", "--set", "reconstructor.n_pools=1"),
+    *("--set", "training.sampler_every=2", "--set", "training.sampler_batch=3"),
+    *("--set", "training.convolution=onednn"),
+]
 EVALUATE = [
     *("evaluate", "--data", "store", "--reconstructor", "zero-filled", "--n-initial", "2"),
     *("--steps", "3", "--trajectories", "2", "--out", "scored", "--device", "cpu"),
@@ -29,11 +37,22 @@ MAKE = [
 RESUME = [*POLICY, "--out", "interrupted", "--epochs", "3", "--set", "training.convolution=onednn"]
 FINISHED = [*POLICY, "--out", "greedy", "--epochs", "3"]
 TRAIN = [*POLICY, "--out", "trained", "--epochs", "1", "--convolution", "onednn"]
-EASY = [
-    ["data", "info", "store"],
-    ["data", "show", "store", "--out", "montage.png"],
-    [*EVALUATE, "--policy", "greedy", "--policy", "random", "--reconstructor", "./unet"],
-    ["report", "results", "analyses", "greedy", "-o", "page.html"],
-    ["campaign", "status", "tiny.toml"],
+CAMPAIGN = ["campaign", "run", "tiny.toml", "--workers", "0", "--device", "cpu", "--no-report"]
+SERVE = ["serve", "--reconstructor", "zero-filled", "--policy", "center-out", "--device", "cpu"]
+EXPORT = [
+    *("data", "export", "store", "--format", "nifti", "--reconstructor", "./unet"),
+    *("--device", "cpu", "--out", "images"),
 ]
-"""Commands that succeed in a copy of all artifacts."""
+_SCAN = ["--n-cols", "16", "--n-initial", "3", "--steps", "4", "--fov-mm", "220"]
+ORDER = ["export", "order", "center-out", *_SCAN, "--out", "order.csv"]
+PULSEQ = ["export", "pulseq", "center-out", *_SCAN, "--n-rows", "16", "--out", "scan.seq"]
+CURVES = ["analyze", "curves", "greedy", "--out", "analyzed"]
+MASKS = ["analyze", "masks", "results", "--out", "analyses"]
+REPORT = ["report", "results", "analyses", "greedy", "-o", "page.html"]
+INFO = ["data", "info", "store"]
+SHOW = ["data", "show", "store", "--split", "test", "--out", "montage.png"]
+STATUS = ["campaign", "status", "tiny.toml"]
+RANDOM = [*EVALUATE, "--policy", "random"]
+GREEDY = [*EVALUATE, "--policy", "greedy"]
+EASY = [INFO, SHOW, [*GREEDY, "--policy", "random", "--reconstructor", "./unet"], REPORT, STATUS]
+"""Commands that succeed in a copy of all artifacts, and start no threads."""

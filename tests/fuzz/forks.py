@@ -80,7 +80,6 @@ class Ended:
     """All that it printed."""
     peak_mib: float
     """The most memory that it held, with what it was forked with."""
-    cpu_s: float
 
 
 def in_child(
@@ -105,13 +104,7 @@ def in_child(
         os.killpg(child, signal.SIGKILL)
     _, status, used = os.wait4(child, 0)
     text = log.read_bytes().decode(errors="replace")
-    return Ended(
-        os.waitstatus_to_exitcode(status),
-        is_hung,
-        text,
-        used.ru_maxrss / 1024,
-        used.ru_utime + used.ru_stime,
-    )
+    return Ended(os.waitstatus_to_exitcode(status), is_hung, text, used.ru_maxrss / 1024)
 
 
 def start(work: Callable[[], int], folder: Path, log: Path, n_bytes: int = 0) -> int:

@@ -6,14 +6,12 @@ import re
 import resource
 import shutil
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from fuzz.cases import Case, case
 from fuzz.forks import INVALID, TRACEBACK, Ended, command, in_child, stand_in
-from fuzz.programs import become
 from fuzz.service import attacked
 from kscout.apps.campaign import task
 
@@ -40,15 +38,10 @@ class Verdict:
     """What a case did."""
 
     number: int
-    kind: str
-    what: str
-    words: list[str]
+    built: Case
+    ended: Ended
     fault: str
     """Empty where all is well."""
-    code: int
-    peak_mib: float
-    cpu_s: float
-    output: str
 
 
 def judge(seed: int, number: int, folder: Path, limit_s: float = LIMIT_S) -> Verdict:
@@ -61,12 +54,9 @@ def judge(seed: int, number: int, folder: Path, limit_s: float = LIMIT_S) -> Ver
 
     def work() -> int:
         os.environ["TMPDIR"] = str(temporary)
-        os.environ.update(built.environment)
-        if built.is_program:
-            become(built.words, built.stdout)
         task._run_command = stand_in
         if built.words[0] == "serve":
-            attacked(*built.attack)
+            attacked()
         code = command(built.words)
         return code if code or is_valid(built) else INVALID
 
@@ -77,8 +67,7 @@ def judge(seed: int, number: int, folder: Path, limit_s: float = LIMIT_S) -> Ver
         if not path.is_symlink() and path.is_dir():
             path.chmod(0o755)
     shutil.rmtree(folder)
-    told = (built.kind, built.what, built.words, fault)
-    return Verdict(number, *told, ended.code, ended.peak_mib, ended.cpu_s, ended.output)
+    return Verdict(number, built, ended, fault)
 
 
 def fault_of(built: Case, ended: Ended, before: Snapshot, after: Snapshot) -> str:
@@ -96,21 +85,15 @@ def fault_of(built: Case, ended: Ended, before: Snapshot, after: Snapshot) -> st
         return f"success with an unusable result: {_last_line(ended.output)[:110]}"
     if "memory ran out" in ended.output:
         return f"asks for too much memory: {_last_line(ended.output)[:110]}"
-    if ended.peak_mib > idle_mib() + BOUND_MIB:
+    # The memory of this process, which a forked child begins with.
+    n_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    if ended.peak_mib > n_pages * resource.getpagesize() / 2**20 + BOUND_MIB:
         return f"takes {ended.peak_mib:.0f} MiB"
     if ended.code and built.must_succeed:
         return f"fails, though the rest is good: {_last_line(ended.output)[:110]}"
     if not ended.code and built.must_fail:
         return "succeeds with a bad input"
-    # Who reads no further, as `head`, needs no words.
-    is_unread = built.stdout == "pipe" and ended.code == 1
-    return "" if is_unread else _bad_words(ended) or _half_written(ended, before, after)
-
-
-def idle_mib() -> float:
-    """Return the memory of this process, which a forked child begins with."""
-    n_pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return n_pages * resource.getpagesize() / 2**20
+    return _bad_words(ended) or _half_written(ended, before, after)
 
 
 def _last_line(text: str) -> str:
@@ -139,24 +122,20 @@ def _bad_words(ended: Ended) -> str:
 def _half_written(ended: Ended, before: Snapshot, after: Snapshot) -> str:
     """Check that a failed command changed nothing, and that any left nothing temporary."""
     new = sorted(set(after) - set(before))
-    # A lock is no content, and an import that was interrupted before keeps what it has.
-    left = [name for name in new if _LEFT.search(name)]
-    if left:
+    if left := [name for name in new if _LEFT.search(name)]:
         return f"leaves {left[0]}"
     # A campaign goes on past a run that failed, and keeps what is done.
     if ended.code == 0 or re.search(f"^{_RUN_FAILED} ", ended.output, re.MULTILINE):
         return ""
-    written = [
-        name for name in new if not name.endswith(".lock") and after[name][0] != stat.S_IFDIR
+    # A lock is no content.
+    new = [name for name in new if not name.endswith(".lock") and after[name][0] != stat.S_IFDIR]
+    if new:
+        return f"fails and leaves {', '.join(new)[:80]}"
+    # An import that was interrupted before keeps what it has.
+    changed = [
+        name for name in before if ".unfinished" not in name and after.get(name) != before[name]
     ]
-    if written:
-        return f"fails and leaves {', '.join(written)[:80]}"
-    changed = [name for name in before if name in after and after[name] != before[name]]
-    gone = [name for name in before if name not in after and ".unfinished" not in name]
-    changed = [name for name in changed if ".unfinished" not in name]
-    if changed or gone:
-        return f"fails and changes {', '.join([*changed, *gone])[:80]}"
-    return ""
+    return f"fails and changes {', '.join(changed)[:80]}" if changed else ""
 
 
 def _litter(temporary: Path) -> str:
@@ -167,7 +146,7 @@ def _litter(temporary: Path) -> str:
 def snapshot(folder: Path) -> Snapshot:
     """Return kind and content of all that lies in a folder."""
     found: Snapshot = {}
-    for path in _walk(folder):
+    for path in sorted(folder.rglob("*")):
         facts = path.lstat()
         kind = stat.S_IFMT(facts.st_mode)
         is_read = kind == stat.S_IFREG and facts.st_size < _LARGEST_READ
@@ -176,20 +155,13 @@ def snapshot(folder: Path) -> Snapshot:
     return found
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    for entry in sorted(folder.iterdir()):
-        yield entry
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _walk(entry)
-
-
 def is_valid(built: Case) -> bool:
     """Say whether what a successful command wrote can be used; runs in the child."""
     words = built.words
     outs = [words[i + 1] for i, word in enumerate(words[:-1]) if word in ("--out", "-o")]
-    out = Path(outs[-1]) if outs else None
-    if out is None or not outs[-1]:
+    if not outs or not outs[-1]:
         return True
+    out = Path(outs[-1])
     if words[:2] in (["data", "import"], ["data", "make"]):
         from kscout.data.store import Store
 
@@ -205,17 +177,15 @@ def is_valid(built: Case) -> bool:
         # Several seeds have a folder each.
         files = [*out.glob("weights.safetensors"), *out.glob("seed-*/weights.safetensors")]
         states = [read_weights(file).state for file in files]
-        return bool(states) and all(
-            bool(state) and all(bool(value.isfinite().all()) for value in state.values())
-            for state in states
-        )
+        values = [value for state in states for value in state.values()]
+        return all(states) and bool(values) and all(bool(x.isfinite().all()) for x in values)
     if words[0] == "evaluate":
         from kscout.evaluation.summaries.summary import read_summary
 
         return len(read_summary(out).policies) > 0
     if words[0] == "analyze":
         return bool(json.loads(next(out.glob("*.settings.json")).read_text()))
-    if words[0] != "report":
-        return True
     # A table per file: their names begin with the one that was asked for.
-    return any(path.stat().st_size for path in out.parent.glob(f"{out.stem}*"))
+    return words[0] != "report" or any(
+        path.stat().st_size for path in out.parent.glob(f"{out.stem}*")
+    )
