@@ -1,4 +1,4 @@
-"""Draw the README's picture, light and dark: one held-out knee, acquired by four policies.
+"""Draw the README's picture, light and dark: one held-out knee, acquired in four ways.
 
 Usage: python lab/readme_picture.py docs/images/acquisition.png
 
@@ -20,6 +20,7 @@ from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.loop import action_uniforms, rollout
 from kscout.acquisition.plan import Plan
+from kscout.core import Policy
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.figures.pictures import Shown, draw_reconstructions
@@ -31,28 +32,28 @@ DARK_INK, DARK_PAPER = "#e6edf3", "#161b22"
 
 
 def acquired() -> list[Shown]:
-    """Acquire one slice by each policy."""
+    """Acquire one slice in four ways, the last one with a co-trained network."""
     # Test volumes of seed 0 are generated with 3 * 0 + 2 (kscout.data.generate).
-    volume = draw_knee_volume(seed=2, volume=6, n_slices=18, size=SIZE)
+    volume = draw_knee_volume(seed=2, volume=24, n_slices=18, size=SIZE)
     slices = SliceSet.from_images(torch.from_numpy(volume.stored), ["knee"] * 18)
-    simulator = Simulator(slices.batch(torch.tensor([8])), reconstruction.load("knee-general-unet"))
     sizes = {"n_cols": SIZE, "n_initial": N_INITIAL, "horizon": HORIZON}
-    shown = {
-        "random": policies.build("random", **sizes),
-        "fixed order": policies.load("knee-general-16-fixed"),
-        "learned": policies.load("knee-general-16-column"),
-        "oracle": policies.build("oracle", **sizes),
+    ways: dict[str, tuple[Policy, str]] = {
+        "random": (policies.build("random", **sizes), "knee-general-unet"),
+        "fixed order": (policies.load("knee-general-16-fixed"), "knee-general-unet"),
+        "learned policy": (policies.load("knee-general-16-column"), "knee-general-unet"),
+        "co-trained": (policies.load("knee-cotrained-16-fixed"), "knee-cotrained-16-unet"),
     }
-    uniforms = action_uniforms(1, 1, HORIZON, 0)
-    target, found = simulator.batch.target[0].numpy(), []
-    for name, policy in shown.items():
-        drawn = uniforms if name == "random" else None
+    found = []
+    for name, (policy, network) in ways.items():
+        simulator = Simulator(slices.batch(torch.tensor([8])), reconstruction.load(network))
+        drawn = action_uniforms(1, 1, HORIZON, 0) if policy.is_stochastic else None
         plan = Plan(N_INITIAL, HORIZON)
         done = rollout(policy, simulator, plan, uniforms=drawn, keep_images=True)
         mask = simulator.start(N_INITIAL).mask[0].clone()
         mask[done.columns[0, 0]] = True
         assert done.images is not None
         image, score = done.images[-1, 0, 0].numpy(), float(done.ssim[0, 0, -1])
+        target = simulator.batch.target[0].numpy()
         found.append(Shown(name, np.asarray(mask), image, target, score))
     return found
 

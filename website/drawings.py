@@ -42,7 +42,7 @@ class Scene(NamedTuple):
 def scene() -> Scene:
     """Return the knee that all drawings show; no network saw it in training."""
     # Test volumes of seed 0 are drawn with 3 * 0 + 2 (kscout.data.generate).
-    volume = draw_knee_volume(seed=2, volume=4, n_slices=18, size=SIZE)
+    volume = draw_knee_volume(seed=2, volume=24, n_slices=18, size=SIZE)
     slices = SliceSet.from_images(torch.from_numpy(volume.stored), ["knee"] * 18)
     simulator = Simulator(slices.batch(torch.tensor([8])), reconstruction.load("knee-general-unet"))
     return Scene(simulator, simulator.start(N_INITIAL))

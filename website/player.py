@@ -23,6 +23,11 @@ slider.value = slider.max;
 slider.dispatchEvent(new Event("input"));"""
 """Opens the player at the last step, where policies differ."""
 HORIZON = 16
+_CAPTION = (
+    "A generated knee, acquired by random columns, by one order for all patients, by a learned "
+    "policy and by an oracle that uses the ground truth. The learned policy leads the fixed order "
+    "by more on this slice than on average."
+)
 ENTRIES = {
     "random columns": "random",
     "fixed order": "knee-general-16-fixed",
@@ -68,7 +73,8 @@ def home_player() -> str:
         folder.joinpath(f"player.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
     )
     player = acquisition_player(acquisition, n_bytes=600_000)
-    return f"<style>{style}</style>{player}<script>{script}{_REPAINT}{_OPEN}</script>"
+    script = f"<script>{script}{_REPAINT}{_OPEN}</script>"
+    return f"<style>{style}</style>{player}<p><em>{_CAPTION}</em></p>{script}"
 
 
 def with_player(html: str) -> str:
