@@ -31,7 +31,7 @@ from kscout.figures.pictures import (
     draw_reconstructions,
 )
 from kscout.figures.png import montage
-from kscout.figures.series import INK, SERIES, Curve, assign_styles
+from kscout.figures.series import INK, SERIES, Curve, styles_of
 from kscout.figures.style import house_style, save_figure, to_inline_svg, to_svg
 from kscout.figures.tables import (
     Column,
@@ -105,8 +105,7 @@ def test_figures_are_drawn_in_the_colors_of_the_page() -> None:
 
 
 def test_no_two_of_twenty_methods_look_alike() -> None:
-    names = [f"m{index}" for index in range(20)]
-    styles = assign_styles(names, set())
+    styles = styles_of([Curve(f"m{index}", X, X) for index in range(20)])
     assert len({(style.color, style.marker) for style in styles.values()}) == 20
 
 

@@ -58,8 +58,10 @@ class Curve:
         return cls(name, np.array(x, dtype=np.float64), middle, middle - spread, middle + spread)
 
 
-def assign_styles(names: list[str], oracles: set[str]) -> dict[str, LineStyle]:
+def styles_of(curves: Sequence[Curve]) -> dict[str, LineStyle]:
     """Assign a line style to every method: oracles dashed in black, the others solid in color."""
+    names = list(dict.fromkeys(curve.name for curve in curves))
+    oracles = {curve.name for curve in curves if curve.is_oracle}
     dashes, n_colors = itertools.cycle(_ORACLE_DASHES), len(SERIES)
     styles = {name: LineStyle(INK, next(dashes), None) for name in names if name in oracles}
     for place, name in enumerate(name for name in names if name not in oracles):
@@ -67,12 +69,6 @@ def assign_styles(names: list[str], oracles: set[str]) -> dict[str, LineStyle]:
         marker = _MARKERS[(place + place // n_colors) % len(_MARKERS)]
         styles[name] = LineStyle(SERIES[place % n_colors], "-", marker)
     return styles
-
-
-def styles_of(curves: Sequence[Curve]) -> dict[str, LineStyle]:
-    """Return a line style for the method of every curve."""
-    names = list(dict.fromkeys(curve.name for curve in curves))
-    return assign_styles(names, {curve.name for curve in curves if curve.is_oracle})
 
 
 def mark_oracle(name: str) -> str:

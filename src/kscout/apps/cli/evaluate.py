@@ -191,7 +191,8 @@ def _run(analysis: Any, inputs: list[str], results: ResultOptions) -> None:  # n
     text = f"wrote {results.out}/{analysis.file}.csv and .json, {counted(len(rows), 'row')}"
     if 0 < len(lines) < len(rows):
         text += f", of which {len(lines)} {'is' if len(lines) == 1 else 'are'} shown"
-    print_result(analysis.document(rows), *tables, text, as_json=results.as_json)
+    document = [to_table(row, nulls=True) for row in rows]
+    print_result(document, *tables, text, as_json=results.as_json)
 
 
 def _table(lines: Sequence[JsonObject], *, title: str | None = None) -> Table:

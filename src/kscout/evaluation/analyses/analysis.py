@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 
-from kscout.config import read, to_table
+from kscout.config import to_table
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.summaries.summary import EvaluationFolder
@@ -44,12 +44,6 @@ class Page:
     """Line styles of methods."""
     settings: Mapping[tuple[int, int], str | None] = field(default_factory=dict)
     """The paper's setting by start and number of steps; None if it has none."""
-
-    @property
-    def setting(self) -> str | None:
-        """The paper's setting, if all evaluations have the same one."""
-        names = set(self.settings.values())
-        return next(iter(names)) if len(names) == 1 else None
 
     def looks_of(self, names: set[str]) -> Mapping[str, LineStyle] | None:
         """Return the line styles of the page if they contain all names."""
@@ -119,7 +113,7 @@ class Analysis(ABC, Generic[Row]):
     @classmethod
     def blocks(cls, rows: Sequence[Row], page: Page, folder: Path) -> list[Block]:
         """Return the section of a report; by default all columns of the table."""
-        return [plain_table(cls.title, cls.file, cls.document(rows))]
+        return [plain_table(cls.title, cls.file, [to_table(row, nulls=True) for row in rows])]
 
     @classmethod
     def blocks_without_table(cls, inputs: ReportInputs, page: Page) -> list[Block]:
@@ -130,16 +124,6 @@ class Analysis(ABC, Generic[Row]):
     def printed_rows(cls, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the rows that the command prints; the files contain all."""
         return rows
-
-    @classmethod
-    def document(cls, rows: Sequence[Row]) -> Any:  # noqa: ANN401 - any JSON value
-        """Return the content of the JSON file."""
-        return [to_table(row, nulls=True) for row in rows]
-
-    @classmethod
-    def parse(cls, document: Any) -> list[Row]:  # noqa: ANN401 - any JSON value
-        """Return the rows that a JSON file holds."""
-        return [read(cls.row, line) for line in document]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
-from kscout.config import to_table
+from kscout.config import read, to_table
 from kscout.config.layers import Table
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
@@ -128,7 +128,7 @@ def write_table(
     lines = [to_table(row, nulls=True) for row in rows]
     name = {"analysis": ANALYSES.name_of(kind)}
     write_json(path.with_suffix(_SETTINGS), name if settings is None else settings)
-    write_json(path.with_suffix(".json"), kind.document(rows))
+    write_json(path.with_suffix(".json"), lines)
     with written_whole(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
         writer.writeheader()
@@ -212,10 +212,11 @@ def _read(path: Path) -> Tabulated | None:
     except ConfigError:
         kind = None
     try:
-        rows = document if kind is None else kind.parse(document)
+        rows = document if kind is None else [read(kind.row, line) for line in document]
     except (ConfigError, AttributeError, KeyError, TypeError) as error:
         raise DataError(
             f"{path} is no table of {name} ({error}); run the analysis again"
         ) from error
+    # Removed analyses also wrote other documents.
     is_table = isinstance(rows, list) and bool(rows)
     return Tabulated(name, kind, rows, path.parent, protocol) if is_table else None

@@ -60,7 +60,6 @@ class Masks(Analysis[MaskRow]):
     file = "masks"
     title = "Masks"
     row = MaskRow
-    one_seed = True
 
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
