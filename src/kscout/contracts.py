@@ -7,6 +7,8 @@ from typing import final
 import torch
 from jaxtyping import Bool, Complex, Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from kscout.acquisition.episode import SimulatedContext
 from kscout.core import (
@@ -25,15 +27,6 @@ from kscout.physics.sampling import center_mask
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import constructor_arguments
 
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_DROPOUTS = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
 IMAGE_TOLERANCE = 1e-3
 """Tolerance in standard deviations of the image: above float32 rounding, below any effect."""
 
@@ -75,7 +68,7 @@ def check_learnable(policy: Policy, name: str) -> None:
     """Raise an error for a policy that cannot be saved, or whose scores vary in training."""
     constructor_arguments(policy)
     for path, module in policy.named_modules():
-        if isinstance(module, _BATCH_NORMS) or _dropout(module) > 0:
+        if isinstance(module, _BatchNorm) or _dropout(module) > 0:
             raise ConfigError(
                 f"policy {name!r} has a {type(module).__name__} at {path!r}, and gradients must "
                 "belong to the network that sampled the columns; set dropout to 0, and normalize "
@@ -87,7 +80,7 @@ def _dropout(module: nn.Module) -> float:
     """Return the share of features that a module drops at random while it trains."""
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
         return module.dropout
-    return module.p if isinstance(module, _DROPOUTS) else 0.0
+    return module.p if isinstance(module, _DropoutNd) else 0.0
 
 
 def _observation_example(policy: Policy, n_rows: int, n_cols: int) -> Observation:

@@ -264,7 +264,8 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
             seed = [int(seed) + i for i in range(self.num_envs)]
         if seed is not None:
             self._check_count("seeds", list(seed))
-            self._generators = [_seeded(one) for one in seed]
+            seeds = [None if one is None else int(one) for one in seed]
+            self._generators = [gymnasium.utils.seeding.np_random(one)[0] for one in seeds]
         n_slices = len(self._scanner.slices)
         drawn = [int(rng.integers(n_slices)) for rng in self._generators]
         rows = [int(row) for row in (options or {}).get("rows", drawn)]
@@ -293,10 +294,6 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         # Gymnasium's convention: `_name` marks the environments that returned a value.
         given = {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in facts}
         return {**facts, **given}
-
-
-def _seeded(seed: int | np.integer | None) -> np.random.Generator:
-    return gymnasium.utils.seeding.np_random(None if seed is None else int(seed))[0]
 
 
 def register() -> None:

@@ -119,7 +119,7 @@ def test_no_message_ends_the_service_or_disturbs_a_session(tmp_path: Path) -> No
 
     async def whole() -> tuple[dict[int, int], list[int]]:
         seen = await fuzz(app, seed=0)
-        for name in list(sessions.names()):
+        for name in list(sessions._handles):
             sessions.close(name)
         return seen, await finished(app)
 

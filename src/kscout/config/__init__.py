@@ -12,7 +12,6 @@ from kscout.config.joint import (
     RandomSampling,
 )
 from kscout.config.layers import differences, given, listed, merge, read_file, section
-from kscout.config.methods import settings_class
 from kscout.config.records import (
     check,
     check_arguments,
@@ -46,6 +45,7 @@ from kscout.config.training import (
     ReconstructorTraining,
     estimators_with,
     learning_rate_at,
+    settings_class,
     training_of,
     warmed_rate,
 )

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Self, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
-from kscout.config.methods import check_method
 from kscout.config.records import check
-from kscout.config.training import Convolution, DenseTraining
+from kscout.config.training import Convolution, DenseTraining, check_method
 from kscout.errors import ConfigError
 from kscout.names import METRICS, SAMPLERS, Protocol
 

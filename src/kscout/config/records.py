@@ -70,7 +70,7 @@ def read(kind: type[R], table: object, where: str = "") -> R:
     """Build a record from plain tables; `where` is the dotted key of the table, for messages."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where} is {_shown(table)}; expected a section [{where}]")
-    types, rest, tag = _types(kind), _rest(kind), _tag(kind)
+    types, rest, tag = _types(kind), _rest(kind), _tag(kind)  # type: ignore[arg-type]
     if tag is not None and table.get("kind", tag) != tag:
         raise ConfigError(
             f"these are settings of kind {table['kind']!r}, not {tag!r}; name a file of that kind"
@@ -101,7 +101,7 @@ def check(record: Value) -> None:
 
     Called in `__post_init__` of classes that users build.
     """
-    types, rest = _types(type(record)), _rest(type(record))
+    types, rest = _types(type(record)), _rest(type(record))  # type: ignore[arg-type]
     for item in fields(record):
         if item.init:
             key = _key(item.name)
@@ -354,12 +354,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _types(kind: Hint) -> JsonObject:
-    return _cached_types(kind)
-
-
 @cache
-def _cached_types(kind: Hint) -> JsonObject:
+def _types(kind: Hint) -> JsonObject:
     hints = get_type_hints(kind, include_extras=True)
     return {_key(item.name): hints[item.name] for item in fields(kind) if item.init}
 

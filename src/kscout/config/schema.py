@@ -11,12 +11,13 @@ from typing import Annotated, ClassVar, final
 from kscout.columns import parse_columns
 from kscout.config.bounds import REST, AtLeast, Chosen, Words
 from kscout.config.joint import FixedSampling, JointTraining
-from kscout.config.methods import picked_settings, settings_class
 from kscout.config.records import check
 from kscout.config.training import (
     GreedyTraining,
     PolicyTraining,
     ReconstructorTraining,
+    picked_settings,
+    settings_class,
     training_of,
 )
 from kscout.errors import ConfigError

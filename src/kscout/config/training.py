@@ -6,16 +6,49 @@ torch.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal, final
+from typing import Annotated, Any, Literal, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
-from kscout.config.methods import check_method, settings_class
 from kscout.config.records import check
 from kscout.errors import ConfigError
 from kscout.json_types import JsonObject
-from kscout.names import ESTIMATORS, METRICS, Protocol
+from kscout.names import ESTIMATORS, METRICS, EstimatorEntry, Protocol, Registry, import_target
 
+Methods = Registry[EstimatorEntry]
+
+
+def settings_class(method: str, methods: Methods = ESTIMATORS) -> type[Any]:
+    """Return the class of the settings of an estimator, or of a sampler."""
+    entry = methods[method]
+    if entry.settings:
+        return import_target(entry.settings, of="settings class")
+    return methods.resolve(method).settings
+
+
+def check_method(kind: type, method: str, methods: Methods) -> None:
+    """Raise an error for settings of another method."""
+    expected = methods[method].settings
+    if expected not in ("", f"{kind.__module__}:{kind.__qualname__}"):
+        raise ConfigError(
+            f"{kind.__name__} has no method {method!r}; its settings are "
+            f"{expected.replace(':', '.')}"
+        )
+
+
+def picked_settings(methods: Methods, default: str) -> Callable[[JsonObject], type[Any]]:
+    """Return a function that selects the class of settings of a table `[training]`."""
+
+    def picked(table: JsonObject) -> type[Any]:
+        method = table.get("method", default)
+        # Reading the table reports a method that does not exist.
+        return settings_class(method if method in methods else default, methods)
+
+    return picked
+
+
+_Share = Annotated[float, Between(0, 1)]
 Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last", "compiled"]
 
 
@@ -39,14 +72,7 @@ class ReconstructorTraining:
     """Factor at each decay (paper: 0.1)."""
     accelerations: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 4.0, 4.0, 6.0, 6.0, 8.0)
     """All columns divided by measured columns, one sampled per slice (paper: 4, 4, 4, 6, 6, 8)."""
-    center_fractions: tuple[Annotated[float, Between(0, 1)], ...] = (
-        0.25,
-        0.167,
-        0.125,
-        0.167,
-        0.125,
-        0.125,
-    )
+    center_fractions: tuple[_Share, ...] = (0.25, 0.167, 0.125, 0.167, 0.125, 0.125)
     """Fraction of columns at the center that are always measured, paired with `accelerations`."""
     flips: bool = False
     """Whether half of the slices are mirrored left to right (paper: no)."""

@@ -102,10 +102,6 @@ class Source:
     """A file that exists if the source does; None for a name without a file."""
     hint: str = ""
 
-    @property
-    def is_missing(self) -> bool:
-        return self.product is not None and not self.product.is_file()
-
 
 def address(kind: str, settings: Mapping[str, object], inputs: Mapping[str, object]) -> str:
     """Return the name of a run: equal for equal settings and inputs, independent of their names."""

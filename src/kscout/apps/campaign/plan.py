@@ -66,7 +66,7 @@ class CampaignPlan:
 
     @property
     def missing(self) -> list[Source]:
-        return [source for source in self.given.values() if source.is_missing]
+        return [x for x in self.given.values() if x.product and not x.product.is_file()]
 
     def check_sources(self) -> None:
         """Raise an error if a given source is missing."""

@@ -13,13 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from kscout.apps.campaign.task import Result, Task, run_task
 from kscout.children import SAFE_PATH, environment_of_children
@@ -36,26 +35,6 @@ _PATIENCE_S = 120.0
 """Seconds before idle jobs are cancelled: a job may have waited in the queue for long."""
 _ANSWER_WITHIN_S = 10.0
 _MOST_JOBS = 16
-
-
-class Pool(ABC):
-    """Accepts tasks and returns results."""
-
-    n_cores: int | None
-    """Cores that the workers share; None if the cluster determines threads."""
-
-    @property
-    @abstractmethod
-    def n_workers(self) -> int:
-        """Return the number of parallel tasks; more should not be submitted."""
-
-    @abstractmethod
-    def submit(self, task: Task) -> None:
-        """Submit a task."""
-
-    @abstractmethod
-    def wait(self, timeout_s: float) -> list[Result]:
-        """Return finished results, with a timeout for the first."""
 
 
 @final
@@ -75,7 +54,7 @@ class WorkerOptions:
 
 
 @contextmanager
-def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[Pool]:
+def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator["Pool"]:
     """Open the requested workers, and close them at the end."""
     if options.n_workers == 0:
         yield SerialPool(options.n_cores)
@@ -97,15 +76,13 @@ def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[P
 
 @final
 @dataclass
-class SerialPool(Pool):
+class SerialPool:
     """Executes one task after the other in this process."""
 
     n_cores: int | None = None
     _tasks: deque[Task] = field(default_factory=deque)
 
-    @property
-    def n_workers(self) -> int:
-        return 1
+    n_workers: ClassVar[int] = 1
 
     def submit(self, task: Task) -> None:
         self._tasks.append(task)
@@ -116,19 +93,21 @@ class SerialPool(Pool):
 
 @final
 @dataclass
-class DaskPool(Pool):
+class DaskPool:
     """Submits tasks to a dask scheduler, which retries when a worker fails."""
 
     client: "Client"
     n_fixed: int | None
     """Number of workers; None if it changes during the campaign."""
     n_cores: int | None
+    """Cores that the workers share; None if the cluster determines threads."""
     jobs: "SlurmJobs | None" = None
     _ended: "queue.SimpleQueue[Future]" = field(default_factory=queue.SimpleQueue)
     _futures: dict[str, tuple["Future", Task]] = field(default_factory=dict)
 
     @property
     def n_workers(self) -> int:
+        """Return the number of parallel tasks; more should not be submitted."""
         if self.n_fixed is not None:
             return self.n_fixed
         return max(1, sum(self.client.nthreads().values()))
@@ -141,6 +120,7 @@ class DaskPool(Pool):
         future.add_done_callback(self._ended.put)
 
     def wait(self, timeout_s: float) -> list[Result]:
+        """Return finished results, with a timeout for the first."""
         if self.jobs is not None:
             self.jobs.keep(len(self._futures))
         try:
@@ -165,6 +145,9 @@ class DaskPool(Pool):
             reason = "its workers failed repeatedly, often because of too little memory"
             return Result(task.node.key, is_done=False, reason=reason, is_final=True)
         return Result(task.node.key, is_done=False, reason=f"{type(error).__name__}: {error}")
+
+
+Pool = SerialPool | DaskPool
 
 
 def _import_dask() -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -47,7 +48,7 @@ def show_status(plan: CampaignPlan, *, keeps_looking: bool) -> None:
 
 def status_table(now: Status) -> RenderableType:
     """Return counts by kind and state, active runs, and failed runs with their logs."""
-    left = "unknown" if now.time_left_s is None else _duration(now.time_left_s)
+    left = "unknown" if now.time_left_s is None else timedelta(seconds=round(now.time_left_s))
     title = f"{now.name} in {now.root}: {now.total('done')} of {now.n_runs} done"
     table = Table()
     table.add_column("kind")
@@ -71,12 +72,6 @@ def _epochs(run: UnderWay) -> str:
     if run.epoch is None or run.n_epochs is None:
         return f", {run.seconds} s"
     return f", epoch {run.epoch} of {run.n_epochs}, {run.seconds} s"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
 @contextmanager

@@ -109,8 +109,11 @@ def serve(
         _listening(host, settings.mrd_port, "--mrd-port") as streams,
     ):
         generated = {} if required == settings.token else {"token": required}
-        ports = listening.getsockname()[1], streams.getsockname()[1]
-        line = json.dumps({**_addresses(host, *ports), **generated})
+        port, mrd_port = listening.getsockname()[1], streams.getsockname()[1]
+        address = f"[{host}]" if ":" in host else host
+        http = {"http": f"http://{address}:{port}", "host": host, "port": port}
+        mrd = {"mrd": f"{address}:{mrd_port}", "mrd_port": mrd_port}
+        line = json.dumps({**http, **mrd, **generated})
 
         failed: list[OSError] = []
 
@@ -174,9 +177,3 @@ def settle() -> None:
     """Exclude loaded objects from garbage collection: a full collection would delay decisions."""
     gc.collect()
     gc.freeze()
-
-
-def _addresses(host: str, port: int, mrd_port: int) -> dict[str, object]:
-    address = f"[{host}]" if ":" in host else host
-    http = {"http": f"http://{address}:{port}", "host": host, "port": port}
-    return {**http, "mrd": f"{address}:{mrd_port}", "mrd_port": mrd_port}

@@ -200,11 +200,6 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._handles)
 
-    def names(self) -> list[str]:
-        """Return the names of all sessions."""
-        with self._lock:
-            return list(self._handles)
-
     def open(self, scan: Scan) -> str:
         """Open a session and return its name."""
         name, complete = secrets.token_hex(16), self.defaults.complete(scan)
