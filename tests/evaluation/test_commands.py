@@ -5,17 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from kscout.apps.cli import app
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError, RunError
-from kscout.policies.conv import ConvPolicy
-from kscout.weights import save_component
+from policy_runs import write_run
 
 pytestmark = pytest.mark.slow
 
@@ -29,26 +26,13 @@ def _call(*arguments: object) -> str:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Path]:
-    return [_run(tmp_path / f"ngreedy-seed{seed}", seed) for seed in (0, 1)]
-
-
-def _run(path: Path, seed: int, horizon: int = 4) -> Path:
-    path.mkdir(parents=True)
-    torch.manual_seed(seed)
-    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
-    for name in ("weights", "epoch-0001", "epoch-0010"):
-        save_component(path / f"{name}.safetensors", policy, kind="policy")
-    (path / "config.toml").write_text(
-        f'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = {horizon}\n'
-        f'[training]\nmethod = "ngreedy"\ngamma = 0.9\nseed = {seed}\nn_trajectories = 8\n'
-    )
-    (path / "provenance.json").write_text('{"device": "cpu"}')
-    lines = [
-        {"epoch": e, "train_ssim": 0.5, "val_ssim": 0.4, "time_s": 1.0, "n_reconstructions": 165}
-        for e in (1, 2)
+    names = ("weights", "epoch-0001", "epoch-0010")
+    training = {"method": "ngreedy", "gamma": 0.9, "n_trajectories": 8}
+    metrics = [{"epoch": e, "train_ssim": 0.5, "val_ssim": 0.4, "time_s": 1.0} for e in (1, 2)]
+    return [
+        write_run(tmp_path / f"ngreedy-seed{seed}", *names, seed=seed, metrics=metrics, **training)
+        for seed in (0, 1)
     ]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 def _evaluate(store: Path, out: Path, *more: object) -> str:
@@ -79,22 +63,6 @@ def test_rows_and_columns_name_one_of_several_sizes(tmp_path: Path, test_slices:
     assert summary["request"]["size"] == [15, 13]
 
 
-def test_evaluate_writes_results_and_marks_oracles(
-    store: Path, tmp_path: Path, runs: list[Path]
-) -> None:
-    out = tmp_path / "results"
-    text = _evaluate(store, out, *_policies("random", "fixed", "na-oracle", "oracle", *runs))
-    assert "oracle *" in text
-    assert "random *" not in text
-    rows = list(csv.DictReader((out / "results.csv").open(newline="")))
-    assert {row["policy"] for row in rows} == {"random", "fixed", "na-oracle", "oracle", "ngreedy"}
-    assert {row["seed"] for row in rows if row["policy"] == "ngreedy"} == {"0", "1"}
-    summary = json.loads((out / "summary.json").read_text())
-    assert (summary["reference"], summary["split"], summary["steps"]) == ("fixed", "test", 4)
-    entry = next(entry for entry in summary["policies"] if entry["policy"] == "ngreedy")
-    assert entry["training"] == {"method": "ngreedy", "gamma": 0.9, "epochs": []}
-
-
 def test_evaluate_prints_json_alone(store: Path, tmp_path: Path) -> None:
     text = _evaluate(store, tmp_path / "out", *_policies("random"), "--json", "--limit", 3)
     assert json.loads(text)["n_slices"] == 3
@@ -113,7 +81,8 @@ def _on_data(store: Path, out: Path) -> tuple[object, ...]:
 
 def test_analyses_of_results(store: Path, tmp_path: Path, runs: list[Path]) -> None:
     results, out = tmp_path / "results", tmp_path / "analyses"
-    _evaluate(store, results, *_policies("random", "oracle", *runs))
+    told = _evaluate(store, results, *_policies("random", "oracle", *runs))
+    assert "oracle *" in told and "random *" not in told
     _call("analyze", "gammas", results, "--out", out)
     (row,) = _outputs(out, "gammas")
     assert (row["policy"], row["gamma"], row["n_seeds"]) == ("ngreedy", "0.9", "2")
@@ -133,17 +102,10 @@ def test_options_without_effect_on_results_are_rejected(store: Path, tmp_path: P
     _call(*command, "--seed", 0, "--overwrite", "--json")
 
 
-def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path]) -> None:
+def test_of_unexplored_columns_a_few_are_printed(
+    store: Path, tmp_path: Path, runs: list[Path]
+) -> None:
     out = tmp_path / "analyses"
-    _call("analyze", "policy", runs[0], *_on_data(store, out))
-    rows = _outputs(out, "average_policy")
-    last = [row for row in rows if row["step"] == "4"]
-    assert sum(float(row["sampled"]) for row in last) == pytest.approx(7)
-    assert sum(float(row["probability"]) for row in last) == pytest.approx(1)
-    _call("analyze", "entropy", *runs, "random", *_on_data(store, out), "--trajectories", 2)
-    rows = _outputs(out, "entropies")
-    assert [row["n_seeds"] for row in rows] == ["2"] * 4 + ["1"] * 4
-    assert float(rows[4]["conditional"]) == pytest.approx(np.log(10), abs=1e-6)
     command = ("analyze", "unexplored", runs[0], "random", *_on_data(store, out), "--rare", "0.05")
     told = _call(*command)
     rows = _outputs(out, "unexplored", pictures=False)
@@ -153,24 +115,6 @@ def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path
     assert _call(*command, "--json").count('"policy"') == len(rows)
     totals = {row["policy"]: row for row in rows if row["column"] == "any"}
     assert float(totals["random"]["unexplored"]) == 0 == float(totals["random"]["best"]) - 1
-    _call("analyze", "examples", runs[0], "fixed", "--slice", "b:1", *_on_data(store, out))
-    rows = _outputs(out, "examples")
-    assert [row["policy"] for row in rows] == ["ngreedy", "fixed"]
-    assert all(len(row["columns"].split()) == 7 for row in rows)
-
-
-def test_snr_is_measured_at_the_stored_epochs(
-    store: Path, tmp_path: Path, runs: list[Path]
-) -> None:
-    out = tmp_path / "analyses"
-    command = ("analyze", "snr", runs[0], *_on_data(store, out), "--trajectories", 3)
-    command = (*command, "--batch-size", 2, "--passes", 2)
-    _call(*command)
-    rows = _outputs(out, "snr")
-    assert [(row["epoch"], row["n_passes"], row["n_batches"]) for row in rows] == [
-        ("1", "2", "3"),
-        ("10", "2", "3"),
-    ]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -192,19 +136,6 @@ def test_ratios_are_those_of_the_seed_with_the_best_validation(
     assert (row["n_initial"], row["steps"]) == ("3", "4")
     _call(*command, "--all-seeds", "--overwrite")
     assert [row["seed"] for row in _outputs(out, "snr", pictures=False)] == ["0", "1"]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_ratios_of_two_horizons_have_distinct_names(
-    store: Path, tmp_path: Path, runs: list[Path]
-) -> None:
-    out, other = tmp_path / "analyses", _run(tmp_path / "long" / "ngreedy-seed0", 0, horizon=6)
-    command = ("analyze", "snr", runs[0], other, *_on_data(store, out), "--trajectories", 2)
-    _call(*command, "--batch-size", 2, "--passes", 2, "--epoch", 1)
-    assert [row["policy"] for row in _outputs(out, "snr", pictures=False)] == [
-        "ngreedy, 3+4",
-        "ngreedy, 3+6",
-    ]
 
 
 def test_policies_need_data_unless_results_are_given(tmp_path: Path) -> None:

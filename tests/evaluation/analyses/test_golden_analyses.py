@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from kscout.config import to_table
 from kscout.config.options import with_options
 from kscout.evaluation import EvaluationSetting, evaluate, run_analysis
 from kscout.names import ANALYSES
-from kscout.policies.conv import ConvPolicy
-from kscout.weights import save_component
+from policy_runs import write_run
 
 pytestmark = pytest.mark.slow
 
@@ -79,18 +77,7 @@ def check(name: str, rows: list[Any]) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    path = tmp_path / "greedy"
-    path.mkdir()
-    torch.manual_seed(0)
-    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
-    for name in ("weights", "epoch-0001", "epoch-0004"):
-        save_component(path / f"{name}.safetensors", policy, kind="policy")
-    (path / "config.toml").write_text(
-        'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = 3\n'
-        '[training]\nmethod = "greedy"\nseed = 0\n'
-    )
-    (path / "provenance.json").write_text("{}")
-    return path
+    return write_run(tmp_path / "greedy", "weights", "epoch-0001", "epoch-0004", horizon=3)
 
 
 def results(run: Path, store: Path, out: Path) -> Path:

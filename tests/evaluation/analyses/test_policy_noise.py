@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from kscout.core import Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation.analyses.snr import (
@@ -22,39 +23,27 @@ from kscout.evaluation.analyses.snr import (
     snr_rows,
 )
 from kscout.names import use
-from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import epoch_path, read_run
 from kscout.weights import save_component
+from policy_runs import small_policy, write_run
 
 SETTING = Snr(trajectories=3, batch_size=3, passes=2)
+EPOCHS = ("epoch-0001", "epoch-0010")
 
 
-def _policy(seed: int) -> ConvPolicy:
-    torch.manual_seed(seed)
-    return ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
-
-
-def _run(path: Path, method: str, gamma: float = 1.0, *, metric: str = "ssim") -> Path:
-    path.mkdir()
-    for epoch in (1, 10):
-        policy = _policy(epoch)
-        save_component(path / f"epoch-{epoch:04d}.safetensors", policy, kind="policy")
-    (path / "config.toml").write_text(
-        f'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = 2\n'
-        f'[training]\nmethod = "{method}"\nmetric = "{metric}"\nseed = 0\n'
-        + (f"gamma = {gamma}\n" if method == "ngreedy" else "")
-    )
-    (path / "provenance.json").write_text("{}")
-    return path
+def _gradients(policy: Policy, slices: SliceSet, **training: object) -> EstimatorGradients:
+    acquisition = {"n_initial": 3, "horizon": 2}
+    config = {"acquisition": acquisition, "training": {"method": "greedy", **training}}
+    return EstimatorGradients(policy, slices, ZeroFilled(), config, SETTING)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["greedy", "ngreedy"])
+@pytest.mark.parametrize("training", [{}, {"method": "ngreedy", "gamma": 0.9}])
 def test_every_kept_epoch_is_measured_over_all_batches(
-    test_slices: SliceSet, tmp_path: Path, method: str
+    test_slices: SliceSet, tmp_path: Path, training: dict[str, Any]
 ) -> None:
-    run = _run(tmp_path / "run", method, 0.9)
+    run = write_run(tmp_path / "run", *EPOCHS, horizon=2, **training)
     assert kept_epochs(run) == [1, 10]
     records = measure_run(run, test_slices, ZeroFilled(), SETTING)
     rows = snr_rows("run", 0, records, n_initial=3, steps=2)
@@ -63,42 +52,35 @@ def test_every_kept_epoch_is_measured_over_all_batches(
     assert measure_run(run, test_slices, ZeroFilled(), SETTING) == records
 
 
-def test_a_run_of_an_outside_estimator_imports_no_module_unasked(
-    test_slices: SliceSet, tmp_path: Path
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"method": "antigravity:Estimator"}, "name it: kscout --use antigravity"),
+        ({"metric": "antigravity:geohash"}, "metric antigravity:geohash.*--use antigravity"),
+    ],
+)
+def test_a_run_of_an_outside_class_imports_no_module_unasked(
+    test_slices: SliceSet, tmp_path: Path, training: dict[str, str], words: str
 ) -> None:
-    run = _run(tmp_path / "run", "antigravity:Estimator")
-    with pytest.raises(ConfigError, match="name it: kscout --use antigravity"):
-        measure_run(run, test_slices, ZeroFilled(), SETTING)
-    assert "antigravity" not in sys.modules
-
-
-def test_a_run_of_an_outside_metric_imports_no_module_unasked(
-    test_slices: SliceSet, tmp_path: Path
-) -> None:
-    run = _run(tmp_path / "run", "greedy", metric="antigravity:geohash")
-    with pytest.raises(ConfigError, match=r"metric antigravity:geohash.*--use antigravity"):
+    run = write_run(tmp_path / "run", *EPOCHS, **training)
+    with pytest.raises(ConfigError, match=words):
         measure_run(run, test_slices, ZeroFilled(), SETTING)
     assert "antigravity" not in sys.modules
 
 
 def test_a_metric_whose_module_the_user_named_is_measured(test_slices: SliceSet) -> None:
     use("sharpness")
-    gradients = []
-    for metric in ("ssim", "sharpness:edges"):
-        config = {
-            "acquisition": {"n_initial": 3, "horizon": 2},
-            "training": {"method": "greedy", "metric": metric},
-        }
-        source = EstimatorGradients(_policy(0), test_slices, ZeroFilled(), config, SETTING)
-        gradients.append(next(source.of_pass(0)))
+    gradients = [
+        next(_gradients(small_policy(), test_slices, metric=metric).of_pass(0))
+        for metric in ("ssim", "sharpness:edges")
+    ]
     assert not torch.allclose(*gradients)
 
 
 @pytest.mark.slow
 def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path: Path) -> None:
-    run = _run(tmp_path / "run", "greedy")
-    config = {"acquisition": {"n_initial": 3, "horizon": 2}, "training": {"method": "greedy"}}
-    source = EstimatorGradients(_policy(10), test_slices, ZeroFilled(), config, SETTING)
+    run = write_run(tmp_path / "run", *EPOCHS, horizon=2)
+    source = _gradients(small_policy(), test_slices)
     gradients = torch.stack([torch.stack([*source.of_pass(index)]) for index in (0, 1)])
     records = measure_run(run, test_slices, ZeroFilled(), replace(SETTING, epoch=(10,)))
     (row,) = snr_rows("run", 0, records, n_initial=3, steps=2)
@@ -106,10 +88,8 @@ def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path
 
 
 def test_only_the_last_layer_is_differentiated(test_slices: SliceSet) -> None:
-    policy = _policy(0)
-    config = {"acquisition": {"n_initial": 3, "horizon": 2}, "training": {"method": "greedy"}}
-    source = EstimatorGradients(policy, test_slices, ZeroFilled(), config, SETTING)
-    next(source.of_pass(0))
+    policy = small_policy()
+    next(_gradients(policy, test_slices).of_pass(0))
     with_gradient = [name for name, p in policy.named_parameters() if p.grad is not None]
     assert with_gradient == ["fc_out.4.weight", "fc_out.4.bias"]
     assert [tuple(p.shape) for p in last_layer(policy)] == [(13, 5), (13,)]
@@ -118,9 +98,9 @@ def test_only_the_last_layer_is_differentiated(test_slices: SliceSet) -> None:
 def test_runs_for_other_images_or_reconstructions_are_reported_before_the_first_is_measured(
     test_slices: SliceSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = read_run(_run(tmp_path / "run", "greedy"))
+    run = read_run(write_run(tmp_path / "run"))
     for epoch, recorded in ((1, {"reconstructor": "0" * 16}), (10, {})):
-        save_component(epoch_path(run.path, epoch), _policy(0), kind="policy", extra=recorded)
+        save_component(epoch_path(run.path, epoch), small_policy(), kind="policy", extra=recorded)
     check_noise({"greedy": run}, test_slices, ZeroFilled(), replace(SETTING, protocol="paper"))
     words = "policies trained with the reconstruction 0000000000000000 run here with another"
     (note,) = caplog.messages
@@ -135,7 +115,7 @@ def test_runs_for_other_images_or_reconstructions_are_reported_before_the_first_
 def test_runs_of_other_kinds_are_rejected_before_anything_is_opened(
     tmp_path: Path, kind: str
 ) -> None:
-    run = _run(tmp_path / "run", "greedy")
+    run = write_run(tmp_path / "run")
     (run / "config.toml").write_text(f'kind = "{kind}"\n[training]\nseed = 0\n')
     analysis = Snr(data=tmp_path / "no store", reconstructor="zero-filled")
     with pytest.raises(RunError, match=f"run of kind '{kind}'.*name runs of kscout train policy"):

@@ -15,33 +15,17 @@ from kscout.evaluation.analyses.files import find_tables
 from kscout.evaluation.analyses.gammas import Gammas, gamma_rows
 from kscout.evaluation.records.run_names import named_runs
 from kscout.evaluation.summaries.summary import PolicySummary, Score, Summary, Training
+from policy_runs import write_run
 from synthetic_results import make_summary
-
-
-def _run(
-    path: Path,
-    seed: int,
-    lines: list[dict[str, Any]],
-    is_done: bool = True,
-    *,
-    horizon: int = 5,
-    store: str = "ab",
-) -> Path:
-    path.mkdir(parents=True)
-    (path / "config.toml").write_text(
-        f'kind = "policy"\n[acquisition]\nn_initial = 4\nhorizon = {horizon}\n'
-        f'[training]\nmethod = "greedy"\nseed = {seed}\nn_trajectories = 8\n'
-    )
-    provenance = {"device": "cpu", "inputs": {"store": store}}
-    (path / "provenance.json").write_text(json.dumps(provenance))
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if is_done:
-        (path / "done.json").write_text("{}")
-    return path
 
 
 def _line(epoch: int, train: float, val: float, **more: Any) -> dict[str, Any]:
     return {"epoch": epoch, "train_ssim": train, "val_ssim": val, "time_s": 2.0, **more}
+
+
+def _run(path: Path, seed: int, *metrics: dict[str, Any], **changes: Any) -> Path:
+    store = {"device": "cpu", "inputs": {"store": changes.pop("store", "ab")}}
+    return write_run(path, seed=seed, metrics=metrics, provenance=store, **changes)
 
 
 def _curves(*runs: Path) -> list[CurveRow]:
@@ -49,8 +33,8 @@ def _curves(*runs: Path) -> list[CurveRow]:
 
 
 def test_curves_are_means_over_seeds_of_epochs_that_all_reached(tmp_path: Path) -> None:
-    one = _run(tmp_path / "greedy-seed1", 1, [_line(1, 0.5, 0.4), _line(2, 0.6, 0.5)])
-    two = _run(tmp_path / "greedy-seed0", 0, [_line(1, 0.7, 0.2)], is_done=False)
+    one = _run(tmp_path / "greedy-seed1", 1, _line(1, 0.5, 0.4), _line(2, 0.6, 0.5))
+    two = _run(tmp_path / "greedy-seed0", 0, _line(1, 0.7, 0.2))
     train, val = _curves(one, two)
     assert (train.policy, train.series, train.epoch, train.n_seeds) == (
         "greedy",
@@ -65,14 +49,14 @@ def test_curves_are_means_over_seeds_of_epochs_that_all_reached(tmp_path: Path) 
 
 def test_runs_of_other_settings_are_no_seeds_of_a_method(tmp_path: Path) -> None:
     runs = [
-        _run(tmp_path / f"{horizon}" / f"greedy-seed{seed}", seed, [line], horizon=horizon)
-        for horizon, line in ((5, _line(1, 0.7, 0.7)), (9, _line(1, 0.3, 0.3)))
+        _run(tmp_path / f"{horizon}" / f"greedy-seed{seed}", seed, line, horizon=horizon)
+        for horizon, line in ((4, _line(1, 0.7, 0.7)), (9, _line(1, 0.3, 0.3)))
         for seed in (0, 1)
     ]
     rows = _curves(*runs)
     assert [(row.policy, row.mean, row.n_seeds) for row in rows[::2]] == [
-        ("greedy, 4+5", 0.7, 2),
-        ("greedy, 4+9", 0.3, 2),
+        ("greedy, 3+4", 0.7, 2),
+        ("greedy, 3+9", 0.3, 2),
     ]
 
 
@@ -84,19 +68,19 @@ def test_names_of_runs_contain_the_fewest_distinct_traits(tmp_path: Path) -> Non
         "c/greedy-seed0": {"seed": 0},
         "c/other": {"seed": 0},
     }
-    runs = [_run(tmp_path / path, lines=[], **more) for path, more in folders.items()]
+    runs = [_run(tmp_path / path, **more) for path, more in folders.items()]
     assert [name for name, _ in named_runs(runs)] == [
-        "greedy, 4+5, store ab, run 1",
-        "greedy, 4+9, store ab, run 1",
-        "greedy, 4+9, store 01234567, run 1",
-        "greedy, 4+5, store ab, run 2",
+        "greedy, 3+4, store ab, run 1",
+        "greedy, 3+9, store ab, run 1",
+        "greedy, 3+9, store 01234567, run 1",
+        "greedy, 3+4, store ab, run 2",
         "other",
     ]
 
 
 def test_run_without_epochs_has_no_curve(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no epoch yet"):
-        _curves(_run(tmp_path / "greedy", 0, []))
+        _curves(_run(tmp_path / "greedy", 0))
 
 
 def _summary(*policies: tuple[str, bool, float, float, Training | None], **changes: Any) -> Summary:
@@ -186,7 +170,7 @@ def test_a_series_that_no_run_logs_is_reported(tmp_path: Path) -> None:
 def test_an_analysis_killed_between_its_files_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_files: int
 ) -> None:
-    given = [str(_run(tmp_path / "greedy-seed1", 1, [_line(1, 0.5, 0.4)]))]
+    given = [str(_run(tmp_path / "greedy-seed1", 1, _line(1, 0.5, 0.4)))]
     out, rename, done = tmp_path / "out", Path.replace, []
 
     def killed(self: Path, target: Path) -> Path:
