@@ -217,13 +217,14 @@ def test_kernels_of_several_sizes_share_a_workspace_and_other_sizes_run_the_plai
         monkeypatch.setattr(f"{module}.compile_kernel", Emulated)
     asked = []
 
-    def make_kernels(network: UNetNetwork, *size: Any) -> FusedUNet | None:
+    def kernels_of(network: UNetNetwork, *size: Any) -> FusedUNet | None:
         asked.append(size[:2])
         return None if size[1] == 24 else FusedUNet(network, *size)
 
+    monkeypatch.setattr("kscout.reconstruction.unet.kernels_of", kernels_of)
     torch.manual_seed(3)
     unet = UNet(n_channels=16, n_pools=2, dropout=0.0).eval().requires_grad_(False)
-    view = HalfPrecisionUNet(unet, n_rows=16, n_cols=24, make_kernels=make_kernels)
+    view = HalfPrecisionUNet(unet, n_rows=16, n_cols=24)
     assert view.precision == "fp32"
     # The third image is padding.
     n_images = torch.tensor(2, dtype=torch.int32)
@@ -245,9 +246,7 @@ def test_kernels_of_several_sizes_share_a_workspace_and_other_sizes_run_the_plai
     }
     view.refresh()
     assert asked == [(16, 24), (16, 32), (16, 16)]
-    assert (
-        HalfPrecisionUNet(unet, n_rows=16, n_cols=32, make_kernels=make_kernels).precision == "fp16"
-    )
+    assert HalfPrecisionUNet(unet, n_rows=16, n_cols=32).precision == "fp16"
 
 
 SIZE = 16

@@ -15,7 +15,7 @@ from kscout.kernels import KernelUnavailableError, cuda, registry
 from kscout.kernels.convolution import Division, Workspace
 from kscout.kernels.registry import OPERATIONS, Request, build, compiled_kernels, serving
 from kscout.reconstruction import unet
-from kscout.reconstruction.unet import HalfPrecisionUNet, UNet, has_kernels, kernels_or_refusal
+from kscout.reconstruction.unet import HalfPrecisionUNet, UNet, has_kernels
 from kscout.training.convolution import can_compile
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -267,14 +267,11 @@ def test_16_bit_that_was_asked_for_is_refused_where_no_kernels_serve(gpu: Simple
 def test_16_bit_is_refused_at_a_size_that_kernels_do_not_serve(
     gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(
-        ConfigError, match=r"no 16-bit kernels for a U-Net on 96x96 .* precision auto"
-    ):
-        kernels_or_refusal(UNet().network, 96, 96, Workspace(GPU))
     # Weights stay where they are: there is no GPU that could take them.
     monkeypatch.setattr(UNet, "to", lambda self, _: self)
     monkeypatch.setattr(unet, "Workspace", lambda _: Workspace(GPU))
     view = UNet().frozen(precision="auto", n_rows=96, n_cols=96, device="cuda")
     assert isinstance(view, HalfPrecisionUNet) and view.precision == "fp32"
-    with pytest.raises(ConfigError, match="no 16-bit kernels"):
+    words = r"no 16-bit kernels for a U-Net on 96x96 .* precision auto"
+    with pytest.raises(ConfigError, match=words):
         UNet().frozen(precision="fp16", n_rows=96, n_cols=96, device="cuda")

@@ -54,8 +54,7 @@ class Ranking(Policy):
         return self.scores.expand(seen.mask.shape)
 
 
-@final
-class FixedOrder(Ranking):
+class GivenOrder(Ranking):
     """Acquires the first unmeasured column of its order.
 
     Args:
@@ -70,22 +69,18 @@ class FixedOrder(Ranking):
 
 
 @final
-class NaOracle(Ranking):
-    """A fixed order fitted to the data that it is evaluated on: an oracle.
+class FixedOrder(GivenOrder):
+    """An order that was chosen beforehand, such as one fitted to training data."""
+
+
+@final
+class NaOracle(GivenOrder):
+    """An order fitted to the data that it is evaluated on: an oracle.
 
     It is an upper bound for greedily fitted fixed orders on these data, as in the paper.
-
-    Args:
-        n_cols: number of columns of the image.
-        order: columns, the first to acquire first; others follow from the center outwards.
     """
 
     needs_target = True
-
-    def __init__(self, *, n_cols: int, order: Sequence[int]) -> None:
-        super().__init__(scores_of_order(n_cols, order))
-        # A tuple, which fingerprints count.
-        self.n_cols, self.order = n_cols, tuple(order)
 
 
 @final

@@ -12,6 +12,7 @@ k-space; a few conjugate gradient steps from the present image solve it.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple, final
 
 import torch
@@ -95,19 +96,36 @@ def solve(
     # Zero only if nothing is known: DC, if its column was not measured. It then stays zero.
     inverse = torch.where(denominator > 0, 1 / denominator, 0)
     data = torch.fft.fft2(zero_filled)
+
+    def linear_step(back: Tensor, _: Tensor) -> Tensor:
+        return torch.fft.ifft2((data + penalty * torch.fft.fft2(back)) * inverse)
+
     threshold = (weight / penalty)[:, None, None, None]
-    split = gradient(zero_filled)
+    image, dual = _split(zero_filled, linear_step, threshold, n_iterations)
+    return Solution(image, penalty * dual)
+
+
+def _split(
+    start: Complex[Tensor, "image row col"],
+    linear_step: Callable[[Tensor, Tensor], Tensor],
+    threshold: float | Float[Tensor, "image 1 1 1"],
+    n_iterations: int,
+) -> tuple[Complex[Tensor, "image row col"], Complex[Tensor, "image 2 row col"]]:
+    """Run the splitting; return the images and the scaled dual fields.
+
+    `linear_step` maps the adjoint gradient of the split less the dual field, and the present image,
+    to the next image.
+    """
+    image, split = start, gradient(start)
     dual = torch.zeros_like(split)
-    image = zero_filled
     for _ in range(n_iterations):
-        right = data + penalty * torch.fft.fft2(gradient_adjoint(split - dual))
-        image = torch.fft.ifft2(right * inverse)
+        image = linear_step(gradient_adjoint(split - dual), image)
         relaxed = OVER_RELAXATION * gradient(image) + (1 - OVER_RELAXATION) * split
         reached = relaxed + dual
         # Shrinkage of the gradient's length by the threshold leaves the projection on its ball.
         dual = reached * (threshold / field_length(reached).clamp(min=threshold))
         split = reached - dual
-    return Solution(image, penalty * dual)
+    return image, dual
 
 
 def check_weight(weight: float, n_iterations: int) -> None:
@@ -165,21 +183,16 @@ def solve_with_coils(
     `weighted` is A^H y, the zero-filled images weighted by the sensitivities.
     """
     penalty = PENALTY_PER_WEIGHT * weight
-    threshold = weight / penalty
 
     def apply(image: Tensor) -> Tensor:
         return normal(image, mask, maps) + penalty * gradient_adjoint(gradient(image))
 
-    image, split = weighted, gradient(weighted)
-    dual = torch.zeros_like(split)
-    for _ in range(n_iterations):
-        right = weighted + penalty * gradient_adjoint(split - dual)
-        image = conjugate_gradients(apply, right, start=image, n_iterations=N_INNER)
-        relaxed = OVER_RELAXATION * gradient(image) + (1 - OVER_RELAXATION) * split
-        reached = relaxed + dual
-        dual = reached * (threshold / field_length(reached).clamp(min=threshold))
-        split = reached - dual
-    return image
+    def linear_step(back: Tensor, image: Tensor) -> Tensor:
+        return conjugate_gradients(
+            apply, weighted + penalty * back, start=image, n_iterations=N_INNER
+        )
+
+    return _split(weighted, linear_step, weight / penalty, n_iterations)[0]
 
 
 @final

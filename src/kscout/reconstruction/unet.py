@@ -4,7 +4,6 @@ arXiv 2010.16262, appendix A. The loss is the mean absolute error of normalized 
 for inference are equal up to rounding, and faster.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import final
 
@@ -81,12 +80,8 @@ class UNet(Reconstructor):
         if precision == "fp32" or not has_kernels(self.network, place):
             return plain(precision=precision)
         plain(precision="fp32")
-        make_kernels = kernels_or_refusal if precision == "fp16" else kernels_where_served
-        return HalfPrecisionUNet(self, n_rows=n_rows, n_cols=n_cols, make_kernels=make_kernels)
-
-
-MakeKernels = Callable[[UNetNetwork, int, int, Workspace], FusedUNet | None]
-"""Builds the kernels of a network for images of a size, in a workspace."""
+        is_required = precision == "fp16"
+        return HalfPrecisionUNet(self, n_rows=n_rows, n_cols=n_cols, is_required=is_required)
 
 
 def has_kernels(network: UNetNetwork, device: torch.device) -> bool:
@@ -95,7 +90,7 @@ def has_kernels(network: UNetNetwork, device: torch.device) -> bool:
     return serving("unet", _request(network, device, least, least)) == "cuda"
 
 
-def kernels_where_served(
+def kernels_of(
     network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace
 ) -> FusedUNet | None:
     """Return kernels for images of a size; None if there are none."""
@@ -105,19 +100,6 @@ def kernels_where_served(
 
     request = _request(network, workspace.device, n_rows, n_cols)
     return build("unet", request, {"cuda": fused, "torch": lambda: None})
-
-
-def kernels_or_refusal(
-    network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace
-) -> FusedUNet:
-    """Return kernels for images of a size; raise an error if there are none."""
-    kernels = kernels_where_served(network, n_rows, n_cols, workspace)
-    if kernels is None:
-        raise ConfigError(
-            f"no 16-bit kernels for a U-Net on {n_rows}x{n_cols} images: they need "
-            f"{SIDES}; use precision auto"
-        )
-    return kernels
 
 
 def _request(network: UNetNetwork, device: torch.device, n_rows: int, n_cols: int) -> Request:
@@ -156,24 +138,17 @@ class InferenceReconstructor(Reconstructor):
 class HalfPrecisionUNet(Reconstructor):
     """A frozen U-Net on CUDA by fused 16-bit kernels; statistics and sums are in 32 bit.
 
-    Images of a size without kernels use the plain network, in 32 bit; `precision` refers to images
-    of the expected size. Only one caller may use it at a time, for any image size, because all
-    share one workspace.
+    Images of a size without kernels use the plain network, in 32 bit, or are an error if 16 bit
+    `is_required`; `precision` refers to images of the expected size. Only one caller may use it at
+    a time, for any image size, because all share one workspace.
     """
 
-    def __init__(
-        self,
-        unet: UNet,
-        *,
-        n_rows: int,
-        n_cols: int,
-        make_kernels: MakeKernels = kernels_where_served,
-    ) -> None:
+    def __init__(self, unet: UNet, *, n_rows: int, n_cols: int, is_required: bool = False) -> None:
         super().__init__()
         self.protocol = unet.protocol
         self.network = unet.network
         self._viewed = [unet]
-        self._make_kernels = make_kernels
+        self._is_required = is_required
         self.workspace = Workspace(next(unet.parameters()).device)
         self.by_size: dict[tuple[int, int], FusedUNet | None] = {}
         self.precision = "fp32" if self._kernels(n_rows, n_cols) is None else "fp16"
@@ -181,7 +156,13 @@ class HalfPrecisionUNet(Reconstructor):
     def _kernels(self, n_rows: int, n_cols: int) -> FusedUNet | None:
         size = (n_rows, n_cols)
         if size not in self.by_size:
-            self.by_size[size] = self._make_kernels(self.network, *size, self.workspace)
+            kernels = kernels_of(self.network, *size, self.workspace)
+            if kernels is None and self._is_required:
+                raise ConfigError(
+                    f"no 16-bit kernels for a U-Net on {n_rows}x{n_cols} images: they need "
+                    f"{SIDES}; use precision auto"
+                )
+            self.by_size[size] = kernels
         return self.by_size[size]
 
     def refresh(self) -> None:

@@ -2,7 +2,7 @@
 
 Each step tries columns on slices and keeps the one with the highest mean SSIM. With all slices and
 columns on the evaluated split this is the paper's NA oracle; on training data, with batches of
-both, it is stochastic LBCS (arXiv 1902.00386).
+them, it is stochastic LBCS (arXiv 1902.00386).
 """
 
 from collections.abc import Callable
@@ -41,7 +41,6 @@ def fit_fixed_order(
     plan: Plan,
     *,
     n_slices_per_step: int | None = None,
-    n_candidates: int | None = None,
     device: torch.device | str = "cpu",
     on_step: Callable[[JsonObject], None] | None = None,
 ) -> FixedOrderResult:
@@ -56,21 +55,26 @@ def fit_fixed_order(
         plan: start, number of columns, protocol and metric; its seed decides the draws. The batch
             size, 16 by default, has no effect on results.
         n_slices_per_step: slices, sampled again for each step; None for all.
-        n_candidates: columns tried, sampled again for each step; None for all that are left.
         device: where the work is done.
         on_step: called after each step with `step` (from 1), `n_steps`, `column`, `ssim`.
     """
     horizon, seed = plan.horizon, plan.seed
     check_budget(slices.selectable, n_initial=plan.start, horizon=horizon)
-    _check_counts(len(slices), n_slices_per_step, n_candidates)
+    if len(slices) == 0:
+        raise ConfigError("no slices to choose a fixed order on; give a split that has some")
+    if n_slices_per_step is not None and n_slices_per_step < 1:
+        raise ConfigError(
+            f"n_slices_per_step = {n_slices_per_step} tries nothing; give 1 or more, or leave it "
+            "out"
+        )
     start = start_mask(plan.start, slices.selectable.shape)
     trial = _Trial(slices, reconstructor.to(device).eval(), start, plan, device)
     order: list[int] = []
     mean_scores: list[float] = []
     gains = torch.full((horizon, slices.n_cols), torch.nan)
     for step in range(horizon):
-        rows = _draw(torch.arange(len(slices)), n_slices_per_step, seed, "slices", step)
-        candidates = _draw(trial.columns_left(order), n_candidates, seed, "columns", step)
+        rows = _draw(len(slices), n_slices_per_step, seed, step)
+        candidates = trial.columns_left(order)
         before, after = trial.mean_scores(rows, order, candidates)
         if step == 0:
             mean_scores.append(before)
@@ -128,22 +132,11 @@ class _Trial:
         return state.score, torch.where(is_useful, scores, state.score[:, None])
 
 
-def _draw(
-    population: Int[Tensor, " n"], n_draws: int | None, seed: int, purpose: str, step: int
-) -> Int[Tensor, " m"]:
-    if n_draws is None or n_draws >= len(population):
-        return population
-    generator = keyed_generator("fixed order", purpose, seed, step)
-    kept = torch.randperm(len(population), generator=generator)[:n_draws]
-    return population[kept.sort().values]
-
-
-def _check_counts(n_slices: int, n_slices_per_step: int | None, n_candidates: int | None) -> None:
-    if n_slices == 0:
-        raise ConfigError("no slices to choose a fixed order on; give a split that has some")
-    for name, count in (("n_slices_per_step", n_slices_per_step), ("n_candidates", n_candidates)):
-        if count is not None and count < 1:
-            raise ConfigError(f"{name} = {count} tries nothing; give 1 or more, or leave it out")
+def _draw(n_slices: int, n_draws: int | None, seed: int, step: int) -> Int[Tensor, " m"]:
+    if n_draws is None or n_draws >= n_slices:
+        return torch.arange(n_slices)
+    generator = keyed_generator("fixed order", "slices", seed, step)
+    return torch.randperm(n_slices, generator=generator)[:n_draws].sort().values
 
 
 def filled_gains(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:
