@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from threading import Event
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from kscout import __version__
 from kscout.apps.player import acquisition_player, templates
 from kscout.apps.serve.page.backend import YOU, PageBackend, PageState
+from kscout.config.records import read
 from kscout.json_types import JsonObject
 
 _HEADERS = {
@@ -32,24 +32,6 @@ _CHECK_S = 0.2
 _FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 _T = TypeVar("_T")
-
-
-class Wanted(BaseModel):
-    """A slice to acquire by policies; the other fields are those of `PageState`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    source: str
-    slice: int
-    reconstruction: str
-    policies: Annotated[list[str], Field(max_length=2)]
-    n_initial: int
-    n_steps: int
-    own: Annotated[list[int], Field(max_length=4096)] = []
-
-    def state(self) -> PageState:
-        """Return the validated state."""
-        return PageState(**self.model_dump())
 
 
 def add_pages(app: FastAPI, backend: PageBackend | None) -> None:
@@ -86,21 +68,23 @@ def _add_requests(app: FastAPI, backend: PageBackend) -> None:
         return backend.choices()
 
     @app.post("/page/data/acquisitions")
-    async def acquire(request: Request, wanted: Wanted) -> JsonObject:
+    async def acquire(request: Request, wanted: JsonObject) -> JsonObject:
         """Acquire a slice with known ground truth; return the HTML of the player."""
+        state = read(PageState, wanted)
 
         def work(disconnected: Event) -> JsonObject:
-            acquisition = backend.acquire(wanted.state(), disconnected)
-            colors = {one: n for n, one in enumerate(wanted.policies, start=1)} | {YOU: 3}
+            acquisition = backend.acquire(state, disconnected)
+            colors = {one: n for n, one in enumerate(state.policies, start=1)} | {YOU: 3}
             html = acquisition_player(acquisition, colors=colors, n_bytes=None, is_steered=True)
             return {"html": html, "title": acquisition.title}
 
         return await _while_awaited(request, work)
 
     @app.post("/page/data/verdicts")
-    async def compare(request: Request, wanted: Wanted) -> JsonObject:
+    async def compare(request: Request, wanted: JsonObject) -> JsonObject:
         """Compare the last column of the user with those of policies and the best one."""
-        return asdict(await _while_awaited(request, partial(backend.compare, wanted.state())))
+        work = partial(backend.compare, read(PageState, wanted))
+        return asdict(await _while_awaited(request, work))
 
 
 async def _while_awaited(request: Request, work: Callable[[Event], _T]) -> _T:
