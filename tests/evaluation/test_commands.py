@@ -6,22 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from kscout.apps.cli import app
+from command_line import kscout
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError, RunError
 from policy_runs import write_run
 
 pytestmark = pytest.mark.slow
-
-
-def _call(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
 
 
 @pytest.fixture
@@ -36,7 +28,7 @@ def runs(tmp_path: Path) -> list[Path]:
 
 
 def _evaluate(store: Path, out: Path, *more: object) -> str:
-    return _call(
+    return kscout(
         *("evaluate", "--data", store, "--reconstructor", "zero-filled", "--split", "test"),
         *("--n-initial", 3, "--steps", 4, "--trajectories", 2, "--seed", 0, "--out", out),
         *("--fixed-slices", 3, "--device", "cpu", *more),
@@ -83,10 +75,10 @@ def test_analyses_of_results(store: Path, tmp_path: Path, runs: list[Path]) -> N
     results, out = tmp_path / "results", tmp_path / "analyses"
     told = _evaluate(store, results, *_policies("random", "oracle", *runs))
     assert "oracle *" in told and "random *" not in told
-    _call("analyze", "gammas", results, "--out", out)
+    kscout("analyze", "gammas", results, "--out", out)
     (row,) = _outputs(out, "gammas")
     assert (row["policy"], row["gamma"], row["n_seeds"]) == ("ngreedy", "0.9", "2")
-    _call("analyze", "policy", "ngreedy", "oracle", "--results", results, "--out", out)
+    kscout("analyze", "policy", "ngreedy", "oracle", "--results", results, "--out", out)
     assert len(_outputs(out, "average_policy")) == 2 * 4 * 13
 
 
@@ -95,11 +87,11 @@ def test_options_without_effect_on_results_are_rejected(store: Path, tmp_path: P
     _evaluate(store, results, *_policies("random"))
     command = ("analyze", "policy", "random", "--results", results, "--out", tmp_path / "out")
     with pytest.raises(ConfigError, match="--data, --steps, --split, --limit would have no effect"):
-        _call(*command, "--data", store, "--split", "test", "--steps", 4, "--limit", 1)
+        kscout(*command, "--data", store, "--split", "test", "--steps", 4, "--limit", 1)
     with pytest.raises(ConfigError, match="--seed names 2"):
-        _call(*command, "--seed", 0, "--seed", 1)
+        kscout(*command, "--seed", 0, "--seed", 1)
     assert not (tmp_path / "out").exists()
-    _call(*command, "--seed", 0, "--overwrite", "--json")
+    kscout(*command, "--seed", 0, "--overwrite", "--json")
 
 
 def test_of_unexplored_columns_a_few_are_printed(
@@ -107,12 +99,12 @@ def test_of_unexplored_columns_a_few_are_printed(
 ) -> None:
     out = tmp_path / "analyses"
     command = ("analyze", "unexplored", runs[0], "random", *_on_data(store, out), "--rare", "0.05")
-    told = _call(*command)
+    told = kscout(*command)
     rows = _outputs(out, "unexplored", pictures=False)
     shown = [line.split()[:2] for line in told.splitlines() if " any " in line]
     assert shown == [["ngreedy", "any"], ["random", "any"]]
     assert f"{len(rows)} rows" in told
-    assert _call(*command, "--json").count('"policy"') == len(rows)
+    assert kscout(*command, "--json").count('"policy"') == len(rows)
     totals = {row["policy"]: row for row in rows if row["column"] == "any"}
     assert float(totals["random"]["unexplored"]) == 0 == float(totals["random"]["best"]) - 1
 
@@ -130,22 +122,22 @@ def test_ratios_are_those_of_the_seed_with_the_best_validation(
     out = tmp_path / "analyses"
     command = ("analyze", "snr", *runs, *_on_data(store, out), "--trajectories", 2)
     command = (*command, "--batch-size", 2, "--passes", 2, "--epoch", 1)
-    _call(*command)
+    kscout(*command)
     (row,) = _outputs(out, "snr", pictures=False)
     assert (row["policy"], row["seed"], row["n_seeds"]) == ("ngreedy", "1", "2")
     assert (row["n_initial"], row["steps"]) == ("3", "4")
-    _call(*command, "--all-seeds", "--overwrite")
+    kscout(*command, "--all-seeds", "--overwrite")
     assert [row["seed"] for row in _outputs(out, "snr", pictures=False)] == ["0", "1"]
 
 
 def test_policies_need_data_unless_results_are_given(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--data and --reconstructor"):
-        _call("analyze", "policy", "random", "--out", tmp_path)
+        kscout("analyze", "policy", "random", "--out", tmp_path)
 
 
 def test_budget_is_required_if_no_run_has_one(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--n-initial and --steps"):
-        _call("analyze", "entropy", "random", *_on_data(store, tmp_path))
+        kscout("analyze", "entropy", "random", *_on_data(store, tmp_path))
 
 
 def test_evaluate_replaces_other_results_only_with_overwrite(store: Path, tmp_path: Path) -> None:
@@ -181,7 +173,7 @@ def test_folders_of_other_products_take_no_results(
     out.mkdir()
     (out / mark).touch()
     with pytest.raises(RunError, match=rf"another product, a {product} \({mark}\); name another"):
-        _call(*words, *_on_data(store, out), "--n-initial", 4, "--steps", 2)
+        kscout(*words, *_on_data(store, out), "--n-initial", 4, "--steps", 2)
     assert [path.name for path in out.iterdir()] == [mark]
 
 
@@ -196,13 +188,13 @@ def test_analyses_replace_other_tables_only_with_overwrite(
     tmp_path: Path, runs: list[Path]
 ) -> None:
     out = tmp_path / "analyses"
-    _call("analyze", "curves", *runs, "--out", out)
-    _call("analyze", "curves", *runs, "--out", out, "--json")
+    kscout("analyze", "curves", *runs, "--out", out)
+    kscout("analyze", "curves", *runs, "--out", out, "--json")
     before = (out / "curves.csv").read_bytes()
     with pytest.raises(RunError, match=r"holds curves.csv of other settings \(runs is .*; name"):
-        _call("analyze", "curves", runs[0], "--out", out)
+        kscout("analyze", "curves", runs[0], "--out", out)
     assert (out / "curves.csv").read_bytes() == before
-    _call("analyze", "curves", runs[0], "--out", out, "--overwrite")
+    kscout("analyze", "curves", runs[0], "--out", out, "--overwrite")
     assert (out / "curves.csv").read_bytes() != before
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,9 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import WEIGHTS_NAME, fingerprint, joint_policy_path
 
-SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=3, batch_size=3)
+SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=3, batch_size=3, fixed_slices=4)
 BASELINES = ("random", "variable-density", "equispaced-one", "equispaced-two", "center-out")
 ALL = (*BASELINES, "fixed", "na-oracle", "oracle", "spectral-oracle", "conv")
-
-
-def _setting(setting: EvaluationSetting = SETTING, **changes: Any) -> EvaluationSetting:
-    return replace(setting, fixed_slices=4, **changes)
 
 
 @pytest.mark.slow
@@ -45,9 +40,7 @@ def test_every_policy_runs_with_classical_reconstructions(
     test_slices: SliceSet, train_slices: SliceSet, reconstructor: Reconstructor, tmp_path: Path
 ) -> None:
     names = ALL if isinstance(reconstructor, ZeroFilled) else ("random", "fixed", "na-oracle")
-    found = evaluate(
-        names, test_slices, reconstructor, _setting(), train=train_slices, out=tmp_path
-    )
+    found = evaluate(names, test_slices, reconstructor, SETTING, train=train_slices, out=tmp_path)
     rows = list(csv.DictReader((tmp_path / "results.csv").open(newline="")))
     drawn = {"random", "variable-density", "untrained"}
     for entry in found.summary["policies"]:
@@ -70,7 +63,7 @@ def test_oracle_is_best_at_its_first_step_and_scores_match_the_table(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
     names = ("oracle", "na-oracle", "fixed", "random")
-    found = evaluate(names, test_slices, ZeroFilled(), _setting(), train=train_slices, out=tmp_path)
+    found = evaluate(names, test_slices, ZeroFilled(), SETTING, train=train_slices, out=tmp_path)
     first = {entry.policy: entry.metric("ssim")[:, 1] for entry in found.scores}
     assert all((first["oracle"] >= first[name] - 1e-6).all() for name in names)
     assert first["na-oracle"].mean() >= first["fixed"].mean() - 1e-6
@@ -89,7 +82,7 @@ def test_a_psnr_that_is_clamped_is_reported(test_slices: SliceSet) -> None:
     images = test_slices.magnitudes()
     for scale, notes in ((1, []), (1000, ["PSNR is meaningless here: pixels reach"])):
         slices = SliceSet.from_images(images * scale, test_slices.volumes)
-        found = prepare(("random",), slices, ZeroFilled(), _setting()).notes
+        found = prepare(("random",), slices, ZeroFilled(), SETTING).notes
         assert [note[:38] for note in found] == notes
 
 
@@ -100,13 +93,15 @@ def test_an_order_that_is_fitted_on_what_is_evaluated_is_reported(store: Path) -
         (("fixed",), "test", False),
         (("na-oracle", "center-out"), "train", False),
     ):
-        notes = prepare(names, store, ZeroFilled(), _setting(split=split)).notes
+        notes = prepare(names, store, ZeroFilled(), replace(SETTING, split=split)).notes
         assert any(note.startswith(here) for note in notes) == is_told, (names, split)
 
 
 def test_a_subset_takes_the_draws_of_the_whole(test_slices: SliceSet, tmp_path: Path) -> None:
-    evaluate(("random",), test_slices, ZeroFilled(), _setting(), out=tmp_path / "all")
-    evaluate(("random",), test_slices, ZeroFilled(), _setting(limit=3), out=tmp_path / "some")
+    evaluate(("random",), test_slices, ZeroFilled(), SETTING, out=str(tmp_path / "all"))
+    evaluate(
+        ("random",), test_slices, ZeroFilled(), replace(SETTING, limit=3), out=tmp_path / "some"
+    )
     some = _columns_taken(tmp_path / "some")
     assert set(some) < set(_columns_taken(tmp_path / "all"))
     # Slices 0, 2 and 4 of 7: spread over the volumes.
@@ -114,7 +109,7 @@ def test_a_subset_takes_the_draws_of_the_whole(test_slices: SliceSet, tmp_path: 
 
 
 def test_seeds_are_rows_of_their_own(test_slices: SliceSet) -> None:
-    setting = _setting(seeds=(5, 6))
+    setting = replace(SETTING, seeds=(5, 6))
     found = evaluate(("random", "center-out"), test_slices, ZeroFilled(), setting)
     assert [(entry.policy, entry.seed) for entry in found.scores] == [
         ("random", 5),
@@ -126,30 +121,6 @@ def test_seeds_are_rows_of_their_own(test_slices: SliceSet) -> None:
     assert center["final"]["ssim"]["std"] is None
 
 
-@pytest.mark.slow
-def test_fixed_order_is_fitted_once(
-    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
-) -> None:
-    fitted: list[str] = []
-
-    def on_step(step: Step) -> None:
-        fitted.extend(re.findall("fitting ([a-z-]+)", step.what))
-
-    names = ("fixed", "na-oracle")
-    for slices in (test_slices, test_slices, test_slices.subset(torch.arange(6))):
-        evaluate(
-            names,
-            slices,
-            ZeroFilled(),
-            _setting(),
-            train=train_slices,
-            out=tmp_path,
-            on_step=on_step,
-        )
-    # Other evaluated slices change the NA oracle's order, never that of training slices.
-    assert fitted == ["fixed"] * 4 + ["na-oracle"] * 8
-
-
 def test_fixed_without_training_slices_is_rejected_before_anything_runs(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
@@ -159,14 +130,14 @@ def test_fixed_without_training_slices_is_rejected_before_anything_runs(
     for data, message in ((store, "has only: test; .*fixed=NAME"), (test_slices, "train=")):
         done: list[Step] = []
         with pytest.raises(ConfigError, match=message):
-            evaluate(("random", "fixed"), data, ZeroFilled(), _setting(), on_step=done.append)
+            evaluate(("random", "fixed"), data, ZeroFilled(), SETTING, on_step=done.append)
         assert not done
 
 
 @pytest.mark.parametrize(
     ("names", "changes", "message"),
     [
-        (("random",), {"setting": replace(SETTING, steps=11)}, "lower the number of steps to 10"),
+        (("random",), {"steps": 11}, "lower the number of steps to 10"),
         ((), {}, "no policy"),
         (("nonsense",), {}, "unknown policy 'nonsense'.*center-out"),
         (("x=knee-base-gredy",), {}, r"'knee-base-gredy' \(did you mean 'knee-base-greedy'\?\)"),
@@ -182,7 +153,7 @@ def test_what_cannot_work_is_rejected(
     test_slices: SliceSet, names: tuple[str, ...], changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        evaluate(names, test_slices, ZeroFilled(), _setting(**changes))
+        evaluate(names, test_slices, ZeroFilled(), replace(SETTING, **changes))
 
 
 @pytest.mark.cuda
@@ -195,7 +166,7 @@ def test_device_changes_no_choice(
             names,
             test_slices,
             ZeroFilled(),
-            _setting(device=device),
+            replace(SETTING, device=device),
             train=train_slices,
             out=tmp_path / device,
         )
@@ -209,7 +180,7 @@ def test_what_is_cheap_runs_first_and_tables_keep_the_order_that_was_asked_for(
     steps: list[Step] = []
     names = ("oracle", "fixed", "na-oracle", "random")
     evaluate(
-        *(names, test_slices, ZeroFilled(), _setting()),
+        *(names, test_slices, ZeroFilled(), SETTING),
         train=train_slices,
         out=tmp_path,
         on_step=steps.append,
@@ -221,11 +192,6 @@ def test_what_is_cheap_runs_first_and_tables_keep_the_order_that_was_asked_for(
         *("oracle, seed 0", fits[1], "na-oracle, seed 0"),
     ]
     assert tuple(one.policy for one in read_scores(tmp_path)) == names
-
-
-def test_the_folder_may_be_a_string(test_slices: SliceSet, tmp_path: Path) -> None:
-    evaluate(["center-out"], test_slices, ZeroFilled(), _setting(), out=str(tmp_path / "out"))
-    assert (tmp_path / "out" / "summary.json").is_file()
 
 
 TOLD = {"method": "dense", "seed": 0, "protocol": "blind", "n_initial": 3, "horizon": 2}

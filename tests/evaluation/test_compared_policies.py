@@ -26,26 +26,13 @@ from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import fingerprint, save_component
+from policy_runs import small_policy, write_run
 
-SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=3, batch_size=3)
-
-
-def _setting(setting: EvaluationSetting = SETTING, **changes: Any) -> EvaluationSetting:
-    return replace(setting, fixed_slices=4, **changes)
+SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=3, batch_size=3, fixed_slices=4)
 
 
 def _save(path: Path, policy: Policy, extra: dict[str, Any] | None = None) -> Path:
     save_component(path, policy, kind="policy", extra=extra)
-    return path
-
-
-def _run_folder(path: Path, seed: int, **training: Any) -> Path:
-    torch.manual_seed(seed)
-    path.mkdir(parents=True)
-    _save(path / "weights.safetensors", ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5))
-    lines = "".join(f"{key} = {value}\n" for key, value in {"seed": seed, **training}.items())
-    (path / "config.toml").write_text(f'kind = "policy"\n[training]\n{lines}')
-    (path / "provenance.json").write_text("{}")
     return path
 
 
@@ -55,31 +42,25 @@ def test_an_order_from_a_file_is_the_reference_where_none_is_fitted(
     order = FixedOrder(n_cols=test_slices.n_cols, order=[1])
     save(tmp_path / "mine.safetensors", order)
     given = ["random", str(tmp_path / "mine.safetensors"), "center-out"]
-    assert prepare(given, test_slices, ZeroFilled(), _setting()).reference == "mine"
-    named = replace(_setting(), reference="random")
+    assert prepare(given, test_slices, ZeroFilled(), SETTING).reference == "mine"
+    named = replace(SETTING, reference="random")
     assert prepare(given, test_slices, ZeroFilled(), named).reference == "random"
 
 
 def test_runs_of_one_method_are_grouped_by_seed(test_slices: SliceSet, tmp_path: Path) -> None:
-    paths = [_run_folder(tmp_path / f"greedy-seed{seed}", seed) for seed in (3, 1)]
-    found = evaluate([str(path) for path in paths], test_slices, ZeroFilled(), _setting())
+    paths = [write_run(tmp_path / f"greedy-seed{seed}", "weights", seed=seed) for seed in (3, 1)]
+    found = evaluate([str(path) for path in paths], test_slices, ZeroFilled(), SETTING)
     (entry,) = found.summary["policies"]
     assert (entry["policy"], entry["seeds"]) == ("greedy", [3, 1])
 
 
 def test_runs_with_other_settings_are_not_averaged(test_slices: SliceSet, tmp_path: Path) -> None:
-    one = _run_folder(tmp_path / "greedy-seed0", 0, n_epochs=5)
-    two = _run_folder(tmp_path / "greedy-seed1", 1, n_epochs=6)
+    one = write_run(tmp_path / "greedy-seed0", "weights", n_epochs=5)
+    two = write_run(tmp_path / "greedy-seed1", "weights", seed=1, n_epochs=6)
     with pytest.raises(ConfigError, match="LABEL=PATH"):
-        evaluate((one, two), test_slices, ZeroFilled(), _setting())
-    found = evaluate((one, f"long={two}"), test_slices, ZeroFilled(), _setting())
+        evaluate((one, two), test_slices, ZeroFilled(), SETTING)
+    found = evaluate((one, f"long={two}"), test_slices, ZeroFilled(), SETTING)
     assert [entry["policy"] for entry in found.summary["policies"]] == ["greedy", "long"]
-
-
-def test_same_run_twice_is_rejected(test_slices: SliceSet, tmp_path: Path) -> None:
-    path = _run_folder(tmp_path / "greedy", 0)
-    with pytest.raises(ConfigError, match="two policies are called 'greedy' with seed 0"):
-        evaluate((path, path), test_slices, ZeroFilled(), _setting())
 
 
 def test_labels_of_runs(tmp_path: Path) -> None:
@@ -94,24 +75,20 @@ def test_labels_of_runs(tmp_path: Path) -> None:
         ("runs1", "runs1"),
         ("ngreedy/seed-4", "ngreedy"),
     ):
-        folder = _run_folder(tmp_path / name, 0)
+        folder = write_run(tmp_path / name, "weights")
         assert run_label(folder) == label
         assert run_label(folder / "weights.safetensors") == label
-    assert run_label(_save(folder / "best.safetensors", _tiny())) == "ngreedy/best"
-    assert run_label(_save(tmp_path / "mine-seed2.safetensors", _tiny())) == "mine"
+    assert run_label(_save(folder / "best.safetensors", small_policy())) == "ngreedy/best"
+    assert run_label(_save(tmp_path / "mine-seed2.safetensors", small_policy())) == "mine"
 
 
 def test_a_weights_file_contains_its_training(test_slices: SliceSet, tmp_path: Path) -> None:
     extra = {"method": "ngreedy", "gamma": 0.5, "seed": 7, "n_initial": 3, "horizon": 4}
-    path = _save(tmp_path / "mine.safetensors", _tiny(), extra)
-    found = evaluate((path, "random"), test_slices, ZeroFilled(), _setting())
+    path = _save(tmp_path / "mine.safetensors", small_policy(), extra)
+    found = evaluate((path, "random"), test_slices, ZeroFilled(), SETTING)
     entry = found.summary["policies"][0]
     assert (entry["policy"], entry["seeds"]) == ("mine", [7])
     assert entry["training"] == {"method": "ngreedy", "gamma": 0.5, "epochs": []}
-
-
-def _tiny() -> ConvPolicy:
-    return ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
 
 
 @pytest.mark.parametrize("change", [{"seed": [1]}, {"n_initial": "x"}, {"method": 3}])
@@ -119,17 +96,9 @@ def test_weights_with_wrong_training_are_rejected(
     test_slices: SliceSet, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     extra = {"method": "greedy", "seed": 1, "n_initial": 3, "horizon": 4, **change}
-    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
-    file = _save(tmp_path / "a.safetensors", policy, extra)
+    file = _save(tmp_path / "a.safetensors", small_policy(), extra)
     with pytest.raises(RunError, match=rf"a\.safetensors is damaged \(.*{next(iter(change))} is "):
-        evaluate([str(file)], test_slices, ZeroFilled(), _setting())
-
-
-def test_argmax_is_for_learned_policies(test_slices: SliceSet, tmp_path: Path) -> None:
-    path = _run_folder(tmp_path / "greedy", 0)
-    setting = _setting(replace(SETTING, argmax=True))
-    found = evaluate((path, "random"), test_slices, ZeroFilled(), setting)
-    assert [entry.n_trajectories for entry in found.scores] == [1, 3]
+        evaluate([str(file)], test_slices, ZeroFilled(), SETTING)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +111,11 @@ def test_argmax_is_for_learned_policies(test_slices: SliceSet, tmp_path: Path) -
 def test_tables_and_summaries_state_how_trained_policies_chose_columns(
     test_slices: SliceSet, tmp_path: Path, is_argmax: bool, columns: str, words: str
 ) -> None:
-    path = _run_folder(tmp_path / "greedy", 0)
-    setting = _setting(replace(SETTING, argmax=is_argmax))
+    path = write_run(tmp_path / "greedy", "weights")
+    setting = replace(SETTING, argmax=is_argmax)
     found = evaluate((path, "random"), test_slices, ZeroFilled(), setting)
     assert [one["columns"] for one in found.summary["policies"]] == [columns, None]
+    assert [one.n_trajectories for one in found.scores] == [1 if is_argmax else 3, 3]
     assert policy_table(found.found).title == f"Scores after 4 acquired columns; {words}"
     assert str(summary_table(found.found).title).endswith(f"\n{words}")
     both = replace(found.found.policies[0], policy="dense", columns="best")
@@ -157,27 +127,26 @@ def test_an_evaluation_names_the_epochs_and_takes_the_best_one_of_a_run(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
     for seed in (0, 1):
-        path = _run_folder(tmp_path / f"greedy-s{seed}", seed, method='"greedy"')
-        policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
+        path = write_run(tmp_path / f"greedy-s{seed}", seed=seed)
         for name, epoch in (("weights", 9), ("best", 3 + seed)):
-            _save(path / f"{name}.safetensors", policy, {"epoch": epoch})
+            _save(path / f"{name}.safetensors", small_policy(), {"epoch": epoch})
     runs = [str(tmp_path / f"greedy-s{seed}") for seed in (0, 1)]
     best = [f"{run}@best" for run in runs]
     labeled = f"mine={best[0]}"
-    found = evaluate([*runs, *best, labeled], test_slices, ZeroFilled(), _setting()).found
+    found = evaluate([*runs, *best, labeled], test_slices, ZeroFilled(), SETTING).found
     epochs = {x.policy: x.training.epochs for x in found.policies if x.training}
     assert epochs == {"greedy": (9, 9), "greedy/best": (3, 4), "mine": (3,)}
     caption = str(summary_table(found).caption)
     assert "epochs: " in caption and "greedy/best 3, 4" in caption
     with pytest.raises(ConfigError, match="unknown policy"):
-        evaluate(["nothing@best"], test_slices, ZeroFilled(), _setting())
+        evaluate(["nothing@best"], test_slices, ZeroFilled(), SETTING)
 
 
 def test_random_columns_are_random_from_a_file_and_as_an_object(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
     file = _save(tmp_path / "drawn.safetensors", Random())
-    setting = _setting(replace(SETTING, argmax=True))
+    setting = replace(SETTING, argmax=True)
     found = evaluate(["random", file, ("mine", Random())], test_slices, ZeroFilled(), setting)
     assert [entry.n_trajectories for entry in found.scores] == [3, 3, 3]
     named, *others = found.scores
@@ -198,7 +167,7 @@ def test_policy_for_other_images_is_rejected_before_any_order_is_fitted(
             ["fixed", ("net", policy)],
             test_slices,
             ZeroFilled(),
-            _setting(),
+            SETTING,
             train=train_slices,
             on_step=steps.append,
         )
@@ -209,7 +178,7 @@ def test_a_reconstructor_of_the_other_protocol_is_warned_of(
     test_slices: SliceSet, caplog: pytest.LogCaptureFixture
 ) -> None:
     unet = UNet(n_channels=2, n_pools=1, protocol="blind")
-    paper = _setting(replace(SETTING, protocol="paper"))
+    paper = replace(SETTING, protocol="paper")
     found = evaluate(("random",), test_slices, unet, paper)
     assert "trained for protocol blind" in caplog.text
     assert "trained for protocol blind" in found.summary["note"]
@@ -221,8 +190,8 @@ def test_scores_follow_the_protocol_of_the_reconstruction(
     test_slices: SliceSet, tmp_path: Path, protocol: Protocol
 ) -> None:
     unet = UNet(n_channels=2, n_pools=1, protocol=protocol)
-    found = evaluate(("random",), test_slices, unet, _setting(), out=tmp_path)
-    asked = _setting(replace(SETTING, protocol=protocol))
+    found = evaluate(("random",), test_slices, unet, SETTING, out=tmp_path)
+    asked = replace(SETTING, protocol=protocol)
     again = evaluate(("random",), test_slices, unet, asked, out=tmp_path)
     assert again.summary == found.summary
     note = "the reconstruction is worse than zero-filled images: SSIM"
@@ -232,7 +201,7 @@ def test_scores_follow_the_protocol_of_the_reconstruction(
 
 def test_a_label_changes_no_fitted_order(test_slices: SliceSet, train_slices: SliceSet) -> None:
     wanted = ["fixed", "mine=fixed", "center-out", "bound=na-oracle"]
-    found = evaluate(wanted, test_slices, ZeroFilled(), _setting(), train=train_slices)
+    found = evaluate(wanted, test_slices, ZeroFilled(), SETTING, train=train_slices)
     names = ["fixed", "mine", "center-out", "bound"]
     ssim = {one.policy: one.final["ssim"].mean for one in found.found.policies}
     assert list(ssim) == names and ssim["mine"] == ssim["fixed"] != ssim["center-out"]
@@ -254,22 +223,21 @@ def test_the_name_of_a_policy_labels_no_other_policy(
     test_slices: SliceSet, wanted: str | tuple[str, Policy], name: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"cannot label another one \({name}\); choose another"):
-        evaluate([wanted], test_slices, ZeroFilled(), _setting(), train=test_slices)
+        evaluate([wanted], test_slices, ZeroFilled(), SETTING, train=test_slices)
 
 
 @pytest.mark.parametrize("wanted", ["=random", " =random", "=runs/greedy"])
 def test_an_empty_label_is_rejected(test_slices: SliceSet, wanted: str) -> None:
     with pytest.raises(ConfigError, match="has no label; write LABEL="):
-        evaluate([wanted], test_slices, ZeroFilled(), _setting())
+        evaluate([wanted], test_slices, ZeroFilled(), SETTING)
 
 
 def test_a_policy_trained_for_other_columns_is_warned_of(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:
-    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_blocks=1, n_hidden=5)
     extra = {"method": "greedy", "gamma": 1.0, "seed": 0, "n_initial": 2, "horizon": 9}
-    save_component(tmp_path / "net.safetensors", policy, kind="policy", extra=extra)
-    found = evaluate((tmp_path / "net.safetensors",), test_slices, ZeroFilled(), _setting())
+    file = _save(tmp_path / "net.safetensors", small_policy(), extra)
+    found = evaluate((file,), test_slices, ZeroFilled(), SETTING)
     assert "was trained for 2 + 9 columns" in found.summary["note"]
     assert "runs here with 3 + 4" in found.summary["note"]
 
@@ -281,7 +249,6 @@ def test_a_policy_that_meets_another_reconstruction_or_store_than_in_training_is
     with StoreWriter(tmp_path / "store", {}) as writer:
         writer.append("test", "a", test_slices.magnitudes().numpy())
         store = writer.finish()
-    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
     same = {"store": store.fingerprint, "reconstructor": fingerprint(ZeroFilled())}
     for name, extra in {
         "as-trained": same,
@@ -289,9 +256,9 @@ def test_a_policy_that_meets_another_reconstruction_or_store_than_in_training_is
         "other-network": {**same, "reconstructor": "x"},
         "odd": {"store": 3},
     }.items():
-        _save(tmp_path / f"{name}.safetensors", policy, extra)
+        _save(tmp_path / f"{name}.safetensors", small_policy(), extra)
     wanted = [f"{path.stem}={path}" for path in sorted(tmp_path.glob("*.safetensors"))]
-    found = evaluate([*wanted, "random"], store, "zero-filled", _setting())
+    found = evaluate([*wanted, "random"], store, "zero-filled", SETTING)
     notes = [record.message for record in caplog.records]
     assert notes == [
         "policies trained with the reconstruction x run here with another reconstruction: "
@@ -317,12 +284,12 @@ class Guess(Policy):
 def test_networks_by_name_are_untrained_and_repeat_themselves(test_slices: SliceSet) -> None:
     guess = f"{__name__}:Guess"
     first, again = (
-        evaluate([guess, "random"], test_slices, ZeroFilled(), _setting(seeds=(0, 4)))
+        evaluate([guess, "random"], test_slices, ZeroFilled(), replace(SETTING, seeds=(0, 4)))
         for _ in range(2)
     )
     assert first.summary["policies"][0]["policy"] == f"untrained {guess}"
     assert f"policies with random weights: untrained {guess}; a" in first.summary["note"]
-    renamed = prepare(["mine=conv", "random"], test_slices, ZeroFilled(), _setting())
+    renamed = prepare(["mine=conv", "random"], test_slices, ZeroFilled(), SETTING)
     assert "policies with random weights: mine; a trained" in " ".join(renamed.notes)
     scores = {(one.policy, one.seed): one.values for one in first.scores}
     for one in again.scores:

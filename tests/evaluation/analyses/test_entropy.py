@@ -32,38 +32,27 @@ from kscout.policies.random import Random
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 
-def test_random_distributions_match_the_reference(golden: Any) -> None:
-    found = entropies(golden("mi", "rnd_probs")[None])
-    for name, value in (
-        ("rnd_marg", found.marginal),
-        ("rnd_cond", found.conditional),
-        ("rnd_mi", found.mutual_information),
+@pytest.mark.parametrize("step", [None, *range(4)])
+def test_entropies_match_the_reference(golden: Any, step: int | None) -> None:
+    """Of random distributions, and of a policy at each step."""
+    names = ("rnd_marg", "rnd_cond", "rnd_mi") if step is None else ("marg_ent", "cond_ent", "mi")
+    probabilities = golden("mi", "rnd_probs" if step is None else f"probs_step{step}")
+    found = entropies(probabilities[None])
+    for name, value in zip(
+        names, (found.marginal, found.conditional, found.mutual_information), strict=True
     ):
-        assert value.item() == pytest.approx(golden("mi", name).item(), abs=1e-6)
+        expected = golden("mi", name)
+        expected = expected if step is None else expected[step]
+        assert value.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("step", range(4))
-def test_policy_steps_match_the_reference(golden: Any, step: int) -> None:
-    found = entropies(golden("mi", f"probs_step{step}")[None])
-    assert found.marginal.item() == pytest.approx(golden("mi", "marg_ent")[step].item(), abs=1e-6)
-    assert found.conditional.item() == pytest.approx(
-        golden("mi", "cond_ent")[step].item(), abs=1e-6
-    )
-    assert found.mutual_information.item() == pytest.approx(
-        golden("mi", "mi")[step].item(), abs=1e-6
-    )
-
-
-def test_certain_and_different_choices_are_all_information() -> None:
-    found = entropies(torch.eye(7).view(1, 7, 1, 7))
-    assert found.marginal.item() == pytest.approx(math.log(7), abs=1e-6)
-    assert found.conditional.item() == pytest.approx(0, abs=1e-6)
-
-
-def test_the_same_uniform_choice_carries_no_information() -> None:
+def test_uniform_choices_carry_no_information_and_certain_different_ones_only_it() -> None:
     found = entropies(torch.full((2, 3, 5, 11), 1 / 11))
     torch.testing.assert_close(found.marginal, torch.full((2,), math.log(11)).double())
     assert found.mutual_information.abs().max() < 1e-6
+    certain = entropies(torch.eye(7).view(1, 7, 1, 7))
+    assert certain.marginal.item() == pytest.approx(math.log(7), abs=1e-6)
+    assert certain.conditional.item() == pytest.approx(0, abs=1e-6)
 
 
 def test_streaming_equals_all_at_once(generator: torch.Generator) -> None:

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from command_line import kscout
 from kscout.apps.campaign.grid import parse_grid
 from kscout.apps.campaign.plan import make_plan
-from kscout.data.slices import SliceSet
-from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.evaluation import Analysis
 from kscout.names import table as names
@@ -22,20 +19,12 @@ NAME = "spread:Spread"
 
 
 @pytest.fixture
-def folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test_slices: SliceSet, train_slices: SliceSet
-) -> Iterator[Path]:
+def folder(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the module and a store, in which a user works."""
     code = MODULE.read_text(encoding="utf-8")
     lines = [line for line in code.splitlines() if line.strip()]
     assert len(lines) < 40
     (tmp_path / "spread.py").write_text(code, encoding="utf-8")
-    writer = StoreWriter(tmp_path / "store", {"command": "test"})
-    for split, slices in (("train", train_slices), ("test", test_slices)):
-        for volume in dict.fromkeys(slices.volumes):
-            own = slices.of_volumes(volume)
-            writer.append(split, volume, own.batch(torch.arange(len(own))).target.numpy())
-    writer.finish()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(names, "_used", set())

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from kscout.apps.cli import app
+from command_line import kscout
 from kscout.data.slices import SliceSet
-from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.compare import Evaluation, evaluate
 from kscout.evaluation.records.orders import Orders, read_orders
@@ -84,30 +82,16 @@ def test_tables_hold_all_columns_of_a_step(
     assert center.columns(0) == [4, 8, 3, 9, 2]
 
 
-@pytest.fixture
-def store(tmp_path: Path, test_slices: SliceSet) -> Path:
-    writer = StoreWriter(tmp_path / "store", {"command": "test"})
-    for volume in dict.fromkeys(test_slices.volumes):
-        writer.append("test", volume, test_slices.of_volumes(volume).magnitudes().numpy())
-    return writer.finish().path
-
-
 @pytest.mark.slow
 def test_the_command_writes_masks_of_own_starts(store: Path, tmp_path: Path) -> None:
-    def run(*words: object) -> str:
-        found = CliRunner().invoke(app, [str(word) for word in words])
-        if found.exception is not None and not isinstance(found.exception, SystemExit):
-            raise found.exception
-        return found.stdout
-
     def call(out: str, *words: object) -> str:
         common = ("evaluate", "--data", store, "--reconstructor", "zero-filled", "--device", "cpu")
         more = ("--trajectories", 1, "--policy", "random", "--out", tmp_path / out)
-        return run(*common, *more, *words)
+        return kscout(*common, *more, *words)
 
     first = call("first", "--initial", "0,5-7", "--steps", 3, "--columns-per-step", 2)
     assert "4 + 3 of 13 columns (own start), 2 per step" in " ".join(first.split())
-    run("analyze", "masks", tmp_path / "first", "--out", tmp_path / "analyses")
+    kscout("analyze", "masks", tmp_path / "first", "--out", tmp_path / "analyses")
     assert (tmp_path / "analyses" / "masks.png").stat().st_size > 1000
     (saved,) = (tmp_path / "analyses" / "masks").rglob("random.npz")
     with np.load(saved) as file:

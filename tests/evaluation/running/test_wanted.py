@@ -148,10 +148,14 @@ def rewritten(cache: Path, order: list[object]) -> None:
     file.write_text(json.dumps({**record, "arguments": {**record["arguments"], "order": order}}))
 
 
-def test_an_order_is_fitted_once(train_slices: SliceSet, tmp_path: Path) -> None:
+def test_an_order_is_fitted_once_for_the_same_slices(
+    train_slices: SliceSet, test_slices: SliceSet, tmp_path: Path
+) -> None:
     first = fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path)
     rewritten(tmp_path, first[::-1])
     assert fitted_order(train_slices, ZeroFilled(), PLAN, cache=tmp_path) == first[::-1] != first
+    fitted_order(test_slices, ZeroFilled(), PLAN, cache=tmp_path)
+    assert len([*tmp_path.glob("order-*.json")]) == 2
 
 
 def test_a_fitted_order_records_the_network_and_not_its_faster_form(

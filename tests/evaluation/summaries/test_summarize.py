@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,41 +48,27 @@ def test_means_and_stds_are_over_slices_then_seeds() -> None:
     assert len(policy.by_step["nmse"].interval) == 4
     low, high = policy.final["ssim"].interval or (1, 0)
     assert low < policy.ssim < high
-
-
-def test_one_seed_has_no_std() -> None:
-    (policy,) = summarize([_scores("random", 0.5)], CONDITIONS).policies
+    (policy,) = summarize(seeds[:1], CONDITIONS).policies
     assert policy.final["ssim"].std is None
 
 
-def test_comparison_is_paired() -> None:
-    # The same noise in both: only a paired comparison sees the constant difference.
-    scores = [_scores("fixed", 0.6), _scores("random", 0.6), _scores("greedy", 0.61)]
-    found = summarize(scores, CONDITIONS)
+def test_comparisons_are_paired_at_every_step() -> None:
+    # The same noise in three: only a paired comparison sees the constant difference.
+    scores = [_scores("fixed", 0.6), _scores("same", 0.6), _scores("greedy", 0.61)]
+    random = _scores("random", 0.6, seed=3)
+    found = summarize([*scores, random], CONDITIONS)
     assert found.reference == "fixed"
     by_name = {entry.policy: entry for entry in found.comparisons}
-    assert list(by_name) == ["random", "greedy"]
-    assert by_name["random"].difference == 0
-    assert by_name["greedy"].interval == pytest.approx((0.01, 0.01))
-    assert by_name["greedy"].p_value == pytest.approx(2 / 8)
-    assert by_name["greedy"].p_value_corrected == pytest.approx(4 / 8)
-    assert "too few volumes" in (by_name["greedy"].note or "")
-
-
-def test_differences_are_paired_at_every_step() -> None:
-    fixed, greedy = _scores("fixed", 0.6), _scores("greedy", 0.61)
-    random = _scores("random", 0.6, seed=3)
-    compared = {
-        one.policy: one for one in summarize([fixed, greedy, random], CONDITIONS).comparisons
-    }
-    steps = compared["greedy"].by_step
-    assert steps is not None
-    # The same noise in both: a comparison that is not paired would show its spread.
-    assert steps.difference == pytest.approx([0.01] * 4)
-    assert [pair for pair in steps.interval if pair] == [pytest.approx((0.01, 0.01))] * 4
-    other = compared["random"]
-    assert other.by_step is not None
-    means = (random.values - fixed.values)[:, :, 0].mean(axis=0)
+    assert list(by_name) == ["same", "greedy", "random"]
+    assert by_name["same"].difference == 0
+    greedy, other = by_name["greedy"], by_name["random"]
+    assert greedy.interval == pytest.approx((0.01, 0.01))
+    assert greedy.p_value == pytest.approx(2 / 8)
+    assert greedy.p_value_corrected == pytest.approx(6 / 8)
+    assert "too few volumes" in (greedy.note or "")
+    assert greedy.by_step.difference == pytest.approx([0.01] * 4)
+    assert [pair for pair in greedy.by_step.interval if pair] == [pytest.approx((0.01, 0.01))] * 4
+    means = (random.values - scores[0].values)[:, :, 0].mean(axis=0)
     assert other.by_step.difference == pytest.approx(means.tolist())
     assert other.by_step.difference[-1] == other.difference
     assert other.by_step.interval[-1] == pytest.approx(other.interval)
@@ -196,13 +183,17 @@ def test_names_tell_the_discount(name: str, gamma: float | None) -> None:
     assert gamma_of(name) == gamma
 
 
-def test_settings_are_recognized_by_size_start_and_steps() -> None:
-    assert same_setting(128, 16, 16) == SETTINGS["knee-base"]
-    assert same_setting(256, 8, 28) == SETTINGS["brain-long"]
-    assert same_setting(128, 4, 28) == SETTINGS["knee-long"]
-    assert same_setting(64, 8, 8) is None
-    assert same_setting(128, 16, 28) is None
-    assert same_setting(None, None, 16) is None
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [
+        ((128, 16, 16), "knee-base"),
+        ((256, 8, 28), "brain-long"),
+        ((128, 4, 28), "knee-long"),
+        *(((64, 8, 8), None), ((128, 16, 28), None), ((None, None, 16), None)),
+    ],
+)
+def test_settings_are_recognized_by_size_start_and_steps(sizes: Any, name: str | None) -> None:
+    assert same_setting(*sizes) == SETTINGS.get(name)
 
 
 def _trajectory(generator: torch.Generator) -> Trajectory:
@@ -217,9 +208,13 @@ def _arrays(done: Trajectory) -> tuple[np.ndarray, np.ndarray]:
     return done.columns.numpy(), metrics.numpy()
 
 
-def _write(path: Path, trajectory: Trajectory) -> None:
-    with writing_results(path) as writer:
+@pytest.fixture
+def written(tmp_path: Path, generator: torch.Generator) -> Trajectory:
+    """The trajectory in the table of results."""
+    trajectory = _trajectory(generator)
+    with writing_results(tmp_path / "results.csv") as writer:
         writer.write("greedy", 3, *_arrays(trajectory), ["a", "a", "b"], [7, 8, 2])
+    return trajectory
 
 
 @pytest.mark.parametrize(
@@ -235,9 +230,7 @@ def test_uneven_acquisitions_of_version_0_3_are_rejected(
         read_summary(tmp_path)
 
 
-def test_rows_are_those_of_the_specification(tmp_path: Path, generator: torch.Generator) -> None:
-    trajectory = _trajectory(generator)
-    _write(tmp_path / "results.csv", trajectory)
+def test_rows_are_those_of_the_specification(tmp_path: Path, written: Trajectory) -> None:
     header, *rows = list(csv.reader((tmp_path / "results.csv").open(newline="")))
     assert ",".join(header) == "policy,seed,volume,slice,trajectory,step,column,ssim,psnr,nmse"
     assert len(rows) == 3 * 2 * 5
@@ -246,19 +239,15 @@ def test_rows_are_those_of_the_specification(tmp_path: Path, generator: torch.Ge
     row = rows[1 * 10 + 1 * 5 + 3]
     assert row[:7] == ["greedy", "3", "a", "8", "1", "3", "14"]
     for text, metric in zip(row[7:], ("ssim", "psnr", "nmse"), strict=True):
-        assert float(text) == pytest.approx(getattr(trajectory, metric)[1, 1, 3].item(), rel=1e-7)
+        assert float(text) == pytest.approx(getattr(written, metric)[1, 1, 3].item(), rel=1e-7)
 
 
-def test_scores_read_back_are_means_over_trajectories(
-    tmp_path: Path, generator: torch.Generator
-) -> None:
-    trajectory = _trajectory(generator)
-    _write(tmp_path / "results.csv", trajectory)
+def test_scores_read_back_are_means_over_trajectories(tmp_path: Path, written: Trajectory) -> None:
     (found,) = read_scores(tmp_path)
     assert (found.policy, found.seed, found.n_trajectories) == ("greedy", 3, 2)
     assert (found.volumes, found.slices) == (("a", "a", "b"), (7, 8, 2))
-    np.testing.assert_allclose(found.metric("psnr"), trajectory.psnr.mean(dim=1), rtol=1e-6)
-    np.testing.assert_allclose(found.metric("nmse"), trajectory.nmse.mean(dim=1), rtol=1e-6)
+    np.testing.assert_allclose(found.metric("psnr"), written.psnr.mean(dim=1), rtol=1e-6)
+    np.testing.assert_allclose(found.metric("nmse"), written.nmse.mean(dim=1), rtol=1e-6)
 
 
 def test_failed_writing_leaves_the_old_table(tmp_path: Path, generator: torch.Generator) -> None:
@@ -271,9 +260,9 @@ def test_failed_writing_leaves_the_old_table(tmp_path: Path, generator: torch.Ge
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_cut_table_is_rejected(tmp_path: Path, generator: torch.Generator) -> None:
+@pytest.mark.usefixtures("written")
+def test_cut_table_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
-    _write(path, _trajectory(generator))
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
     with pytest.raises(DataError, match="slice 2 of b lacks"):
         read_scores(path)
