@@ -5,11 +5,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from command_line import kscout
 from kscout import policies
 from kscout.apps.campaign.grid import read_grid
-from kscout.apps.cli import app
 from kscout.config import PolicyConfig, of_0_2, read_file, settle
 from kscout.config.bounds import OneOf
 from kscout.errors import ConfigError
@@ -42,19 +41,15 @@ def test_new_names_exist() -> None:
             "the estimator 'weigh' is called 'ensemble'",
         ),
         (
-            lambda: CliRunner().invoke(
-                app, ["train", "policy", *WHERE, "--method", "imagine"], catch_exceptions=False
-            ),
+            lambda: kscout("train", "policy", *WHERE, "--method", "imagine"),
             "the estimator 'imagine' is called 'posterior'",
         ),
         (
-            lambda: CliRunner().invoke(
-                app, ["evaluate", *WHERE, "--policy", "imagine"], catch_exceptions=False
-            ),
+            lambda: kscout("evaluate", *WHERE, "--policy", "imagine"),
             "the policy 'imagine' is called 'posterior'",
         ),
         (
-            lambda: CliRunner().invoke(app, ["analyze", "overlooked"], catch_exceptions=False),
+            lambda: kscout("analyze", "overlooked"),
             "the analysis 'overlooked' is called 'unexplored'",
         ),
         (
@@ -62,9 +57,7 @@ def test_new_names_exist() -> None:
             "the setting 'training.n_memory' is called 'training.buffer_size'",
         ),
         (
-            lambda: CliRunner().invoke(
-                app, ["train", "policy", "--old-steps", "3"], catch_exceptions=False
-            ),
+            lambda: kscout("train", "policy", "--old-steps", "3"),
             "the option '--old-steps' is called '--steps'",
         ),
     ],

@@ -126,9 +126,6 @@ def test_assignments_are_typed_and_may_be_bare_words() -> None:
     [
         ("training.n_epoch=3", r"'training.n_epoch' \(did you mean 'n_epochs'\?\); choose one of"),
         ("trainin.n_epochs=3", "unknown setting 'trainin'"),
-        ("training.n_epochs=2.5", r"n_epochs is 2.5; expected a whole number"),
-        ("training.decay_epochs=4", "expected a list of whole numbers"),
-        ("training.protocol=best", "expected one of: paper, blind"),
         ("training.seed.x=1", r"training.seed is {'x': 1}; expected a whole number"),
         ("training.batch_size=0", "batch_size is 0; it must be 1 or more"),
         ("training.accelerations=[4.0]", "1 accelerations with 6 center_fractions"),

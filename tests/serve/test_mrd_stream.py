@@ -152,7 +152,6 @@ def lines_of(*columns: int, **changes: Any) -> bytes:
 
 
 START = BEGIN + HEAD + lines_of(7, 8, 9)
-GIGABYTE = struct.pack("<HI", Id.HEADER, 2**30)
 
 
 def _declared(**sizes: int) -> bytes:
@@ -162,11 +161,27 @@ def _declared(**sizes: int) -> bytes:
     return struct.pack("<H", Id.ACQUISITION) + head.tobytes()
 
 
+OPENED = BEGIN + HEAD
+
+
+def header_of(old: str, new: str) -> bytes:
+    """Return the beginning of a stream whose header has something else."""
+    assert old in HEADER
+    return BEGIN + text_message(Id.HEADER, HEADER.replace(old, new))
+
+
+def _of_slice(number: int) -> bytes:
+    return lines_of(7, idx=np.array((11, 0, 0, number, 0, 0, 0, 0, 0, [0] * 8), dtype=COUNTERS))
+
+
+THREE_COILS = acquisition_message(
+    np.zeros((), dtype=ACQUISITION_HEAD), np.zeros((3, N_ROWS), np.complex64)
+)
 BAD: dict[str, bytes] = {
     "garbage": b"GET / HTTP/1.1\r\n\r\n",
     "line first": lines_of(7),
     "header first": HEAD,
-    "header twice": BEGIN + HEAD + HEAD,
+    "header twice": OPENED + HEAD,
     "config twice": BEGIN + BEGIN,
     "config of no JSON": text_message(Id.CONFIG_TEXT, "<xml/>"),
     "config deep": text_message(Id.CONFIG_TEXT, "[" * 100_000),
@@ -176,42 +191,24 @@ BAD: dict[str, bytes] = {
     "header of no XML": BEGIN + text_message(Id.HEADER, "<a"),
     "header of entities": BEGIN + text_message(Id.HEADER, "<!DOCTYPE x><a/>"),
     "header empty": BEGIN + text_message(Id.HEADER, "<ismrmrdHeader/>"),
-    "header huge": BEGIN
-    + text_message(Id.HEADER, HEADER.replace(f"<y>{N_COLS}", "<y>99999999999")),
-    "header 3D": BEGIN + text_message(Id.HEADER, HEADER.replace("<z>1", "<z>8")),
-    "header of spirals": BEGIN + text_message(Id.HEADER, HEADER.replace("cartesian", "spiral")),
-    "gigabyte of text": BEGIN + GIGABYTE,
-    "gigabytes of samples": BEGIN
-    + HEAD
-    + _declared(number_of_samples=65535, active_channels=65535),
-    "gigabytes of path": BEGIN
-    + HEAD
-    + _declared(number_of_samples=65535, trajectory_dimensions=65535),
+    "header huge": header_of(f"<y>{N_COLS}", "<y>99999999999"),
+    "header 3D": header_of("<z>1", "<z>8"),
+    "header of spirals": header_of("cartesian", "spiral"),
+    "gigabyte of text": BEGIN + struct.pack("<HI", Id.HEADER, 2**30),
+    "gigabytes of samples": OPENED + _declared(number_of_samples=65535, active_channels=65535),
+    "gigabytes of path": OPENED + _declared(number_of_samples=65535, trajectory_dimensions=65535),
     "gigabytes of waveform": struct.pack("<H", Id.WAVEFORM) + b"\xff" * 40,
-    "no coil": BEGIN + HEAD + _declared(number_of_samples=12),
-    "no samples": BEGIN + HEAD + _declared(active_channels=2),
-    "samples all discarded": BEGIN + HEAD + lines_of(7, discard_pre=9, discard_post=9),
-    "center outside": BEGIN + HEAD + lines_of(7, center_sample=60000),
-    "column outside": BEGIN + HEAD + lines_of(7, idx=np.zeros((), dtype=COUNTERS)),
+    "no coil": OPENED + _declared(number_of_samples=12),
+    "no samples": OPENED + _declared(active_channels=2),
+    "samples all discarded": OPENED + lines_of(7, discard_pre=9, discard_post=9),
+    "center outside": OPENED + lines_of(7, center_sample=60000),
+    "column outside": OPENED + lines_of(7, idx=np.zeros((), dtype=COUNTERS)),
     "twice": START + lines_of(7),
-    "twice in the start": BEGIN + HEAD + lines_of(7, 7),
+    "twice in the start": OPENED + lines_of(7, 7),
     "not a number": START + lines_of(0)[:-8] + b"\xff" * 8,
-    "many slices": BEGIN
-    + HEAD
-    + b"".join(
-        lines_of(7, idx=np.array((11, 0, 0, slice_, 0, 0, 0, 0, 0, [0] * 8), dtype=COUNTERS))
-        for slice_ in range(LIMITS.n_sessions + 1)
-    ),
-    "other coils": START
-    + acquisition_message(
-        np.zeros((), dtype=ACQUISITION_HEAD), np.zeros((3, N_ROWS), np.complex64)
-    ),
-    "other coils in the start": BEGIN
-    + HEAD
-    + lines_of(7)
-    + acquisition_message(
-        np.zeros((), dtype=ACQUISITION_HEAD), np.zeros((3, N_ROWS), np.complex64)
-    ),
+    "many slices": OPENED + b"".join(map(_of_slice, range(LIMITS.n_sessions + 1))),
+    "other coils": START + THREE_COILS,
+    "other coils in the start": OPENED + lines_of(7) + THREE_COILS,
     "an image": START + struct.pack("<H", Id.IMAGE) + b"\0" * 400,
 }
 
