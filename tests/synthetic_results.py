@@ -1,6 +1,5 @@
 """Small made-up results with the shape of real ones, for the tests of the report."""
 
-import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import policy_runs
 from kscout.apps.player import PolicySteps, SliceRecord
 from kscout.evaluation.records.results import Scores
 from kscout.evaluation.request import Conditions
@@ -71,15 +71,7 @@ def write_evaluation(folder: Path, *, steps: int = STEPS, **changes: Any) -> Pat
     return folder
 
 
-def write_run(folder: Path, *, seed: int = 0, gamma: float | None = None) -> Path:
-    folder.mkdir(parents=True)
-    method = "greedy" if gamma is None else "ngreedy"
-    extra = "" if gamma is None else f"gamma = {gamma}\n"
-    (folder / "config.toml").write_text(
-        f'kind = "policy"\n[training]\nmethod = "{method}"\n{extra}seed = {seed}\n'
-        'protocol = "paper"\n'
-        "n_trajectories = 8\n[acquisition]\nn_initial = 3\nhorizon = 9\n"
-    )
+def write_run(folder: Path, *, seed: int = 0) -> Path:
     provenance = {
         "date": "2020-10-30T12:00:00+00:00",
         "command": "kscout train policy --method greedy",
@@ -90,20 +82,13 @@ def write_run(folder: Path, *, seed: int = 0, gamma: float | None = None) -> Pat
         "versions": {"python": "3.11.7", "torch": "2.9.0"},
         "hardware": {"machine": "x86_64", "n_cores": 2},
     }
-    (folder / "provenance.json").write_text(json.dumps(provenance))
-    lines = [
-        {
-            "epoch": epoch,
-            "time_s": 1.5,
-            "peak_memory_mib": 300 + epoch,
-            "n_slices": 40,
-            "train_ssim": 0.6 + 0.01 * epoch,
-            "val_ssim": 0.59 + 0.009 * epoch,
-        }
-        for epoch in range(1, 8)
+    metrics = [
+        {"epoch": x, "time_s": 1.5, "train_ssim": 0.6 + 0.01 * x, "val_ssim": 0.59 + 0.009 * x}
+        for x in range(1, 8)
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+    return policy_runs.write_run(
+        folder, seed=seed, metrics=metrics, provenance=provenance, protocol="paper"
+    )
 
 
 def make_phantom(n_rows: int = 40, n_cols: int = N_COLS) -> np.ndarray:

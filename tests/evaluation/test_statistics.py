@@ -66,17 +66,6 @@ def test_fewer_than_three_volumes_have_no_interval() -> None:
     assert confidence_interval(np.arange(3.0), _volumes([1, 1, 1])) is not None
 
 
-def test_exact_permutation_agrees_with_scipy() -> None:
-    differences = np.random.default_rng(3).normal(0.4, 1.0, size=9)
-    found = paired_permutation_test(differences, _volumes([1] * 9))
-    expected = stats.permutation_test(
-        (differences,), np.sum, permutation_type="samples", n_resamples=np.inf
-    )
-    assert found.p_value == pytest.approx(expected.pvalue, abs=1e-12)
-    assert "exact" in found.method
-    assert found.note is None
-
-
 def test_exact_permutation_flips_whole_volumes() -> None:
     sizes = [2, 3, 1, 4]
     differences = np.random.default_rng(4).normal(size=10)
@@ -86,7 +75,7 @@ def test_exact_permutation_flips_whole_volumes() -> None:
     expected = np.mean(np.array(flipped) >= abs(total.sum()) - 1e-12)
     found = paired_permutation_test(differences, _volumes(sizes))
     assert found.p_value == pytest.approx(expected)
-    assert found.note is not None
+    assert "exact" in found.method and found.note is not None
     assert "0.125" in found.note
 
 
