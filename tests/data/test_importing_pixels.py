@@ -137,7 +137,7 @@ def test_pixels_are_divided_as_the_warning_of_large_ones_advises(tmp_path: Path)
     with pytest.raises(ConfigError, match=r"divide is nan; expected a number"):
         ImportSettings(divide=float("nan"))
     for number in (0, -1):
-        with pytest.raises(ConfigError, match=r"--divide is .*; give a number above 0"):
+        with pytest.raises(ConfigError, match=r"divide is .*; it must be above 0"):
             ImportSettings(divide=number)
 
 

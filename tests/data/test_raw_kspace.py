@@ -214,7 +214,7 @@ def test_an_acquisition_starts_from_what_its_coils_were_compressed_by(tmp_path: 
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"compress": 0}, "--compress is 0; it must be 1 or more"),
+        ({"compress": 0}, "compress is 0; it must be 1 or more"),
         ({"compress": 2, "compress_center": 21}, "1 to 20 central columns, found 21"),
         ({"compress": 2, "prospective": True}, "lacks some of the 8 central columns"),
     ],

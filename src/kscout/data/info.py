@@ -83,30 +83,25 @@ def _describe_geometry(store: Store) -> list[JsonObject]:
 
 def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> JsonObject:
     """Return sizes and spacings in the file and in the store, the cropping, and a sentence."""
-    before, after = geometry.spacing_mm, geometry.stored_mm
-    if geometry.kept is not None:
-        lost = [a - b for a, b in zip(geometry.size, geometry.kept, strict=True)]
-        return _described(count, geometry, size, lost, _k_space_cropping(geometry, size))
-    resampled = resampled_size(geometry.size, before, after) if before and after else geometry.size
-    cropped = [max(0, have - keep) for have, keep in zip(resampled, size, strict=True)]
-    text = ""
-    if before != after:
-        text += ", resampled to {}x{}".format(*resampled) + _at(after)
-    if any(cropped):
-        text += ", cropped to {}x{} by {} rows and {} columns".format(*size, *cropped)
-        if after is not None:
-            lost_mm = (n * step for n, step in zip(cropped, after, strict=True))
-            text += " ({:.4g} and {:.4g} mm)".format(*lost_mm)
-    elif size != resampled:
-        text += ", padded to {}x{}".format(*size)
-    return _described(count, geometry, size, cropped, text)
-
-
-def _described(
-    count: int, geometry: Geometry, size: tuple[int, int], cropped: list[int], text: str
-) -> JsonObject:
-    before, after = geometry.spacing_mm, geometry.stored_mm
-    volumes = "1 volume" if count == 1 else f"{count} volumes"
+    before, after, kept = geometry.spacing_mm, geometry.stored_mm, geometry.kept
+    text = "1 volume" if count == 1 else f"{count} volumes"
+    text += " of {}x{}".format(*geometry.size) + _at(before)
+    if kept is not None:  # k-space
+        cropped = [a - b for a, b in zip(geometry.size, kept, strict=True)]
+        text += ", cut to {}x{}".format(*kept) if any(cropped) else ""
+        text += " (columns computed, not measured)" if geometry.is_computed else ""
+        text += ", k-space resized to {}x{}".format(*size) + _at(after) if size != kept else ""
+    else:
+        whole = resampled_size(geometry.size, before, after) if before and after else geometry.size
+        cropped = [max(0, have - keep) for have, keep in zip(whole, size, strict=True)]
+        text += ", resampled to {}x{}".format(*whole) + _at(after) if before != after else ""
+        if any(cropped):
+            text += ", cropped to {}x{} by {} rows and {} columns".format(*size, *cropped)
+            if after is not None:
+                lost_mm = (n * step for n, step in zip(cropped, after, strict=True))
+                text += " ({:.4g} and {:.4g} mm)".format(*lost_mm)
+        elif size != whole:
+            text += ", padded to {}x{}".format(*size)
     return {
         "volumes": count,
         "file_size": list(geometry.size),
@@ -114,18 +109,8 @@ def _described(
         "stored_size": list(size),
         "stored_mm": after and list(after),
         "cropped": cropped,
-        "description": "{} of {}x{}".format(volumes, *geometry.size) + _at(before) + text,
+        "description": text,
     }
-
-
-def _k_space_cropping(geometry: Geometry, size: tuple[int, int]) -> str:
-    text, kept = "", geometry.kept or geometry.size
-    if kept != geometry.size:
-        text += ", cut to {}x{}".format(*kept)
-    text += " (columns computed, not measured)" if geometry.is_computed else ""
-    if size != kept:
-        text += ", k-space resized to {}x{}".format(*size) + _at(geometry.stored_mm)
-    return text
 
 
 def _at(spacing_mm: Spacing | None) -> str:

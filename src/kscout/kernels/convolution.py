@@ -6,7 +6,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, TypeVar, final
 
 import torch
@@ -194,7 +193,9 @@ class Convolution:
             arguments = (*layers, *sizes, *divided, *some)
             self.kernel = compile_kernel(FILE, "convolve", *arguments, n_bytes=self.n_bytes)
             n_parts, n_resident = division.parts, division.n_resident
-        n_blocks = _n_multiprocessors(weight.device) * n_resident
+        n_blocks, device = n_resident, weight.device
+        if device.type == "cuda":
+            n_blocks *= torch.cuda.get_device_properties(device).multi_processor_count
         self.grid = (max(1, n_blocks // n_parts), n_parts, 1)
         self.order = packed_order(n_out, n_in).to(weight.device)
         self.weight = torch.empty(self.order.shape, dtype=torch.half, device=weight.device)
@@ -207,7 +208,8 @@ class Convolution:
 
     def allocate(self, n_images: int, empty: Empty | None = None) -> Features:
         """Allocate the output, by `empty` or in new memory."""
-        empty = empty or partial(_empty, self.weight.device)
+        device = self.weight.device
+        empty = empty or (lambda shape, dtype: torch.empty(*shape, dtype=dtype, device=device))
         values = empty((n_images, *self.shape, self.n_out), torch.half)
         sums = empty((n_images, self.n_tiles, self.n_out, 2), torch.float32)
         pooled = None
@@ -238,12 +240,6 @@ class Convolution:
         self.kernel(grid, (self.n_threads, 1, 1), arguments, self.n_bytes)
 
 
-def _n_multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
 def packed_order(n_out: int, n_in: int) -> Int[Tensor, "tap block_in block_out lane 2 4"]:
     """Return the order in which the lanes of a warp store a convolution's weights.
 
@@ -263,10 +259,6 @@ def packed_order(n_out: int, n_in: int) -> Int[Tensor, "tap block_in block_out l
     number = lane // 4
     outputs = (number // 2 * 4 + number % 2)[:, None, None] + torch.tensor([0, 2])[:, None]
     return blocks.transpose(2, 3)[..., inputs.expand(-1, 2, -1), outputs.expand(-1, -1, 4)]
-
-
-def _empty(device: torch.device, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return torch.empty(*shape, dtype=dtype, device=device)
 
 
 @final

@@ -177,7 +177,8 @@ class HalfPrecisionConvPolicy(ConvView[Room]):
 
     def _room(self, n_images: int, *, keeps: bool = False) -> Room:
         """Return buffers for `n_images`; they are never freed, as a CUDA graph may use them."""
-        key = (_room_size(n_images), keeps)
+        # A power of two, so that many batch sizes share few buffers.
+        key = (1 << (n_images - 1).bit_length(), keeps)
         if key not in self.rooms:
             self.rooms[key] = Room.of(self.layers, key[0], self.zero.device)
         return self.rooms[key].part(0, n_images)
@@ -226,11 +227,6 @@ class HalfPrecisionConvPolicy(ConvView[Room]):
         results.append(self.first_backward(image, features[0], norms[0], flow))
         own = (weight.shape for weight in self.weights)
         return [x[: size[0], : size[1]] for x, size in zip(results[::-1], own, strict=True)]
-
-
-def _room_size(n_images: int) -> int:
-    """Return the next power of two, so that many batch sizes share few buffers."""
-    return 1 << (n_images - 1).bit_length()
 
 
 def _wide_places(

@@ -205,13 +205,10 @@ def moved_noises(
     The numbers in [0, 1) decide which noise, and its shift along rows and columns.
     """
     known = noises(n_rows, n_cols, numbers.device)
-    which, down, across = _chosen(numbers, N_NOISES, n_rows, n_cols)
+    counts = (N_NOISES, n_rows, n_cols)
+    which, down, across = (
+        (x * n).long() for x, n in zip(numbers.unbind(dim=-1), counts, strict=True)
+    )
     rows = (torch.arange(n_rows, device=numbers.device) + down[..., None]) % n_rows
     cols = (torch.arange(n_cols, device=numbers.device) + across[..., None]) % n_cols
     return known[which[..., None, None], rows[..., None], cols[..., None, :]]
-
-
-def _chosen(
-    numbers: Float[Tensor, "batch draw 3"], *counts: int
-) -> list[Int[Tensor, "batch draw"]]:
-    return [(x * n).long() for x, n in zip(numbers.unbind(dim=-1), counts, strict=True)]

@@ -35,7 +35,13 @@ def read_named(path: Path, key: str | None = None, axes: tuple[str, ...] | None 
             "slice,coil,row,col"
         )
     if h5py.is_hdf5(path):
-        return _read_hdf5(path, key, axes)
+        with h5py.File(path, "r") as file:
+            keys = list(datasets(file))
+        if key is None and len(keys) != 1:
+            raise DataError(f"{path} holds {listed(keys)}; name its k-space with --key")
+        # MATLAB varies the first axis fastest, and HDF5 the last.
+        is_matlab = path.suffix.lower() == ".mat"
+        return _hdf5_scan(path, key or keys[0], axes[::-1] if is_matlab else axes)
     if path.suffix.lower() == ".mat":
         return named_scan(path, _read_matlab(path, key, axes), axes)
     return named_scan(path, _read_numpy(path, key, axes), axes)
@@ -60,10 +66,8 @@ def read_hdf5_kspace(
                 f"{path} has no k-space of fastMRI ({key or _KSPACE} is {state}; the file contains "
                 f"{listed(datasets(file))}); name it with --key and --axes"
             )
-        acquisition, measured = (
-            text_attribute(file, "acquisition"),
-            _mask(file, path, data.shape[-1]),
-        )
+        acquisition = text_attribute(file, "acquisition")
+        measured = _mask(file, path, data.shape[-1])
         encoding = encoding_of(file, path)
         n_axes = len(data.shape)
     scan = _hdf5_scan(path, key or _KSPACE, _AXES[n_axes])
@@ -126,16 +130,6 @@ def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
     check_declared(path, data.shape, data.dtype)
     check_chunks(data, path)
     return data
-
-
-def _read_hdf5(path: Path, key: str | None, axes: tuple[str, ...]) -> RawScan:
-    with h5py.File(path, "r") as file:
-        keys = list(datasets(file))
-    if key is None and len(keys) != 1:
-        raise DataError(f"{path} holds {listed(keys)}; name its k-space with --key")
-    # MATLAB varies the first axis fastest, and HDF5 the last.
-    is_matlab = path.suffix.lower() == ".mat"
-    return _hdf5_scan(path, key or keys[0], axes[::-1] if is_matlab else axes)
 
 
 def _read_matlab(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarray:

@@ -83,7 +83,7 @@ class _Measurement(NamedTuple):
 
 def read_twix(path: Path) -> RawScan:
     """Return the Cartesian k-space of the last measurement of a file."""
-    content = _content(path)
+    content = np.memmap(path, dtype=np.uint8, mode="r")
     layout, offsets = _offsets(path, content)
     measurements = [_measurement(path, content, begin, layout) for begin in offsets]
     last = measurements[-1]
@@ -104,7 +104,7 @@ def read_twix(path: Path) -> RawScan:
     name = re.search(r'^tProtocolName\s*=\s*"*([^"\n]*)', last.protocol, re.M)
     scan = readouts.scan(
         path,
-        lambda chosen: _lines(_content(path), last, chosen),
+        lambda chosen: _lines(np.memmap(path, dtype=np.uint8, mode="r"), last, chosen),
         size=(n_coils, *size),
         whitening=whiten(path, noise, n_coils) if noise else None,
     )
@@ -114,10 +114,6 @@ def read_twix(path: Path) -> RawScan:
         n_readout=int(base) if base and 0 < base < size[0] else None,
         notes=tuple(notes),
     )
-
-
-def _content(path: Path) -> np.ndarray:
-    return np.memmap(path, dtype=np.uint8, mode="r")
 
 
 def _offsets(path: Path, content: np.ndarray) -> tuple[_Layout, list[int]]:

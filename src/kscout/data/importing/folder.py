@@ -48,7 +48,10 @@ def import_folder(
         for name, reason in assignment.left_out:
             writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
-        warnings = [*_skipped(source), *assignment.doubles(), *_warnings(writer, settings)]
+        warnings = [*assignment.doubles(), *_warnings(writer, settings)]
+        if stores := find_stores(source):
+            skipped = "skipped stores in the source, which contain no new volumes"
+            warnings.insert(0, f"{skipped}: {listed(stores)}")
         for warning in warnings:
             logger.warning(warning)
         if _contents(settings, assignment) != recipe[CONTENTS]:
@@ -104,11 +107,6 @@ def _check_acquisition(queue: Sequence[VolumeFile], source: Path, wanted: str) -
 def _no_acquisition(source: Path, wanted: str, found: Collection[str]) -> DataError:
     listed = ", ".join(sorted({*found} - {""})) or "none"
     return DataError(f"no volume in {source} has acquisition {wanted!r}; found: {listed}")
-
-
-def _skipped(source: Path) -> Iterator[str]:
-    if stores := find_stores(source):
-        yield f"skipped stores in the source, which contain no new volumes: {listed(stores)}"
 
 
 def _warnings(writer: StoreWriter, settings: ImportSettings) -> Iterator[str]:

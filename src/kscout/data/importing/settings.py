@@ -1,12 +1,20 @@
 """Settings of an import: how volumes become slices of a store."""
 
-import math
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, final
 
-from kscout.config.bounds import LARGEST_SIDE, Form, Size, parse_size, sides
+from kscout.config.bounds import (
+    LARGEST_SIDE,
+    Above,
+    AtLeast,
+    Between,
+    Form,
+    Size,
+    parse_size,
+    sides,
+)
 from kscout.config.records import check
 from kscout.errors import ConfigError
 from kscout.names import Origin, PhaseEncoding, Plane, Target
@@ -52,13 +60,13 @@ class ImportSettings:
     """Zero-pad smaller images to this first; paper: 384 for brains."""
     resample: Annotated[tuple[float, float] | None, Form("MM|ROWxCOL", parse_spacing)] = None
     """Resample pixels to this spacing (mm) first."""
-    divide: float | None = None
+    divide: Annotated[float | None, Above(0)] = None
     """Divide all pixels by this number, e.g. to scale them to 0..1."""
     absolute: bool = False
     """Use absolute values of pixels."""
     center_volume: Annotated[bool, Form(flags="--center-volume/--whole-volume")] = False
     """Keep the middle half of the slices, or all."""
-    sample_rate: float = 1.0
+    sample_rate: Annotated[float, Above(0), Between(0, 1)] = 1.0
     """Fraction of each split's volumes to import."""
     acquisition: str | None = None
     """Import only this acquisition, e.g. CORPD_FBK."""
@@ -92,9 +100,9 @@ class ImportSettings:
     """k-space: header for ISMRMRD files without one."""
     target: Target = "rss"
     """k-space: rule for targets."""
-    compress: int | None = None
+    compress: Annotated[int | None, AtLeast(1)] = None
     """k-space: number of virtual coils, e.g. 8. (default: all coils)"""
-    compress_center: int = 8
+    compress_center: Annotated[int, AtLeast(1)] = 8
     """k-space: central columns that define virtual coils; acquisitions start from them."""
     prospective: bool = False
     """k-space: also import undersampled files, for reconstruction only."""
@@ -120,10 +128,6 @@ class ImportSettings:
             raise ConfigError(
                 f"--resample {'x'.join(map(str, self.resample))} is no spacing; give 0.01 to 100 mm"
             )
-        if self.divide is not None and not 0 < self.divide < math.inf:
-            raise ConfigError(f"--divide is {self.divide}; give a number above 0")
-        if not 0 < self.sample_rate <= 1:
-            raise ConfigError(f"--sample-rate is {self.sample_rate}; give one above 0, up to 1")
         if not 0 <= self.held_out < 1:
             raise ConfigError(f"--held-out is {self.held_out}; give one from 0 to below 1")
         if self.splits is not None and self.test_from_train:
@@ -154,9 +158,6 @@ class ImportSettings:
                 f"--{of_images[0]} applies to images, and --{self.names_kspace[0]} to k-space "
                 "(which --crop and --resize crop); remove one of them"
             )
-        for name, count in (("compress", self.compress), ("compress-center", self.compress_center)):
-            if count is not None and count < 1:
-                raise ConfigError(f"--{name} is {count}; it must be 1 or more")
         if self.crop is not None and self.size is not None:
             raise ConfigError("--size and --crop are the same for k-space; remove one of them")
 

@@ -74,19 +74,8 @@ def _draw_in_worker(task: VolumeTask, folder: str) -> Volume:
     one would block the parent.
     """
     volume = _draw(task, _worker_heads)
-    np.save(_parked(task, folder), volume.stored)
+    np.save(Path(folder) / f"{task.name}.npy", volume.stored)
     return replace(volume, stored=np.empty((0, 0, 0), dtype=np.float32))
-
-
-def _fetch(task: VolumeTask, folder: str, volume: Volume) -> Volume:
-    path = _parked(task, folder)
-    stored = np.load(path)
-    path.unlink()
-    return replace(volume, stored=stored)
-
-
-def _parked(task: VolumeTask, folder: str) -> Path:
-    return Path(folder) / f"{task.name}.npy"
 
 
 @contextmanager
@@ -149,7 +138,10 @@ def _draw_in_parallel(
                 if not waiting:
                     return
                 task, future = waiting.popleft()
-                yield task.name, _fetch(task, str(folder), future.result())
+                volume, path = future.result(), folder / f"{task.name}.npy"
+                stored = np.load(path)
+                path.unlink()
+                yield task.name, replace(volume, stored=stored)
         except BrokenProcessPool as error:
             raise RunError(
                 f"a worker process died while {task.name if task else 'volumes'} was generated, "
