@@ -17,7 +17,7 @@ from coil_data import coil_kspace, coil_store, imported
 from dicom_files import write_dicom
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.apps.cli import app
-from kscout.apps.export.volumes import ExportedVolume, ExportSetting, _name, export_store
+from kscout.apps.export.volumes import ExportedVolume, _name
 from kscout.data import ImportSettings, import_folder
 from kscout.data.kinds import IMAGES, KSPACE
 from kscout.data.manifest import Geometry, VolumeRecord
@@ -180,31 +180,25 @@ def test_an_undersampled_store_is_reconstructed_from_what_was_measured(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "policy", "message"),
+    ("words", "message"),
     [
-        ({}, "random", "--n-initial and --steps"),
-        ({"n_initial": 4, "steps": 3}, "oracle", "oracle uses the ground truth"),
-        ({"steps": 3}, None, "only apply to a policy"),
-        ({"split": "x"}, None, "no split 'x'"),
+        (["--policy", "random"], "--n-initial and --steps"),
+        (["--policy", "oracle", "--n-initial", 4, "--steps", 3], "oracle uses the ground truth"),
+        (["--steps", 3], "only apply to a policy"),
+        (["--split", "x"], "no split 'x'"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(
-    changes: dict[str, Any], policy: str | None, message: str, tmp_path: Path
+    words: list[object], message: str, tmp_path: Path
 ) -> None:
     coil_store(tmp_path / "s")
-    setting = ExportSetting(**{"format": "nifti", **changes})
     with pytest.raises(KScoutError, match=message):
-        given = {"reconstructor": "zero-filled", "policy": policy}
-        export_store(tmp_path / "s", tmp_path / "o", setting, **given)
+        run(tmp_path / "s", tmp_path / "o", "nifti", *words)
     assert not (tmp_path / "o").exists()
-
-
-def test_a_dataset_is_not_overwritten_and_formats_are_known(tmp_path: Path) -> None:
-    coil_store(tmp_path / "s")
     with pytest.raises(RunError, match="another product, a dataset"):
         run(tmp_path / "s", tmp_path / "s", "nifti")
-    with pytest.raises(ConfigError, match="format"):
-        ExportSetting(format="png")  # type: ignore[arg-type]
+    with pytest.raises(SystemExit):
+        run(tmp_path / "s", tmp_path / "o", "png")
 
 
 def test_no_file_is_written_where_a_later_volume_lacks_columns_of_the_start(tmp_path: Path) -> None:
@@ -223,11 +217,10 @@ def test_a_fitted_policy_brings_its_own_budget(tmp_path: Path) -> None:
     store = coil_store(tmp_path / "s", n_coils=1)
     order = FixedOrder(n_cols=store.split("test").shape[-1], order=[2, 0, 1])
     save(tmp_path / "order.safetensors", order, extra={"n_initial": 3, "horizon": 2})
-    given = {"reconstructor": "zero-filled", "policy": str(tmp_path / "order.safetensors")}
     n_measured = []
-    for steps in (None, 1):
-        setting = ExportSetting(format="fastmri", steps=steps)
-        (file,) = export_store(tmp_path / "s", tmp_path / "o", setting, **given)
+    for steps in ([], ["--steps", 1]):
+        words = ["--policy", tmp_path / "order.safetensors", *steps]
+        (file,) = run(tmp_path / "s", tmp_path / "o", "fastmri", *words)
         with h5py.File(file) as opened:
             n_measured += opened["mask"][()].sum(axis=1).tolist()
     assert set(n_measured[: len(n_measured) // 2]) == {5} and set(n_measured) == {4, 5}
@@ -237,18 +230,15 @@ def test_a_policy_for_another_matrix_or_budget_is_reported_before_the_first_file
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     n_cols = coil_store(tmp_path / "s", n_coils=1).split("test").shape[-1]
-    file, setting = (
-        tmp_path / "a.safetensors",
-        ExportSetting(format="fastmri", n_initial=4, steps=1),
-    )
-    given = {"reconstructor": "zero-filled", "policy": str(file)}
+    file = tmp_path / "a.safetensors"
+    words = ["fastmri", "--policy", file, "--n-initial", 4, "--steps", 1]
     for n in (n_cols, n_cols + 1):
         save(file, FixedOrder(n_cols=n, order=[2, 0]), extra={"n_initial": 3, "horizon": 2})
         if n == n_cols:
-            export_store(tmp_path / "s", tmp_path / "o", setting, **given)
+            run(tmp_path / "s", tmp_path / "o", *words)
             assert "was trained for 3 + 2 columns and runs here with 4 + 1" in caplog.text
     with pytest.raises(ConfigError, match=f"was made for {n_cols + 1} columns, the slices have"):
-        export_store(tmp_path / "s", tmp_path / "other", setting, **given)
+        run(tmp_path / "s", tmp_path / "other", *words)
     assert not (tmp_path / "other").exists()
 
 
@@ -264,9 +254,9 @@ def test_draws_of_a_policy_are_those_of_an_evaluation(tmp_path: Path) -> None:
     coil_store(tmp_path / "s", n_coils=1)
     masks = []
     for seed in (0, 0, 1, None):
-        setting = ExportSetting(format="fastmri", n_initial=3, steps=5, seed=seed)
-        given: dict[str, Any] = {"reconstructor": "zero-filled", "policy": "random"}
-        (file,) = export_store(tmp_path / "s", tmp_path / "o", setting, **given)
+        words = ["--policy", "random", "--n-initial", 3, "--steps", 5]
+        words += [] if seed is None else ["--sample", seed]
+        (file,) = run(tmp_path / "s", tmp_path / "o", "fastmri", *words)
         with h5py.File(file) as opened:
             masks.append(opened["mask"][()])
     assert (masks[0] == masks[1]).all() and (masks[0] != masks[2]).any()

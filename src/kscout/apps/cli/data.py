@@ -21,7 +21,7 @@ from kscout.data.manifest import MANIFEST
 from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.progress import Step
 from kscout.json_types import JsonObject
-from kscout.names import IMPORT_PRESETS, POLICIES, RECONSTRUCTION_WORDS, SOURCES
+from kscout.names import IMPORT_PRESETS, SOURCES
 
 app = typer.Typer(
     cls=Commands,
@@ -227,24 +227,18 @@ def _facts_lines(facts: JsonObject) -> Iterator[str | Table]:
     yield f"recipe: {json.dumps(facts['recipe'])}"
 
 
-_POLICY = "Selects the columns; without it all measured columns are used. " + POLICIES.words(
-    "a run folder", "a weights file", "a zoo name"
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _ImageOptions:
     store: StorePath
-    reconstructor: Annotated[str, Form(help=RECONSTRUCTION_WORDS)]
     out: Path
     """Folder for the files."""
-    policy: Annotated[str | None, Form(help=_POLICY)] = None
     as_json: AsJson = False
 
 
 @app.command()
 @with_fields(
-    ExportSetting, names="format n_initial steps argmax sample=seed split batch_size device"
+    ExportSetting,
+    names="reconstructor policy format n_initial steps argmax sample=seed split batch_size device",
 )
 @from_fields
 def export(options: _ImageOptions, **fields: Any) -> None:  # noqa: ANN401 - values of the fields
@@ -256,11 +250,6 @@ def export(options: _ImageOptions, **fields: Any) -> None:  # noqa: ANN401 - val
     from kscout.apps.export.volumes import export_store
 
     with task_progress() as on_step:
-        written = export_store(
-            *(options.store, options.out, ExportSetting(**fields)),
-            reconstructor=options.reconstructor,
-            policy=options.policy,
-            on_step=on_step,
-        )
+        written = export_store(options.store, options.out, ExportSetting(**fields), on_step)
     line = f"wrote {counted(len(written), 'volume')} to {options.out}"
     print_result({"files": [str(path) for path in written]}, line, as_json=options.as_json)

@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-import torch
-
-from kscout.acquisition.choose import best_columns, draws_columns
+from kscout.acquisition.choose import draws_columns
 from kscout.acquisition.scan import read_session
 from kscout.apps.export.parameters import OrderSetting
 from kscout.columns import MOST_COLUMNS, center_columns
@@ -136,12 +134,8 @@ def order_of_policy(given: str, *, n_cols: int, n_initial: int, steps: int) -> S
     if isinstance(policy, FixedOrder) and (n_more := steps - len({*policy.order} - {*start})) > 0:
         text = "%s was fitted for fewer columns; the last %d follow from the center outwards"
         _LOG.warning(text, given, n_more)
-    blocked = torch.zeros(n_cols, dtype=torch.bool)
-    blocked[list(start)] = True
-    acquired = []
-    for _ in range(steps):
-        acquired.append(int(best_columns(scores, blocked)))
-        blocked[acquired[-1]] = True
+    ranked = scores.argsort(descending=True, stable=True).tolist()
+    acquired = [column for column in ranked if column not in start][:steps]
     return ScanTable(given, n_cols, start, tuple(acquired))
 
 

@@ -7,7 +7,11 @@ from kscout.columns import MOST_COLUMNS
 from kscout.config.bounds import AtLeast, Between, Form, MultipleOf
 from kscout.config.records import check
 from kscout.errors import ConfigError
-from kscout.names import ImageFormat
+from kscout.names import POLICIES, RECONSTRUCTION_WORDS, ImageFormat
+
+_POLICY = "Selects the columns; without it all measured columns are used. " + POLICIES.words(
+    "a run folder", "a weights file", "a zoo name"
+)
 
 
 @final
@@ -69,6 +73,8 @@ class GradientEcho:
 class ExportSetting:
     """Which reconstructions are exported, and in which format."""
 
+    reconstructor: Annotated[str, Form(help=RECONSTRUCTION_WORDS)]
+    policy: Annotated[str | None, Form(help=_POLICY)] = None
     format: ImageFormat
     """Format of the files."""
     split: str = "test"

@@ -167,13 +167,7 @@ SUFFIXES: Mapping[ImageFormat, str] = {"fastmri": ".h5", "nifti": ".nii.gz", "di
 
 
 def export_store(
-    store: Path,
-    out: Path,
-    setting: ExportSetting,
-    *,
-    reconstructor: str,
-    policy: str | None = None,
-    on_step: OnStep | None = None,
+    store: Path, out: Path, setting: ExportSetting, on_step: OnStep | None = None
 ) -> list[Path]:
     """Write the reconstructions of a split, one volume per file; return their descriptions.
 
@@ -181,14 +175,14 @@ def export_store(
     truth. Without a policy all measured columns are used; an undersampled dataset allows no policy.
     """
     check_free_of(out, "dataset", "run", "campaign")
-    plan = _plan(setting, policy)
-    opened, network = Store.open(store), reconstruction.load(reconstructor)
+    plan = _plan(setting)
+    opened, network = Store.open(store), reconstruction.load(setting.reconstructor)
     about = {"store": opened.name, "reconstruction": type(network).__name__}
-    about |= {"weights": fingerprint(network), "policy": policy or "all measured columns"}
+    about |= {"weights": fingerprint(network), "policy": setting.policy or "all measured columns"}
     written: list[Path] = []
     n_volumes = sum(record.split == setting.split for record in opened.manifest.volumes)
-    _check(_parts(opened, setting, policy, plan), network, policy, plan)
-    for slices, chosen in _parts(opened, setting, policy, plan):
+    _check(_parts(opened, setting, plan), network, setting.policy, plan)
+    for slices, chosen in _parts(opened, setting, plan):
         _, n_rows, n_cols = slices.shape
         view = network.frozen(precision="auto", n_rows=n_rows, n_cols=n_cols, device=slices.device)
         for record in opened.records(setting.split, (n_rows, n_cols)):
@@ -202,9 +196,9 @@ def export_store(
     return written
 
 
-def _plan(setting: ExportSetting, policy: str | None) -> Plan:
+def _plan(setting: ExportSetting) -> Plan:
     """Return the plan; its budget is that of the policy's training, if none is given."""
-    n_initial, steps = setting.n_initial, setting.steps
+    policy, n_initial, steps = setting.policy, setting.n_initial, setting.steps
     if policy is None and (n_initial, steps) != (None, None):
         raise ConfigError("--n-initial and --steps only apply to a policy; also give --policy")
     if policy is not None and None in (n_initial, steps):
@@ -222,9 +216,10 @@ def _plan(setting: ExportSetting, policy: str | None) -> Plan:
 
 
 def _parts(
-    store: Store, setting: ExportSetting, policy: str | None, plan: Plan
+    store: Store, setting: ExportSetting, plan: Plan
 ) -> Iterator[tuple[SliceSet, Policy | None]]:
     """Yield the slices of each matrix size of a split, and the policy for them."""
+    policy = setting.policy
     open_split = store.measured if policy is None else store.split
     arrays = [array for array in store.manifest.arrays if array.split == setting.split]
     for size in [array.size for array in arrays or [store.array(setting.split)]]:

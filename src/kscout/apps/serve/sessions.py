@@ -275,8 +275,14 @@ class Sessions:
         """Write all sessions and close all advisors; session files stay."""
         with self._lock:
             for handle in self._handles.values():
+                session = handle.session
                 with handle.lock:
-                    _write_last(handle.session)
+                    try:
+                        if session.file is not None:
+                            session.write(session.file)
+                    except NotSavedError as error:
+                        text = "session %s could not be written; its previous state stays: %s"
+                        _LOG.warning(text, session.file, error)
             for advisor in self._advisors.values():
                 advisor.close()
 
@@ -318,16 +324,6 @@ class Sessions:
         spare = [key for key in self._advisors if key not in used]
         for key in spare[:-MOST_SPARE]:
             self._advisors.pop(key).close()
-
-
-def _write_last(session: Session) -> None:
-    try:
-        if session.file is not None:
-            session.write(session.file)
-    except NotSavedError as error:
-        _LOG.warning(
-            "session %s could not be written; its previous state stays: %s", session.file, error
-        )
 
 
 def _key(scan: Scan) -> tuple[int, ...]:
