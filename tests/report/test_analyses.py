@@ -18,7 +18,7 @@ from kscout.evaluation.analyses.entropy import Entropy, EntropyRow, entropies, e
 from kscout.evaluation.analyses.examples import Example, ExampleRow, Examples, save_examples
 from kscout.evaluation.analyses.gammas import GammaRow, Gammas
 from kscout.evaluation.analyses.masks import MaskRow, Masks
-from kscout.evaluation.analyses.snr import PassRecord, Snr, SnrRow, snr_rows
+from kscout.evaluation.analyses.snr import Snr, SnrRow
 from kscout.evaluation.analyses.unexplored import Unexplored, tally_states, unexplored_rows
 from kscout.evaluation.records.results import writing_results
 from kscout.figures.blocks import Drawing
@@ -43,8 +43,8 @@ def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS)
     draws = torch.rand(3, 2, 5, 4, 7, generator=torch.Generator().manual_seed(0))
     by_seed = [entropies(draw.softmax(dim=-1)) for draw in draws.transpose(1, 2)]
     write_table(folder, Entropy, entropy_rows("greedy", by_seed))
-    passes = [PassRecord(epoch, 4, 2.0 + i, 3.0) for epoch in (1, 10, 13) for i in range(3)]
-    noise = snr_rows("greedy", 0, passes, n_initial=n_initial, steps=steps)
+    ratios = (3.0, 1.0, 3.0, 0.0)
+    noise = [SnrRow("greedy", 0, x, 3, 4, *ratios, n_initial, steps) for x in (1, 10, 13)]
     write_table(folder, Snr, noise)
     gammas = (("g", None, 0.71), ("a", 0.9, 0.72), ("b", 1.0, 0.7))
     rows = [

@@ -54,19 +54,15 @@ class Done:
     others: Annotated[JsonObject, REST] = field(default_factory=dict)
 
 
-def check_settings(table: JsonObject, file: Path) -> None:
-    """Raise an error for settings of a run that lack content for tables and figures."""
-    _check(Settings, table, file)
-
-
 def read_checked(kind: type[Settings | Done], file: Path) -> JsonObject:
     """Return a file as plain tables with all required content."""
     table = read_file(file, error=RunError)
-    _check(kind, table, file)
+    check_content(kind, table, file)
     return table
 
 
-def _check(kind: type[Settings | Done], table: JsonObject, file: Path) -> None:
+def check_content(kind: type[Settings | Done], table: JsonObject, file: Path) -> None:
+    """Raise an error for a table that lacks required content."""
     try:
         read(kind, table)
     except ConfigError as error:

@@ -30,6 +30,7 @@ from policy_runs import small_policy, write_run
 
 SETTING = Snr(trajectories=3, batch_size=3, passes=2)
 EPOCHS = ("epoch-0001", "epoch-0010")
+COLUMNS = {"n_initial": 3, "steps": 2}
 
 
 def _gradients(policy: Policy, slices: SliceSet, **training: object) -> EstimatorGradients:
@@ -45,11 +46,13 @@ def test_every_kept_epoch_is_measured_over_all_batches(
 ) -> None:
     run = write_run(tmp_path / "run", *EPOCHS, horizon=2, **training)
     assert kept_epochs(run) == [1, 10]
-    records = measure_run(run, test_slices, ZeroFilled(), SETTING)
-    rows = snr_rows("run", 0, records, n_initial=3, steps=2)
+    rows, again = (
+        snr_rows("run", 0, measure_run(run, test_slices, ZeroFilled(), SETTING), **COLUMNS)
+        for _ in range(2)
+    )
+    assert again == rows
     assert [(row.epoch, row.n_passes, row.n_batches) for row in rows] == [(1, 2, 3), (10, 2, 3)]
     assert all(row.snr_paper > 0 and row.std_paper > 0 for row in rows)
-    assert measure_run(run, test_slices, ZeroFilled(), SETTING) == records
 
 
 @pytest.mark.parametrize(
@@ -82,8 +85,8 @@ def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path
     run = write_run(tmp_path / "run", *EPOCHS, horizon=2)
     source = _gradients(small_policy(), test_slices)
     gradients = torch.stack([torch.stack([*source.of_pass(index)]) for index in (0, 1)])
-    records = measure_run(run, test_slices, ZeroFilled(), replace(SETTING, epoch=(10,)))
-    (row,) = snr_rows("run", 0, records, n_initial=3, steps=2)
+    passes = measure_run(run, test_slices, ZeroFilled(), replace(SETTING, epoch=(10,)))
+    (row,) = snr_rows("run", 0, passes, **COLUMNS)
     assert (row.snr_paper, row.std_paper) == pytest.approx(signal_to_noise(gradients))
 
 

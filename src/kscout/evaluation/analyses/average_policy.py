@@ -200,12 +200,13 @@ class AveragePolicies(Analysis[PolicyRow]):
             averages = average_policies_of_results(self.results, sources, summary, seed=seed)
         else:
             ready = open_policies(sources, self)
+            found = ready.by_name(
+                lambda entry: (entry.seed, average_policy(*ready.inputs(entry))), on_step
+            )
             averages = {
-                name if len(entries) == 1 else f"{name}, seed {entry.seed}": average_policy(
-                    *ready.inputs(entry)
-                )
-                for name, entries in ready.by_name.items()
-                for entry in entries
+                name if len(by_seed) == 1 else f"{name}, seed {seed}": average
+                for name, by_seed in found.items()
+                for seed, average in by_seed
             }
         return [row for name, average in averages.items() for row in _rows(name, average)]
 

@@ -160,14 +160,9 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     def compute(
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[EntropyRow]:
-        ready, rows = open_policies(sources, self), []
-        for name, entries in ready.by_name.items():
-            by_seed = [
-                policy_entropies(*ready.inputs(entry))
-                for entry in ready.each_seed(entries, on_step)
-            ]
-            rows += entropy_rows(name, by_seed)
-        return rows
+        ready = open_policies(sources, self)
+        found = ready.by_name(lambda entry: policy_entropies(*ready.inputs(entry)), on_step)
+        return [row for name, by_seed in found.items() for row in entropy_rows(name, by_seed)]
 
     def figures(self, rows: Sequence[EntropyRow], folder: Path) -> dict[str, Figure]:
         parts = _parts(rows).items()

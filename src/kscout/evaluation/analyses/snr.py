@@ -170,24 +170,6 @@ class EstimatorGradients:
 
 @final
 @dataclass(frozen=True)
-class PassRecord:
-    """One pass over the data with one checkpoint."""
-
-    epoch: int
-    n_batches: int
-    paper: float
-    reference: float
-
-
-def measure_pass(epoch: int, gradients: Iterable[Tensor]) -> PassRecord:
-    """Measure the ratio of one checkpoint by both formulas in one pass over the data."""
-    moments = GradientMoments.of(gradients)
-    ratios = (moments.signal_to_noise(formula) for formula in FORMULAS)
-    return PassRecord(epoch, moments.n_batches, *ratios)
-
-
-@final
-@dataclass(frozen=True)
 class SnrRow:
     """The ratio of one run at one epoch by both formulas, mean and deviation over passes."""
 
@@ -210,7 +192,7 @@ class SnrRow:
 def snr_rows(
     policy: str,
     seed: int,
-    passes: Sequence[PassRecord],
+    passes: Mapping[int, Sequence[GradientMoments]],
     *,
     n_initial: int,
     steps: int,
@@ -218,15 +200,14 @@ def snr_rows(
 ) -> list[SnrRow]:
     """Return mean and std (ddof 1) of both formulas over the passes of each epoch."""
     rows = []
-    for epoch, group in sorted(grouped(passes, lambda line: line.epoch).items()):
+    for epoch, moments in sorted(passes.items()):
         ratios: JsonObject = {}
         for formula in FORMULAS:
-            mean, std = _mean_and_std([getattr(line, formula) for line in group])
+            mean, std = _mean_and_std([one.signal_to_noise(formula) for one in moments])
             ratios[f"snr_{formula}"] = mean
             ratios[f"std_{formula}"] = None if math.isnan(std) else std
-        counts = (len(group), group[0].n_batches)
-        row = SnrRow(policy, seed, epoch, *counts, **ratios, n_initial=n_initial, steps=steps)
-        rows.append(replace(row, n_seeds=n_seeds))
+        ratios |= {"n_initial": n_initial, "steps": steps, "n_seeds": n_seeds}
+        rows.append(SnrRow(policy, seed, epoch, len(moments), moments[0].n_batches, **ratios))
     return rows
 
 
@@ -257,8 +238,8 @@ def measure_run(
     setting: "Snr",
     *,
     on_step: OnStep | None = None,
-) -> list[PassRecord]:
-    """Measure the gradient's signal-to-noise ratio at checkpoints of a policy run.
+) -> dict[int, list[GradientMoments]]:
+    """Measure the gradients of each pass over the data at checkpoints of a policy run.
 
     Its estimator, gamma and budget are used. The index of a pass seeds its order and samples.
     """
@@ -266,16 +247,17 @@ def measure_run(
     stored, report = read_run(run), on_step or (lambda _: None)
     check_is_policy(stored)
     reconstructor = reconstructor.to(slices.device).eval()
-    records = []
+    passes: dict[int, list[GradientMoments]] = {}
     for epoch in setting.epoch or kept_epochs(run):
         policy = policies.load(epoch_path(run, epoch), device=slices.device)
         gradients = EstimatorGradients(policy, slices, reconstructor, stored.config, setting)
         for pass_index in range(setting.passes):
             what = f"epoch {epoch}, pass {pass_index + 1}"
             report(Step(what, 0, 1))
-            records.append(measure_pass(epoch, gradients.of_pass(pass_index)))
+            moments = GradientMoments.of(gradients.of_pass(pass_index))
+            passes.setdefault(epoch, []).append(moments)
             report(Step(what, 1, 1))
-    return records
+    return passes
 
 
 def check_noise(
@@ -355,9 +337,9 @@ class Snr(Analysis[SnrRow]):
         rows = []
         for name, n_seeds, run in chosen:
             seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]
-            records = measure_run(run.path, slices, network, self, on_step=_named(name, on_step))
+            passes = measure_run(run.path, slices, network, self, on_step=_named(name, on_step))
             columns = {"n_initial": acquisition["n_initial"], "steps": acquisition["horizon"]}
-            rows += snr_rows(name, seed, records, **columns, n_seeds=n_seeds)
+            rows += snr_rows(name, seed, passes, **columns, n_seeds=n_seeds)
         return rows
 
     def _chosen(self, sources: Sequence[Path]) -> list[tuple[str, int, RunRecord]]:

@@ -202,13 +202,9 @@ class Unexplored(PolicyAnalysis[UnexploredRow]):
         self, sources: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[UnexploredRow]:
         ready = open_policies(sources, self)
-        tallies = {
-            name: [
-                tally_policy(*ready.inputs(entry), rare=self.rare)
-                for entry in ready.each_seed(entries, on_step)
-            ]
-            for name, entries in ready.by_name.items()
-        }
+        tallies = ready.by_name(
+            lambda entry: tally_policy(*ready.inputs(entry), rare=self.rare), on_step
+        )
         return unexplored_rows({name: sum(x[1:], start=x[0]) for name, x in tallies.items()})
 
     @classmethod

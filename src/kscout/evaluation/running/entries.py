@@ -19,7 +19,7 @@ from kscout.json_types import JsonObject
 from kscout.names import POLICIES, check_label, unknown_policy
 from kscout.names.renamed import check_current
 from kscout.runs import CONFIG, read_run
-from kscout.runs.required import check_settings
+from kscout.runs.required import Settings, check_content
 from kscout.weights import described, policy_file
 from kscout.zoo import zoo_names, zoo_path
 
@@ -204,7 +204,7 @@ def _config_in(path: Path) -> JsonObject | None:
         section: {key: extra[key] for key in keys if key in extra}
         for section, keys in sections.items()
     }
-    check_settings({"kind": "policy", **config}, path)
+    check_content(Settings, {"kind": "policy", **config}, path)
     if extra["method"] == "greedy":
         # Bundled weights of this method have a gamma without effect.
         config["training"].pop("gamma", None)

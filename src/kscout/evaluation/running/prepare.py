@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 import torch
 
@@ -47,6 +47,7 @@ from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.validation import zero_filled_note
 from kscout.weights import SCHEMA_VERSION, fingerprint
 
+T = TypeVar("T")
 LabeledPolicy = str | Path | tuple[str, Policy]
 """A name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
 PolicySource = LabeledPolicy | Policy
@@ -100,22 +101,17 @@ class Prepared:
     notes: list[str]
     """Differences between this evaluation and the trainings."""
 
-    @property
-    def by_name(self) -> dict[str, list[EvaluationEntry]]:
-        groups: dict[str, list[EvaluationEntry]] = {}
+    def by_name(
+        self, compute: Callable[[EvaluationEntry], T], on_step: OnStep | None
+    ) -> dict[str, list[T]]:
+        """Return a value for each seed of each policy."""
+        values: dict[str, list[T]] = {}
         for entry in self.entries:
-            groups.setdefault(entry.name, []).append(entry)
-        return groups
-
-    def each_seed(
-        self, entries: Sequence[EvaluationEntry], on_step: OnStep | None
-    ) -> Iterator[EvaluationEntry]:
-        """Yield entries, and report each as done when the next one is requested."""
-        for entry in entries:
-            yield entry
+            values.setdefault(entry.name, []).append(compute(entry))
             if on_step is not None:
                 n_slices = len(self.slices)
                 on_step(Step(f"{entry.name}, seed {entry.seed}", n_slices, n_slices))
+        return values
 
     def fit(
         self, entry: EvaluationEntry, *, cache: Path | None = None, on_step: OnStep | None = None
