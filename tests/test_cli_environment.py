@@ -13,8 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fuzz.forks import command, in_child
-from kscout.apps.cli import app, main, sentence_of
-from kscout.apps.cli.environment import check_environment, check_file_names
+from kscout.apps.cli import app, check_environment, check_file_names, main, sentence_of
 from kscout.apps.cli.evaluate import _table
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError

@@ -19,9 +19,8 @@ from rich.text import Text
 import command_line
 from fuzz import forks
 from kscout import files
-from kscout.apps.cli import TERMINATED, sentence_of
+from kscout.apps.cli import TERMINATED, cpu_quota, limit_threads, sentence_of
 from kscout.apps.cli.console import PlainLines, console
-from kscout.apps.cli.environment import cpu_quota, limit_threads
 from kscout.apps.cli.progress import Lines
 from kscout.apps.report.build import build_report, write_report
 from kscout.data.store_writer import StoreWriter

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterable, MutableMapping
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
@@ -19,18 +20,12 @@ from kscout import __version__, names
 from kscout.apps.cli import data, train
 from kscout.apps.cli.campaign import app as campaign_app
 from kscout.apps.cli.console import TERMINATED, Commands, PlainLines, Stopped, console, printable
-from kscout.apps.cli.environment import (
-    check_environment,
-    check_file_names,
-    cpu_quota,
-    limit_threads,
-)
 from kscout.apps.cli.evaluate import app as analyses_app
 from kscout.apps.cli.evaluate import evaluate, report
 from kscout.apps.cli.export import app as export_app
 from kscout.apps.cli.package import demo, zoo
 from kscout.apps.cli.serve import replay, serve
-from kscout.errors import KScoutError
+from kscout.errors import ConfigError, KScoutError
 
 _STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "terminated"}
 
@@ -129,6 +124,52 @@ def _run() -> None:
     # Before typer runs a command, which turns it into an exit code.
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+_NUMBERS = {
+    **dict.fromkeys(("WORLD_SIZE", "RANK", "LOCAL_RANK"), "torchrun sets it to a number"),
+    "SOURCE_DATE_EPOCH": "the date of figures, in seconds since 1970",
+}
+
+
+def check_environment(environment: MutableMapping[str, str]) -> None:
+    """Raise an error for variables without a meaning; choose a backend of figures for files."""
+    for name, meaning in _NUMBERS.items():
+        value = environment.get(name, "0")
+        if not (value.isascii() and value.isdigit()):
+            raise ConfigError(f"{name} is {value!r} ({meaning}); correct it or unset it")
+    environment["MPLBACKEND"] = "agg"
+    for module in filter(None, map(str.strip, environment.get("KSCOUT_USE", "").split(","))):
+        names.use(module)
+
+
+def check_file_names(given: Iterable[str], encoding: str = sys.getfilesystemencoding()) -> None:
+    """Raise an error for names that the locale cannot read."""
+    for name in [*given, str(Path.cwd())]:
+        if encoding != "utf-8" and not name.isascii():
+            raise ConfigError(
+                f"the name {name!a} cannot be read in this locale, whose file names are "
+                f"{encoding}; set PYTHONUTF8=1, or a locale with UTF-8"
+            )
+
+
+def limit_threads(environment: MutableMapping[str, str], quota: float | None) -> None:
+    """Limit threads to the processors that a container grants, unless the user has set a number.
+
+    The number may change the last digits of a result, so it only depends on machine and container;
+    torch reads it when it is imported.
+    """
+    if quota is not None and quota < (os.cpu_count() or 1):
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, int(quota))))
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Return the processors that a container grants; None for no limit."""
+    try:
+        quota, period = (root / "cpu.max").read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
 
 
 def sentence_of(error: Exception) -> str | None:
