@@ -55,9 +55,13 @@ def test_rows_and_columns_name_one_of_several_sizes(tmp_path: Path, test_slices:
     assert summary["request"]["size"] == [15, 13]
 
 
-def test_evaluate_prints_json_alone(store: Path, tmp_path: Path) -> None:
-    text = _evaluate(store, tmp_path / "out", *_policies("random"), "--json", "--limit", 3)
-    assert json.loads(text)["n_slices"] == 3
+def test_evaluate_prints_a_table_that_marks_oracles_or_json_alone(
+    store: Path, tmp_path: Path
+) -> None:
+    command = (store, tmp_path / "out", *_policies("random", "oracle"), "--limit", 3)
+    told = _evaluate(*command)
+    assert "oracle *" in told and "random *" not in told
+    assert json.loads(_evaluate(*command, "--json"))["n_slices"] == 3
 
 
 def _outputs(out: Path, name: str, pictures: bool = True) -> list[dict[str, Any]]:
@@ -69,17 +73,6 @@ def _outputs(out: Path, name: str, pictures: bool = True) -> list[dict[str, Any]
 
 def _on_data(store: Path, out: Path) -> tuple[object, ...]:
     return ("--data", store, "--reconstructor", "zero-filled", "--out", out, "--device", "cpu")
-
-
-def test_analyses_of_results(store: Path, tmp_path: Path, runs: list[Path]) -> None:
-    results, out = tmp_path / "results", tmp_path / "analyses"
-    told = _evaluate(store, results, *_policies("random", "oracle", *runs))
-    assert "oracle *" in told and "random *" not in told
-    kscout("analyze", "gammas", results, "--out", out)
-    (row,) = _outputs(out, "gammas")
-    assert (row["policy"], row["gamma"], row["n_seeds"]) == ("ngreedy", "0.9", "2")
-    kscout("analyze", "policy", "ngreedy", "oracle", "--results", results, "--out", out)
-    assert len(_outputs(out, "average_policy")) == 2 * 4 * 13
 
 
 def test_options_without_effect_on_results_are_rejected(store: Path, tmp_path: Path) -> None:
@@ -196,14 +189,3 @@ def test_analyses_replace_other_tables_only_with_overwrite(
     assert (out / "curves.csv").read_bytes() == before
     kscout("analyze", "curves", runs[0], "--out", out, "--overwrite")
     assert (out / "curves.csv").read_bytes() != before
-
-
-def test_a_reference_may_be_named_as_it_was_asked_for(
-    store: Path, tmp_path: Path, runs: list[Path]
-) -> None:
-    for number, (typed, name) in enumerate({"conv": "untrained", str(runs[0]): "ngreedy"}.items()):
-        out = tmp_path / str(number)
-        _evaluate(store, out, *_policies("random", typed), "--reference", typed)
-        summary = json.loads((out / "summary.json").read_text())
-        assert summary["reference"] == name
-        assert [entry["policy"] for entry in summary["comparisons"]] == ["random"]

@@ -1,17 +1,11 @@
 """Intervals and tests, against SciPy and brute force."""
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from kscout.acquisition.plan import Plan
-from kscout.config.options import with_options
-from kscout.errors import ConfigError
-from kscout.evaluation.analyses.snr import Snr
-from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.statistics import (
     CONFIDENCE,
     confidence_interval,
@@ -20,7 +14,6 @@ from kscout.evaluation.statistics import (
     paired_permutation_test,
     std_over_seeds,
 )
-from kscout.names import ANALYSES
 
 
 def _volumes(sizes: list[int]) -> list[str]:
@@ -121,22 +114,3 @@ def test_holm_equals_its_definition() -> None:
 def test_std_over_seeds_divides_by_one_less() -> None:
     assert std_over_seeds([1.0, 3.0]) == pytest.approx(2**0.5)
     assert std_over_seeds([1.0]) is None
-
-
-ASKED = {"data": "store", "reconstructor": "zero-filled", "policies": ["random"]}
-
-
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
-        (lambda: with_options(ANALYSES.resolve("snr"), {"passes": 0}), "passes is 0"),
-        (lambda: with_options(ANALYSES.resolve("entropy"), {"batch_size": -1}), "size is -1"),
-        (lambda: with_options(EvaluationSetting, {**ASKED, "trajectories": 0}), "ies is 0"),
-        (lambda: Plan(3, 4, n_trajectories=0), "n_trajectories is 0"),
-        (lambda: Snr(batch_size=0), "batch_size is 0"),
-        (lambda: EvaluationSetting(fixed_slices=0), "fixed_slices is 0"),
-    ],
-)
-def test_a_count_of_nothing_is_rejected(make: Callable[[], object], told: str) -> None:
-    with pytest.raises(ConfigError, match=f"{told}; it must be [12] or more"):
-        make()

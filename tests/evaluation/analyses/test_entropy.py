@@ -63,25 +63,13 @@ def test_streaming_equals_all_at_once(generator: torch.Generator) -> None:
     torch.testing.assert_close(found.conditional, whole.conditional)
 
 
-class _Uniform(Policy):
-    def forward(self, seen: Observation) -> torch.Tensor:
-        return torch.zeros(seen.mask.shape)
-
-
-class _First(Policy):
-    is_stochastic = False
-
-    def forward(self, seen: Observation) -> torch.Tensor:
-        return -torch.arange(seen.mask.shape[1]).float().expand(seen.mask.shape)
-
-
 def _slices(generator: torch.Generator) -> SliceSet:
     return SliceSet.from_images(torch.rand(5, 12, 9, generator=generator), list("aabbb"))
 
 
 def test_uniform_policy_has_the_entropy_of_what_is_left(generator: torch.Generator) -> None:
     plan = Plan(start=3, horizon=4, n_trajectories=7, batch_size=2)
-    found = policy_entropies(_Uniform(), _slices(generator), ZeroFilled(), plan)
+    found = policy_entropies(Random(), _slices(generator), ZeroFilled(), plan)
     expected = torch.tensor([6.0, 5.0, 4.0, 3.0]).log().double()
     torch.testing.assert_close(found.conditional, expected, atol=1e-6, rtol=0)
     # The masks of later steps differ, so there the average is more even than each.
@@ -109,7 +97,7 @@ def test_the_choices_of_a_policy_that_draws_nothing_are_all_information(
     )
     slices = SliceSet.from_images(images, list("aabbb"))
     plan = Plan(start=3, horizon=2, n_trajectories=7, batch_size=2)
-    same = policy_entropies(_First(), slices, ZeroFilled(), plan)
+    same = policy_entropies(CenterOut(n_cols=9), slices, ZeroFilled(), plan)
     assert same.marginal.abs().max() < 1e-6 and same.conditional.abs().max() < 1e-6
     found = policy_entropies(_ByBrightness(), slices, ZeroFilled(), plan)
     expected = -(0.4 * math.log(0.4) + 0.6 * math.log(0.6))
@@ -119,7 +107,7 @@ def test_the_choices_of_a_policy_that_draws_nothing_are_all_information(
 
 def test_entropies_of_no_step_are_rejected(generator: torch.Generator) -> None:
     with pytest.raises(ConfigError, match="at least one step"):
-        policy_entropies(_First(), _slices(generator), ZeroFilled(), Plan(3, 0))
+        policy_entropies(CenterOut(n_cols=9), _slices(generator), ZeroFilled(), Plan(3, 0))
 
 
 def test_bands_are_mean_and_std_over_seeds() -> None:

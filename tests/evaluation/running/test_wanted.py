@@ -16,14 +16,14 @@ from kscout.config import AcquisitionSetting
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
-from kscout.evaluation.compare import Evaluation, evaluate
+from kscout.evaluation.compare import evaluate
 from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.running.entries import budgets_of, resolve, trained_budget
 from kscout.evaluation.running.prepare import fitted_order
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.weights import WEIGHTS_NAME, fingerprint, joint_policy_path, save_component
+from kscout.weights import WEIGHTS_NAME, fingerprint, save_component
 from kscout.zoo import zoo_names
 
 SETTING = EvaluationSetting(n_initial=3, steps=2, trajectories=1)
@@ -36,16 +36,10 @@ class Brightest(Policy):
         return seen.image.sum(dim=1)
 
 
-@pytest.fixture(scope="module")
-def found(test_slices: SliceSet) -> Evaluation:
-    return evaluate([Brightest(), "random", "oracle"], test_slices, ZeroFilled(), SETTING)
-
-
-def test_a_policy_without_a_label_is_called_by_its_class(found: Evaluation) -> None:
+def test_an_evaluation_prints_as_its_table(test_slices: SliceSet) -> None:
+    found = evaluate([Brightest(), "random", "oracle"], test_slices, ZeroFilled(), SETTING)
+    # A policy without a label is called by its class.
     assert [one.policy for one in found.found.policies] == ["Brightest", "random", "oracle"]
-
-
-def test_an_evaluation_prints_as_its_table(found: Evaluation) -> None:
     title, head, *rows, foot = str(found).splitlines()
     assert "after 2 acquired columns" in title and head.split()[:2] == ["policy", "SSIM"]
     assert [row.split()[:2] for row in rows] == [
@@ -105,36 +99,29 @@ def test_a_file_without_columns_has_no_budget(tmp_path: Path, extra: dict[str, A
     assert budgets_of([str(order)]) == {}
 
 
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make folders of a network, a policy, and both, and work beside them."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("network", "policy", "both"):
-        (tmp_path / name).mkdir()
-    torch.manual_seed(0)
-    for name in ("network", "both"):
-        reconstruction.save(tmp_path / name / WEIGHTS_NAME, UNet(n_channels=2, n_pools=1))
-    order = FixedOrder(n_cols=9, order=[3, 1])
-    policies.save(tmp_path / "policy" / WEIGHTS_NAME, order)
-    policies.save(joint_policy_path(tmp_path / "both" / WEIGHTS_NAME), order)
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("wanted", "reconstructor", "complaint"),
     [
         ("network", "zero-filled", r"holds a reconstructor \(unet\), not a policy; give it as the"),
-        ("unet", "zero-filled", "unknown policy 'unet'"),
         ("random", "policy", r"holds a policy \(fixed\), not a reconstructor; give it as a policy"),
         ("random", "fixed", "fixed is neither a file nor a run folder"),
-        (".", "zero-filled", r"^\. holds several runs; give one of both, network"),
-        ("random", ".", r"^\. holds several runs; give one of both, network"),
+        (".", "zero-filled", r"^\. holds several runs; give one of network, policy"),
+        ("random", ".", r"^\. holds several runs; give one of network, policy"),
     ],
 )
-@pytest.mark.usefixtures("runs")
 def test_what_is_of_the_other_kind_or_several_runs_is_rejected(
-    test_slices: SliceSet, wanted: str, reconstructor: str, complaint: str
+    test_slices: SliceSet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: str,
+    reconstructor: str,
+    complaint: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("network", "policy"):
+        Path(name).mkdir()
+    reconstruction.save(Path("network") / WEIGHTS_NAME, UNet(n_channels=2, n_pools=1))
+    policies.save(Path("policy") / WEIGHTS_NAME, FixedOrder(n_cols=9, order=[3, 1]))
     with pytest.raises(KScoutError, match=complaint):
         evaluate([wanted], test_slices, reconstructor, SETTING)
 
