@@ -18,7 +18,7 @@ from kscout import policies, reconstruction
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.session import warm_up
 from kscout.core import Measurement, Observation, Policy, Reconstruction, SliceBatch
-from kscout.errors import ConfigError, KScoutError, RunError
+from kscout.errors import ConfigError, RunError
 from kscout.kernels import graphs
 from kscout.policies.oracle import Oracle
 from kscout.policies.random import Random
@@ -192,14 +192,6 @@ def test_a_session_of_another_matrix_or_acquisition_than_in_training(
             Session(advisor, Scan(n_rows=128, n_cols=128, budget=budget, initial=16))
     (note,) = [x for x in caplog.messages if "FixedOrder" in x]
     assert "was trained for 16 + 16 columns and runs here with 16 + 8; " in note
-
-
-def test_a_policy_that_fails_tells_whoever_asked(batch: SliceBatch) -> None:
-    with Advisor(unet(), Failing(1, RunError)) as advisor:
-        session = Session(advisor, SCAN)
-        session.measure(SCAN.start, data_of(batch, SCAN.start))
-        with pytest.raises(KScoutError):
-            session.advise()
 
 
 @final

@@ -301,15 +301,3 @@ def test_random_columns_are_random_whatever_is_asked_of_trained_policies(
 ) -> None:
     assert draws_columns(policy, is_argmax=True) is is_best
     assert draws_columns(policy, is_argmax=False) is as_trained
-
-
-def test_no_column_is_measured_twice(slices: SliceSet) -> None:
-    found = run(slices, Random(), list(range(N_SLICES)), uniforms=draws())
-    start = set(range(7, 10))
-    for columns in found.columns.flatten(0, 1).tolist():
-        assert len(set(columns)) == HORIZON and not start & set(columns)
-
-
-def test_a_budget_that_exceeds_the_columns_is_refused(slices: SliceSet) -> None:
-    with pytest.raises(ConfigError, match="no column left to acquire in 2 of 2 slices"):
-        run(slices, Random(), [0, 1], horizon=14)

@@ -158,17 +158,8 @@ def test_lines_of_pictures_show_image_kspace_coils_and_maps(
 
 
 def test_more_pictures_than_slices_are_all_slices(store: Store, tmp_path: Path) -> None:
-    said = kscout(
-        "data",
-        "show",
-        store.path,
-        "--split",
-        "val",
-        "--images",
-        10**18,
-        "--out",
-        tmp_path / "a.png",
-    )
+    more = ("--images", 10**18, "--out", tmp_path / "a.png")
+    said = kscout("data", "show", store.path, "--split", "val", *more)
     assert "6 slices" in said
 
 

@@ -2,13 +2,11 @@
 
 from typing import Any
 
+from training_stores import COLUMN
+
 from kscout.config import JointConfig, merge, read, to_table
 from kscout.names import SAMPLERS
 
-COLUMN = {
-    **{"width": 12, "n_heads": 2, "n_layers": 1, "channels": [8, 8]},
-    **{"image_channels": [8], "n_bins": 4},
-}
 UNET = {"name": "unet", "n_channels": 2, "n_pools": 2}
 VARNET = {
     **{"name": "varnet", "n_cascades": 1, "n_channels": 2, "n_pools": 1},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from training_stores import COLUMN, CONV, blob_store, dense_config, stopping_at, train_whole_and_cut
+from training_stores import COLUMN, CONV, blob_store, dense_config, stopping_at
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
@@ -209,12 +209,6 @@ def test_records_tell_the_step_size_at_the_end_of_each_epoch(store: Store, tmp_p
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     # Three batches of 11 slices an epoch: after three steps it has risen, and falls by sixths.
     assert [one["learning_rate"] for one in run.metrics] == pytest.approx([4e-4, 1e-4])
-
-
-@pytest.mark.slow
-def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
-    config = dense_config(n_repeats=2, n_repeated=5, buffer_size=30)
-    train_whole_and_cut(config, store, tmp_path, epoch=2, step=2)
 
 
 def test_a_checkpoint_of_an_older_version_is_rejected(store: Store, tmp_path: Path) -> None:

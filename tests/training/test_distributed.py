@@ -32,7 +32,6 @@ from kscout.config import (
 from kscout.core import Protocol
 from kscout.data import contents
 from kscout.data.store import Store
-from kscout.errors import unknown_name
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.request import EvaluationSetting
 from kscout.runs import read_run
@@ -40,7 +39,6 @@ from kscout.training.distributed import (
     average_gradients,
     from_main,
     is_main,
-    last_words,
     process_group,
     share,
     sum_over_processes,
@@ -125,40 +123,6 @@ def test_processes_meet_when_they_join_and_unless_they_fail_when_they_leave(
             raise ZeroDivisionError
     before = ["init_process_group", "all_reduce", "work"]
     assert said == [*before, *([] if fails else ["all_reduce"]), "destroy_process_group"]
-
-
-@pytest.mark.parametrize(
-    ("ends", "words"),
-    [
-        (os.abort, "Fatal Python error: Aborted"),
-        (lambda: os.kill(os.getpid(), signal.SIGTERM), "in ends_here"),
-        (lambda: 1 / 0, "ZeroDivisionError"),
-        (lambda: None, None),
-        (lambda: unknown_name("x", "y", []).with_traceback(None), None),
-    ],
-    ids=["abort", "terminated", "failure", "well", "sentence"],
-)
-def test_a_process_that_dies_leaves_its_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[], Any], words: str | None
-) -> None:
-    monkeypatch.setenv("RANK", "3")
-    folder = tmp_path / "run" / ".faults"
-
-    def ends_here() -> None:
-        if isinstance(found := ends(), Exception):
-            raise found
-
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with contextlib.suppress(Exception), last_words(folder):
-            ends_here()
-        os._exit(0)
-    os.waitpid(child, 0)
-    if words is None:
-        assert not folder.exists()
-    else:
-        assert words in (folder / "rank-3.log").read_text()
 
 
 # Eleven slices in batches of five: the last batch of one leaves the second process idle.

@@ -11,6 +11,7 @@ import pytest
 import torch
 from posterior_policies import ensemble_members, loaded, some_policy
 from training_stores import (
+    CONV,
     blob_store,
     ensemble_of_orders,
     saved_orders,
@@ -256,9 +257,8 @@ def test_other_networks_and_methods_are_refused(
     store: Store, members: list[str], tmp_path: Path
 ) -> None:
     where = (store, "zero-filled", tmp_path / "run")
-    conv = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
     with pytest.raises(ConfigError, match="ensemble fits the weights of several policies"):
-        train_policy(small_config(conv, SHORT), *where, device="cpu")
+        train_policy(small_config(CONV, SHORT), *where, device="cpu")
     own: Mapping[str, Any] = {"method": "dense", "n_epochs": 1}
     with pytest.raises(ConfigError, match="dense would change the members of an ensemble"):
         train_policy(small_config({"name": "ensemble", "members": members}, own), *where)

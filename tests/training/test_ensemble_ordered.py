@@ -142,12 +142,19 @@ def test_where_no_column_of_the_order_is_left_the_sum_decides(
             state = simulator.acquire(state, best)
 
 
-def test_an_order_of_the_user_is_refused(store: Store, tmp_path: Path) -> None:
-    given = {**ensemble_of_orders(), "order": [5, 11], "order_cols": 16}
-    with pytest.raises(ConfigError, match=r"policy.order is \[5, 11\].*length as training.ordered"):
-        train_policy(
-            small_config(given, SHORT), store, "zero-filled", tmp_path / "run", device="cpu"
-        )
+@pytest.mark.parametrize(
+    ("policy", "training", "words"),
+    [
+        ({"order": [5, 11], "order_cols": 16}, {}, r"policy.order is \[5, 11\].*length as train"),
+        ({}, {"ordered": [1, 3]}, "leaves no step to fit: 3 of 3; give fewer steps"),
+    ],
+)
+def test_orders_that_cannot_be_fitted_are_rejected(
+    store: Store, tmp_path: Path, policy: dict[str, Any], training: dict[str, Any], words: str
+) -> None:
+    config = small_config({**ensemble_of_orders(), **policy}, {**SHORT, **training})
+    with pytest.raises(ConfigError, match=words):
+        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
 
 
 def test_a_network_is_shown_the_step_that_it_knows(
@@ -188,15 +195,6 @@ def test_a_resumed_training_fits_no_order_again(
     assert len(fits) == 2
     orders = [policies.load(path).order for path in (cut, tmp_path / "whole")]
     assert orders[0] == orders[1] and len(orders[0]) == 2
-
-
-def test_an_order_that_leaves_no_step_to_fit_is_rejected(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"leaves no step to fit: 3 of 3; give fewer steps"):
-        train_policy(
-            small_config(ensemble_of_orders(), {**SHORT, "ordered": [1, 3]}),
-            *(store, "zero-filled", tmp_path / "run"),
-            device="cpu",
-        )
 
 
 @pytest.mark.cuda

@@ -10,7 +10,7 @@ import pytest
 import torch
 from joint_runs import joint_config
 from posterior_policies import SAMPLER
-from training_stores import CONV, small_config, weights
+from training_stores import COLUMN, CONV, small_config, weights
 
 from kscout import policies
 from kscout.data.store import Store
@@ -25,10 +25,6 @@ from kscout.training.policy import train_policy
 
 SHORT = {"n_epochs": 2, "batch_size": 4, "seed": 3}
 DENSE = {"n_best": 2, "n_random": 3, "n_baseline_slices": 4, "n_warm": 2}
-COLUMN = {
-    **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
-    **{"channels": [8, 8], "image_channels": [8], "n_bins": 4},
-}
 TRAININGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "greedy": (CONV, {"n_trajectories": 3, "learning_rate": 1e-2}),
     "ngreedy": (CONV, {"n_trajectories": 3, "learning_rate": 1e-2, "gamma": 0.9}),

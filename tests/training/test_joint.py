@@ -279,18 +279,8 @@ def test_the_command_trains_seeds_each_into_its_folder(store: Store, tmp_path: P
     words = [
         *("train", "joint", "--data", str(store.path), "--out", str(tmp_path / "run")),
         *("--method", "random", "--model", "unet", "--channels", "2", "--n-initial", "2"),
-        *(
-            "--steps",
-            "3",
-            "--updates",
-            "2",
-            "--checkpoints",
-            "1",
-            "--batch-size",
-            "3",
-            "--seeds",
-            "2",
-        ),
+        *("--steps", "3", "--updates", "2", "--checkpoints", "1", "--batch-size", "3"),
+        *("--seeds", "2"),
         *("--set", f"reconstructor.n_pools={UNET['n_pools']}", "--device", "cpu", "--json"),
     ]
     done = CliRunner().invoke(app, words)

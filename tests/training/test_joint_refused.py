@@ -97,17 +97,8 @@ def test_an_estimator_for_frozen_networks_is_named_with_its_command() -> None:
 
 
 def test_a_network_is_trained_on_or_from_nothing(tmp_path: Path) -> None:
-    words = [
-        "train",
-        "joint",
-        "--data",
-        "none",
-        "--out",
-        str(tmp_path / "run"),
-        "--method",
-        "fixed",
-    ]
-    words += ["--reconstructor", "heads8-varnet", "--model", "unet"]
+    words = ["train", "joint", "--data", "none", "--out", str(tmp_path / "run")]
+    words += ["--method", "fixed", "--reconstructor", "heads8-varnet", "--model", "unet"]
     with pytest.raises(ConfigError, match="leave one of them out"):
         app(words, standalone_mode=False)
     assert not (tmp_path / "run").exists()

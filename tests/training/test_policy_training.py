@@ -10,7 +10,7 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from training_stores import store_without_val, train_whole_and_cut
+from training_stores import CONV, store_without_val
 
 from kscout.apps.cli.train import folders_of, vary
 from kscout.config import Component, PolicyConfig, read, to_table, to_toml, training_of
@@ -21,7 +21,7 @@ from kscout.policies import POLICIES, load
 from kscout.reconstruction import save
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.runs import Progress, read_run
+from kscout.runs import Progress
 from kscout.training.algorithm import Learner
 from kscout.training.algorithms.gradient import EpochDraws
 from kscout.training.algorithms.greedy import Greedy
@@ -37,7 +37,7 @@ TRAINING = {
 def with_training(**changes: object) -> PolicyConfig:
     preset = training_of(str(changes.get("method", "greedy")))
     small = {
-        "policy": {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8},
+        "policy": CONV,
         "acquisition": {"n_initial": 2, "horizon": 3},
         "training": {**to_table(preset), **TRAINING, **changes},
     }
@@ -121,15 +121,6 @@ def test_epochs_that_never_come_are_kept_of_no_new_run(store: Store, tmp_path: P
     # A run of before was not refused, and goes on.
     (out / "config.toml").write_text(to_toml(asked))
     train_policy(asked, store, "zero-filled", out, device="cpu")
-
-
-@pytest.mark.slow
-def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
-    config = with_training(method="ngreedy", n_epochs=3)
-    cut = train_whole_and_cut(config, store, tmp_path, epoch=2, step=2)
-    assert [r["val_ssim"] for r in read_run(tmp_path / "whole").metrics] == [
-        r["val_ssim"] for r in read_run(cut).metrics
-    ]
 
 
 def test_a_failure_in_a_process_is_the_error_of_the_command(store: Store, tmp_path: Path) -> None:

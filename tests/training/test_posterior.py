@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from posterior_policies import SAMPLER, SHORT, config_of, estimator_of, some_mask, some_policy
-from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from training_stores import CONV, blob_store, small_config, train_whole_and_cut, weights
 
 from coil_data import coil_store
 from kscout import policies
@@ -168,11 +168,10 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
         config = small_config(SAMPLER, {"method": method, "n_epochs": 1})
         with pytest.raises(ConfigError, match=r"train it with --method posterior"):
             new_policy(config, slices)
-    conv = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
     with pytest.raises(
         ConfigError, match=r"ConvPolicy samples none; use policy\.name = 'posterior'"
     ):
-        train_policy(config_of(conv), store, "zero-filled", tmp_path / "run", device="cpu")
+        train_policy(config_of(CONV), store, "zero-filled", tmp_path / "run", device="cpu")
     with pytest.raises(ConfigError, match="n_draws at most 64"):
         PosteriorPolicy(n_draws=65)
     with pytest.raises(ConfigError, match="n_first is 3; use 1 to n_draws, which is 2"):
@@ -327,10 +326,6 @@ def test_a_training_that_follows_another_policy_resumes_alike(store: Store, tmp_
     policies.save(path, FixedOrder(n_cols=32, order=[3, 12, 5]))
     with pytest.raises(ConfigError, match="for 32 columns, the slices have 16"):
         estimator_of(config_of(follows=str(path)), store)
-
-
-def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
-    train_whole_and_cut(config_of(), store, tmp_path, epoch=2)
 
 
 @pytest.mark.cuda

@@ -317,12 +317,3 @@ def test_a_diverging_run_is_told(
     monkeypatch.setattr(UNet, "loss", lambda _, found, batch: found.image.abs().sum() * torch.inf)
     with pytest.raises(RunError, match=r"train_loss of epoch 1 is (nan|inf); lower"):
         train_reconstructor(CONFIG, store, tmp_path / "run", device="cpu")
-
-
-def test_any_registered_network_can_be_trained(store: Store, tmp_path: Path) -> None:
-    config = ReconstructorConfig(
-        Component("fastmri-unet", {"n_channels": 2, "n_pools": 2}),
-        replace(TRAINING, n_epochs=1, protocol="blind", keep_epochs=()),
-    )
-    run = train_reconstructor(config, store, tmp_path / "run", device="cpu")
-    assert type(load(run.path)) is RECONSTRUCTORS["fastmri-unet"]

@@ -226,21 +226,6 @@ def test_a_network_of_the_zoo_is_known_by_the_fingerprint_that_others_began_from
     assert read_weights(zoo_file("knee-cotrained-16-column")).extra["start"] == known
 
 
-@pytest.mark.slow
-def test_greedy_learns_on_from_a_column_network_of_another_matrix(
-    first: Path, tmp_path: Path
-) -> None:
-    other = blob_store(tmp_path / "other", n_rows=10, n_cols=20)
-    training = {"method": "greedy", "n_epochs": 1, "batch_size": 4, "n_trajectories": 2, **STILL}
-    base = small_config(COLUMN, training)
-    config = replace(base, acquisition=replace(base.acquisition, n_initial=4, horizon=5))
-    run = train_policy(config, other, "zero-filled", tmp_path / "run", start=first, device="cpu")
-    expected = ColumnPolicy(n_cols=20, n_initial=4, horizon=5, **SIZES)
-    expected.take_weights(policies.load(first))
-    found = weights(run.path)
-    assert all(torch.equal(found[key], value) for key, value in expected.state_dict().items())
-
-
 def test_a_network_that_knows_no_budget_learns_on_for_another() -> None:
     sizes = {"n_rows": 12, "n_cols": 16, "n_initial": 2, "horizon": 3}
     name, arguments = "conv", {key: value for key, value in CONV.items() if key != "name"}

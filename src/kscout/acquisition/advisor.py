@@ -68,10 +68,6 @@ class AdviceRequest:
         return (*measured.zero_filled.shape, measured.maps is None, measured.summary is None)
 
 
-_COUNTS = ("step", "n_left")
-"""Counts of a request."""
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class AdviceResponse:
@@ -177,13 +173,18 @@ class Advisor:
         shape = requests[0].measured.zero_filled.shape[1:]
         n_bytes = len(requests) * self.reconstructor.n_bytes(*shape)
         if self._graphs is None or n_bytes > MOST_BYTES:
-            step, n_left = (self._count([getattr(q, name) for q in requests]) for name in _COUNTS)
+            counts = [[q.step for q in requests], [q.n_left for q in requests]]
+            # One number if all are equal, as a simulator does.
+            step, n_left = (
+                own[0] if len(set(own)) == 1 else torch.tensor(own, device=self.device)
+                for own in counts
+            )
             found = self._computed(step, n_left, *_joined(requests))
         else:
             # A graph supports several batch sizes: the last request pads the batch.
             n_more = 2 ** (len(requests) - 1).bit_length() - len(requests)
             padded = [*requests, *requests[-1:] * n_more]
-            counts = [[getattr(one, name) for one in padded] for name in _COUNTS]
+            counts = [[q.step for q in padded], [q.n_left for q in padded]]
             with self._computing:
                 found = self._graphs(*torch.tensor(counts, device=self.device), *_joined(padded))
         image, mean, std, scores = ([x[i : i + 1] for i in range(len(requests))] for x in found)
@@ -193,10 +194,6 @@ class Advisor:
     def _check_open(self) -> None:
         if self._is_closed:
             raise RunError("the advisor is closed and accepts no requests; make another")
-
-    def _count(self, counts: list[int]) -> int | Int[Tensor, " state"]:
-        """Return one number if all are equal, as a simulator does."""
-        return counts[0] if len(set(counts)) == 1 else torch.tensor(counts, device=self.device)
 
     def _compute_waiting(self) -> None:
         if taken := self._take():
@@ -273,9 +270,8 @@ def _computed(
 def _joined(requests: Sequence[AdviceRequest]) -> list[Tensor]:
     """Return the tensors of requests in one batch: measurements, sensitivities, summaries."""
     several = [request.measured for request in requests]
-    given = [(x.zero_filled, x.mask, *_some(x.maps), *(x.summary or ())) for x in several]
+    given = [
+        (x.zero_filled, x.mask, *(() if x.maps is None else (x.maps,)), *(x.summary or ()))
+        for x in several
+    ]
     return [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*given, strict=True)]
-
-
-def _some(x: Tensor | None) -> tuple[Tensor, ...]:
-    return () if x is None else (x,)

@@ -75,7 +75,12 @@ class Simulator:
         device = batch.kspace.device
         self.column_images = ifft_rows(batch.kspace).transpose(-2, -1).contiguous()
         self.ramps = column_ramps(batch.n_cols, device)
-        self.metric, self.scorer = metric, _scorer(metric, batch)
+        self.metric, data_range = metric, batch.data_range
+        self.scorer: SsimScorer | MetricScorer
+        if metric == "ssim":
+            self.scorer = SsimScorer(batch.target, data_range=data_range)
+        else:
+            self.scorer = MetricScorer(METRICS.resolve(metric), batch.target, data_range=data_range)
         shape = batch.kspace.shape[1:]
         self.n_at_once = how_many_at_once(reconstructor, shape, device, memory_limit)
 
@@ -309,9 +314,3 @@ def how_many_at_once(
         memory_limit = at_most_a_quarter(MEMORY_LIMIT[device.type], device)
     # Scoring needs less memory than reconstruction, and runs after it.
     return max(1, memory_limit // reconstructor.n_bytes(*shape))
-
-
-def _scorer(metric: str, batch: SliceBatch) -> SsimScorer | MetricScorer:
-    if metric == "ssim":
-        return SsimScorer(batch.target, data_range=batch.data_range)
-    return MetricScorer(METRICS.resolve(metric), batch.target, data_range=batch.data_range)

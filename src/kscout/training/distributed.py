@@ -6,13 +6,9 @@ one smaller than the number of processes, gives the gradient of its mean all the
 functions here do nothing.
 """
 
-import faulthandler
 import os
-import signal
-import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -21,17 +17,13 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from kscout.device import resolve_device
-from kscout.errors import ConfigError, KScoutError
+from kscout.errors import ConfigError
 
 Value = TypeVar("Value")
 
 
-FAULTS = ".faults"
-"""Folder in a run for the last messages of processes under torchrun."""
-
-
 @contextmanager
-def process_group(device: str = "auto", *, faults: Path | None = None) -> Iterator[torch.device]:
+def process_group(device: str = "auto") -> Iterator[torch.device]:
     """Join the processes that `torchrun` started, if any, and yield this one's device.
 
     No process continues before all have joined, and none leaves while another still works: gloo
@@ -42,21 +34,6 @@ def process_group(device: str = "auto", *, faults: Path | None = None) -> Iterat
     if "TORCHELASTIC_RUN_ID" not in os.environ or dist.is_initialized():
         yield chosen
         return
-    with nullcontext() if faults is None else last_words(faults):
-        yield from _joined(chosen)
-
-
-def refuse_processes(what: str) -> None:
-    """Raise an error under torchrun, for work that runs in one process."""
-    n_started = int(os.environ.get("WORLD_SIZE", "1"))
-    if "TORCHELASTIC_RUN_ID" in os.environ and n_started > 1:
-        raise ConfigError(
-            f"{what} runs in one process, and torchrun started {n_started}; start it without "
-            "torchrun, and other seeds or methods as processes of their own"
-        )
-
-
-def _joined(chosen: torch.device) -> Iterator[torch.device]:
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
@@ -70,33 +47,14 @@ def _joined(chosen: torch.device) -> Iterator[torch.device]:
         dist.destroy_process_group()
 
 
-@contextmanager
-def last_words(folder: Path) -> Iterator[None]:
-    """Write the traceback of a failure, or the position at a signal, to a file.
-
-    A signal may come from gloo or NCCL themselves, which abort, or from torchrun, which ends the
-    others when one is gone. A process that ends well, or with a sentence, leaves nothing.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"rank-{os.environ.get('RANK', '0')}.log"
-    with file.open("w", encoding="utf-8") as log:
-        faulthandler.enable(log)
-        faulthandler.register(signal.SIGTERM, log, chain=True)
-        try:
-            yield
-        except KScoutError:
-            raise
-        except BaseException:
-            traceback.print_exc(file=log)
-            raise
-        finally:
-            faulthandler.unregister(signal.SIGTERM)
-            faulthandler.disable()
-            log.flush()
-            if not file.stat().st_size:
-                file.unlink()
-                with suppress(OSError):
-                    folder.rmdir()
+def refuse_processes(what: str) -> None:
+    """Raise an error under torchrun, for work that runs in one process."""
+    n_started = int(os.environ.get("WORLD_SIZE", "1"))
+    if "TORCHELASTIC_RUN_ID" in os.environ and n_started > 1:
+        raise ConfigError(
+            f"{what} runs in one process, and torchrun started {n_started}; start it without "
+            "torchrun, and other seeds or methods as processes of their own"
+        )
 
 
 def _meet(device: torch.device) -> None:

@@ -38,7 +38,6 @@ def train_epochs(
     validate: Callable[[AlgorithmT], Mapping[str, float]],
     *,
     picture: Callable[[AlgorithmT], Tensor],
-    device: torch.device,
     on_step: OnStep,
 ) -> None:
     """Train to the last epoch and close the run.
@@ -51,7 +50,6 @@ def train_epochs(
         validate: means over held-out slices, `val_ssim` among them; the first selects the best
             epoch.
         picture: an image of the progress, which `on_step` may show after an epoch.
-        device: device of the training.
         on_step: called after each step, and with the epoch's record after each epoch.
     """
     loop = TrainingLoop(algorithm, training_run, on_step)
@@ -62,7 +60,7 @@ def train_epochs(
                 scores = validate(algorithm)
                 training_run.note(**{f"{key}_at_start": value for key, value in scores.items()})
         while not training_run.is_over:
-            record = loop.train_epoch(partial(validate, algorithm), device)
+            record = loop.train_epoch(partial(validate, algorithm))
             n_steps, n_epochs = algorithm.n_steps, algorithm.config.training.n_epochs
             where = (training_run.n_done, n_epochs, n_steps, n_steps, record)
             shown = partial(picture, algorithm)
@@ -85,10 +83,9 @@ class TrainingLoop:
     ) -> None:
         self.algorithm, self.training_run, self.on_step = algorithm, training_run, on_step
         self.n_taken, self.is_between, self.saved_s = 0, True, time.monotonic()
+        self.device = next(algorithm.learner.module.parameters()).device
 
-    def train_epoch(
-        self, validate: Callable[[], Mapping[str, float]], device: torch.device
-    ) -> Record:
+    def train_epoch(self, validate: Callable[[], Mapping[str, float]]) -> Record:
         """Train, validate and write one epoch; save the steps so far if it is interrupted."""
         algorithm, training_run, begun = self.algorithm, self.training_run, time.perf_counter()
         epoch = training_run.n_done + 1
@@ -105,7 +102,7 @@ class TrainingLoop:
             **scores,
             "learning_rate": algorithm.rate(epoch),
             "time_s": round(time.perf_counter() - begun, 3),
-            "peak_memory_bytes": peak_memory(device),
+            "peak_memory_bytes": peak_memory(self.device),
             **result.facts,
         }
         with deferred_signals():
@@ -132,15 +129,15 @@ class TrainingLoop:
         return algorithm.end_epoch(epoch)
 
     def _resume(self, n_steps: int) -> None:
-        part, algorithm = self.training_run.part, self.algorithm
-        device = next(algorithm.learner.module.parameters()).device
+        part, device = self.training_run.part, self.device
         self.n_taken = part.get("step", 0)
         if part.get("n_steps", n_steps) != n_steps:
             raise RunError(
                 f"the checkpoint was saved inside an epoch of {part['n_steps']} steps, and here "
                 f"it has {n_steps}; resume on the kind of device that it was saved on"
             )
-        algorithm.sums = {name: value.to(device) for name, value in part.get("sums", {}).items()}
+        sums = {name: value.to(device) for name, value in part.get("sums", {}).items()}
+        self.algorithm.sums = sums
 
     def _save_part(self, epoch: int) -> None:
         """Write a checkpoint inside an epoch, with one process and between two steps."""

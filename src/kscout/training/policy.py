@@ -21,7 +21,7 @@ from kscout.assemble import make_policy
 from kscout.children import SAFE_PATH, end_with_parent, environment_of_children
 from kscout.columns import columns_text, parse_columns
 from kscout.compatibility import Use, network_notes, protocol_note, warn
-from kscout.config import JointConfig, PolicyConfig
+from kscout.config import JointConfig, PolicyConfig, PolicyTraining
 from kscout.contracts import check_learnable
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
@@ -86,8 +86,17 @@ def train_policy(
         config = network_of(begun, start, config, _sizes(config, slices))
         inputs["start"] = fingerprint(begun)
     check_setting(config, (slices, held_out))
-    note = _protocol_note(config, frozen, slices)
-    _check_memory(config, slices)
+    setting, training = config.acquisition, config.training
+    listed = None if setting.initial is None else columns_text(parse_columns(setting.initial))
+    use = Use(slices.shape, setting.n_initial, setting.horizon, protocol, listed)
+    warn(network_notes(frozen, use))
+    check_memory(
+        training.n_bytes(len(slices), setting.horizon, math.prod(slices.shape)),
+        slices.device,
+        f"trying {training.n_tried:,} columns at each of {setting.horizon} steps on "
+        f"{len(slices):,} slices",
+        "lower --trajectories (or training.n_random and n_repeated) or --batch-size",
+    )
     # Before the folder is made: a policy that cannot be trained leaves nothing behind.
     policy = new_policy(config, slices).to(place)
     if isinstance(policy, EnsemblePolicy):
@@ -95,7 +104,7 @@ def train_policy(
         inputs["members"] = fingerprint(policy)
     if begun is not None:
         begin_from(policy, begun)
-    with opened_run(out, config, inputs, place, note=note) as run:
+    with opened_run(out, config, inputs, place, note=protocol_note(frozen, use)) as run:
         learner = Learner.of(policy, config)
         learner.start = begun
         training_run = TrainingRun.resume(learner, run, partial(_save, config, inputs))
@@ -138,7 +147,6 @@ def _train(
             training_run,
             lambda estimator: final_scores(*validated(estimator)),
             picture=lambda estimator: final_picture(*validated(estimator)),
-            device=device,
             on_step=on_step,
         )
 
@@ -146,19 +154,22 @@ def _train(
 def _save(
     config: PolicyConfig, inputs: dict[str, str], path: Path, policy: Policy, epoch: int
 ) -> None:
+    save(path, policy, extra={**metadata_of(config, epoch), **inputs})
+
+
+def metadata_of(config: PolicyConfig | JointConfig, epoch: int) -> JsonObject:
+    """Return the metadata of the training in a weights file."""
     training, setting = config.training, config.acquisition
-    extra: JsonObject = {
+    return {
         "epoch": epoch,
         "method": training.method,
-        **training.varied,
+        **(training.varied if isinstance(training, PolicyTraining) else {}),
         "seed": training.seed,
         "protocol": training.protocol,
         "n_initial": setting.n_initial,
         **({} if setting.initial is None else {"initial": setting.initial}),
         "horizon": setting.horizon,
-        **inputs,
     }
-    save(path, policy, extra=extra)
 
 
 def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
@@ -188,17 +199,6 @@ def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> JsonObject:
     return {"n_cols": n_cols, "n_rows": n_rows, **columns}
 
 
-def _protocol_note(
-    config: PolicyConfig, reconstructor: Reconstructor, slices: SliceSet
-) -> str | None:
-    """Warn if a reconstruction was trained for other data; return the sentence on the protocol."""
-    setting = config.acquisition
-    start = None if setting.initial is None else columns_text(parse_columns(setting.initial))
-    use = Use(slices.shape, setting.n_initial, setting.horizon, config.training.protocol, start)
-    warn(network_notes(reconstructor, use))
-    return protocol_note(reconstructor, use)
-
-
 def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]) -> None:
     """Raise an error for a budget beyond some slice; warn of settings for other data."""
     setting = config.acquisition
@@ -213,16 +213,6 @@ def check_setting(config: PolicyConfig | JointConfig, splits: Sequence[SliceSet]
             f"{setting.size}, and the images have {n_cols}; name --n-initial and --steps, or "
             "another --preset, if it was not chosen for them"
         )
-
-
-def _check_memory(config: PolicyConfig, slices: SliceSet) -> None:
-    training, horizon = config.training, config.acquisition.horizon
-    check_memory(
-        training.n_bytes(len(slices), horizon, math.prod(slices.shape)),
-        slices.device,
-        f"trying {training.n_tried:,} columns at each of {horizon} steps on {len(slices):,} slices",
-        "lower --trajectories (or training.n_random and n_repeated) or --batch-size",
-    )
 
 
 def train_policies(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.assemble import make_reconstructor
@@ -25,7 +25,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory
 from kscout.errors import ConfigError, unknown_name
-from kscout.kernels.graphs import BatchGradients
+from kscout.kernels.graphs import Backward, BatchGradients
 from kscout.names import RECONSTRUCTORS, trainable_reconstructions
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
@@ -35,7 +35,6 @@ from kscout.training.algorithm import Algorithm, EpochResult, Learner, optimizer
 from kscout.training.augmentation import MaskDistribution, mirrored
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
-    FAULTS,
     average_gradients,
     from_main,
     is_main,
@@ -73,7 +72,7 @@ def train_reconstructor(
     """
     store = Store.open(store)
     training, inputs = config.training, {"store": store.fingerprint}
-    with process_group(device, faults=Path(out) / FAULTS) as place:
+    with process_group(device) as place:
         # Before the folder is made: a mistake in settings or store leaves nothing behind.
         model = new_model(config.reconstructor, training.seed, training.protocol).to(place)
         store.kind.check_protocol(training.protocol)
@@ -126,12 +125,7 @@ def _train(
     training_run.note(val_ssim_zero_filled=score)
     with convolution(backend):
         train_epochs(
-            Supervised(learner, slices),
-            training_run,
-            validate,
-            picture=picture,
-            device=slices.device,
-            on_step=on_step,
+            Supervised(learner, slices), training_run, validate, picture=picture, on_step=on_step
         )
 
 
@@ -153,17 +147,8 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
                 "processes; raise training.batch_size or start fewer"
             )
         self.masking = masking_of(slices.n_cols, self.training)
-        self.gradients = self._gradients()
-
-    def _gradients(self) -> BatchGradients:
-        model, slices = self.learner.module, self.slices
-        if slices.device.type != "cuda" or model.waits_for_device:
-            return BatchGradients(self._backward, model.parameters())
         first = share(torch.zeros(self.training.batch_size, dtype=torch.int64))
-        example = slices.batch(first)
-        model.train()
-        inputs = [example.selectable, *example.tensors()]
-        return BatchGradients(self._backward, model.parameters(), inputs)
+        self.gradients = gradients_of(learner.module, slices, first, self._backward)
 
     def begin_epoch(self, epoch: int) -> None:
         """Draw the order of the slices, their masks and their mirroring."""
@@ -217,6 +202,21 @@ class Supervised(Algorithm[Reconstructor, ReconstructorConfig]):
         loss = training_loss(self.learner.module, SliceBatch(*tensors), mask, self.training)
         torch.autograd.backward(loss)
         return loss
+
+
+def gradients_of(
+    model: Reconstructor, slices: SliceSet, first: Int[Tensor, " batch"], backward: Backward
+) -> BatchGradients:
+    """Return the gradients of a loss; on CUDA batches as large as the first are one graph.
+
+    The inputs of `backward` are the masks of a batch, then its tensors.
+    """
+    if slices.device.type != "cuda" or model.waits_for_device:
+        return BatchGradients(backward, model.parameters())
+    example = slices.batch(first)
+    model.train()
+    inputs = [example.selectable, *example.tensors()]
+    return BatchGradients(backward, model.parameters(), inputs)
 
 
 def training_loss(

@@ -292,16 +292,14 @@ def dense_loss(
 def add_gradients(view: View, steps: Sequence[Rows]) -> None:
     """Add the gradients of the mean loss over states, some states at a time."""
     n_states, begin = sum(len(rows["mask"]) for rows in steps), 0
-    for rows in joined(steps, _n_at_once(steps[0]["image"])):
+    images = steps[0]["image"]
+    n_most = N_AT_ONCE[images.device.type]
+    n_at_once = max(1, min(n_most, n_most * _N_PIXELS // images[0].numel()))
+    for rows in joined(steps, n_at_once):
         scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
         loss = dense_loss(scores, rows["gains"], rows["is_valid"]).sum()
         (loss / n_states).backward()
         begin += len(scores)
-
-
-def _n_at_once(images: Float[Tensor, "state row col"]) -> int:
-    n_states = N_AT_ONCE[images.device.type]
-    return max(1, min(n_states, n_states * _N_PIXELS // images[0].numel()))
 
 
 def _stored(rows: Rows, index: Int[Tensor, " state"], is_mirrored: Bool[Tensor, " state"]) -> Rows:

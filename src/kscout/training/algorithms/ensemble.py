@@ -10,7 +10,6 @@ steps are those of a fixed order; of several numbers of steps the one with the b
 selected.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import final
 
@@ -55,7 +54,13 @@ class Ensemble(Estimator):
         self, learner: PolicyLearner, slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
         super().__init__(learner, slices, reconstructor)
-        self.policy = _policy(learner)
+        if not isinstance(learner.module, EnsemblePolicy):
+            raise ConfigError(
+                f"ensemble fits the weights of several policies, and "
+                f"{type(learner.module).__name__} is one; use policy.name = 'ensemble', or another "
+                "--method"
+            )
+        self.policy = learner.module
         self.n_slices = min(self.training.n_slices, len(slices))
         self.n_ordered = sorted(set(self.training.ordered)) or [0]
         """Candidate numbers of first steps that follow the fixed order."""
@@ -65,11 +70,7 @@ class Ensemble(Estimator):
         self._check()
 
     def _check(self) -> None:
-        policy, metric, n_steps = (
-            self.policy,
-            self.training.metric,
-            self.config.acquisition.horizon,
-        )
+        policy, n_steps = self.policy, self.config.acquisition.horizon
         if self.n_ordered[-1] >= n_steps:
             raise ConfigError(
                 f"training.ordered leaves no step to fit: {self.n_ordered[-1]} of {n_steps}; give "
@@ -83,24 +84,23 @@ class Ensemble(Estimator):
         kind = None if self.slices.kind == IMAGES.name else f"the slices are {self.slices.kind}"
         check_real(policy, kind)
         check_matrix(policy, self.slices.shape)
-        if policy.needs_gain_estimator and metric != "ssim":
+        if policy.needs_gain_estimator and self.training.metric != "ssim":
             raise ConfigError(
-                f"a member tries columns by SSIM, and the weights are fitted for {metric}; leave "
-                "out --metric, or give policies that try none"
+                "a member tries columns by SSIM, and the weights are fitted for "
+                f"{self.training.metric}; leave out --metric, or give policies that try none"
             )
 
     def restore(self, state: StateDict) -> None:
         """Restore the fixed order, or fit one."""
-        if self.n_ordered[-1]:
-            self.order = state["order"] if state else self._fitted_order()
-
-    def _fitted_order(self) -> list[int]:
-        plan = replace(training_plan(self.config), horizon=self.n_ordered[-1])
-        return fit_fixed_order(
-            *(self.slices, self.reconstructor, plan),
-            n_slices_per_step=self.training.n_baseline_slices,
-            device=self.device,
-        ).order
+        if self.n_ordered[-1] and state:
+            self.order = state["order"]
+        elif self.n_ordered[-1]:
+            plan = replace(training_plan(self.config), horizon=self.n_ordered[-1])
+            self.order = fit_fixed_order(
+                *(self.slices, self.reconstructor, plan),
+                n_slices_per_step=self.training.n_baseline_slices,
+                device=self.device,
+            ).order
 
     def state(self) -> StateDict:
         return {"order": self.order} if self.order else {}
@@ -110,7 +110,13 @@ class Ensemble(Estimator):
         return slices.sample(self.training.n_validated)
 
     def begin_epoch(self, epoch: int) -> None:
-        self.batches = [*self._batches(epoch)]
+        """Draw slices that are acquired together, and their numbers, which select the member."""
+        generator = keyed_generator(self.training.seed, epoch, "weighed slices")
+        drawn = torch.randperm(len(self.slices), generator=generator)[: self.n_slices]
+        numbers = torch.arange(self.n_slices, device=self.device)
+        n_at_once = _N_AT_ONCE[self.device.type]
+        parts = (drawn.to(self.slices.index_device).split(n_at_once), numbers.split(n_at_once))
+        self.batches = [*zip(*parts, strict=True)]
 
     @torch.no_grad()
     def take_step(self, epoch: int, step: int) -> None:
@@ -118,11 +124,9 @@ class Ensemble(Estimator):
         self.policy.eval()
         self._begin(self.n_ordered[part])
         if f"scores {part}" not in self.sums:
-            empty = Sums.empty(
-                self.config.acquisition.horizon, len(self.policy.members), self.device
-            )
+            shape = (self.config.acquisition.horizon, len(self.policy.members))
             scores = torch.zeros((), dtype=torch.float64, device=self.device)
-            new = {**vars(empty), "scores": scores}
+            new = {**vars(Sums.empty(*shape, self.device)), "scores": scores}
             self.sums |= {f"{name} {part}": value for name, value in new.items()}
         self.sums[f"scores {part}"] += self._acquire(*self.batches[at], self._sums(part))
 
@@ -151,15 +155,6 @@ class Ensemble(Estimator):
         self.policy.begin_with(self.order[:n_first], self.slices.n_cols)
         if self.training.metric != "ssim":
             self.policy.gain_units = ()
-
-    def _batches(self, epoch: int) -> Iterator[tuple[Int[Tensor, " slice"], Int[Tensor, " slice"]]]:
-        """Yield slices that are acquired together, and their numbers, which select the member."""
-        generator = keyed_generator(self.training.seed, epoch, "weighed slices")
-        drawn = torch.randperm(len(self.slices), generator=generator)[: self.n_slices]
-        numbers = torch.arange(self.n_slices, device=self.device)
-        n_at_once = _N_AT_ONCE[self.device.type]
-        parts = (drawn.to(self.slices.index_device).split(n_at_once), numbers.split(n_at_once))
-        yield from zip(*parts, strict=True)
 
     def _acquire(
         self, index: Int[Tensor, " slice"], number: Int[Tensor, " slice"], sums: "Sums"
@@ -254,13 +249,3 @@ def non_negative(
     if not bool((weights > 0).any()):
         weights[0] = 1.0
     return weights
-
-
-def _policy(learner: PolicyLearner) -> EnsemblePolicy:
-    policy = learner.module
-    if not isinstance(policy, EnsemblePolicy):
-        raise ConfigError(
-            f"ensemble fits the weights of several policies, and {type(policy).__name__} is one; "
-            "use policy.name = 'ensemble', or another --method"
-        )
-    return policy

@@ -7,7 +7,7 @@ is one graph.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import ClassVar, final
 
@@ -193,7 +193,11 @@ class GradientEstimator(Estimator, ABC):
         slices = self.slices.batch(self.batch_order(drawn, step))
         draws = {name: x[self._part(step)] for name, x in drawn.per_slice.items()}
         draws |= {name: x[step] for name, x in drawn.per_batch.items()}
-        score = self.run_update("batch", self._updated, Batch(slices, draws))
+
+        def updated(batch: Batch) -> Float[Tensor, ""]:
+            return self.update(replace(batch, slices=self.augmented(batch.slices, batch.draws)))
+
+        score = self.run_update("batch", updated, Batch(slices, draws))
         self.limit_gradients()
         return score
 
@@ -231,9 +235,6 @@ class GradientEstimator(Estimator, ABC):
     def _part(self, step: int) -> slice:
         size = self.training.batch_size
         return slice(step * size, (step + 1) * size)
-
-    def _updated(self, batch: Batch) -> Float[Tensor, ""]:
-        return self.update(Batch(self.augmented(batch.slices, batch.draws), batch.draws))
 
 
 class WarmedEstimator(GradientEstimator, ABC):

@@ -78,7 +78,13 @@ class Posterior(WarmedEstimator):
                 f"posterior samples are real images, and the store holds {slices.kind}; train "
                 "another policy, or import magnitude images"
             )
-        self.sampler = _sampler(learner)
+        if not isinstance(learner.module, PosteriorSampler):
+            raise ConfigError(
+                "posterior trains networks that sample images, and "
+                f"{type(learner.module).__name__} samples none; use policy.name = 'posterior', or "
+                "another --method"
+            )
+        self.sampler = learner.module
         self.gains = torch.zeros(1, slices.n_cols, device=self.device)
         """By the number of columns measured after the start, in deviations over columns."""
         self.followed: Int[Tensor, "slice step"] | None = None
@@ -95,16 +101,8 @@ class Posterior(WarmedEstimator):
             self.gains, self.followed = state["gains"].to(self.device), state["followed"]
         else:
             self._begin()
-            self.sampler.range_per_std.copy_(self._range_per_std())
         if self.followed is not None:
             self.followed = self.followed.to(self.device)
-
-    def _range_per_std(self) -> Float[Tensor, ""]:
-        """Return a ratio of sums over slices, which gives dark slices little weight."""
-        total = torch.zeros(2, device=self.device)
-        for batch in self.slices.sample(_N_RANGES).batches(64):
-            total += torch.stack([batch.data_range.sum(), batch.target_std.sum()])
-        return total[0] / total[1].clamp(min=_LEAST_STD)
 
     def _begin(self) -> None:
         training = self.training
@@ -117,13 +115,17 @@ class Posterior(WarmedEstimator):
         apart = gains - gains.mean(dim=-1, keepdim=True)
         self.gains = apart / gains.std(dim=-1, keepdim=True).clamp(min=1e-12)
         self.followed = self._paths() if training.follows else None
+        # A ratio of sums over slices gives dark slices little weight.
+        total = torch.zeros(2, device=self.device)
+        for batch in self.slices.sample(_N_RANGES).batches(64):
+            total += torch.stack([batch.data_range.sum(), batch.target_std.sum()])
+        self.sampler.range_per_std.copy_(total[0] / total[1].clamp(min=_LEAST_STD))
 
     @torch.no_grad()
     def _paths(self) -> Int[Tensor, "slice step"]:
         training, plan = self.training, replace(training_plan(self.config), is_argmax=True)
         policy, columns = load(training.follows, device=self.device), []
-        name = str(training.follows)
-        check_matrix(policy, self.slices.shape, name=name)
+        check_matrix(policy, self.slices.shape, name=training.follows)
         for batch in self.slices.batches(_N_AT_ONCE[self.device.type]):
             done = rollout(policy, plan.simulator(batch, self.reconstructor), plan)
             columns.append(done.columns[:, 0].cpu())
@@ -232,13 +234,3 @@ def _length(
     if not difference.is_complex():
         return difference.abs()
     return (difference.real.square() + difference.imag.square() + _LEAST_SQUARE).sqrt()
-
-
-def _sampler(learner: PolicyLearner) -> PosteriorSampler:
-    policy = learner.module
-    if not isinstance(policy, PosteriorSampler):
-        raise ConfigError(
-            f"posterior trains networks that sample images, and {type(policy).__name__} samples "
-            "none; use policy.name = 'posterior', or another --method"
-        )
-    return policy

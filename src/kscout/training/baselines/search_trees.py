@@ -220,7 +220,12 @@ class Trees:
         is_end: bool,
     ) -> None:
         """Reconstruct new nodes, some at a time; keep pi, at the budget SSIM, and no image."""
-        rows, n_new = self._rows_of(is_new)
+        # The trees with a new node; or, padded, all, those first, and how many they are.
+        if PADS[is_new.device.type]:
+            n_new = is_new.sum(dtype=torch.int32)
+            rows = (~is_new).to(torch.int8).argsort(stable=True)
+        else:
+            rows, n_new = is_new.nonzero()[:, 0], None
         n_done = 0
         # An empty tensor is split into one empty part.
         for owner in rows.split(self.simulator.n_at_once) if len(rows) else ():
@@ -238,14 +243,6 @@ class Trees:
                 counts = is_new[owner] if is_end else is_new[owner, None]
                 found = torch.where(counts, found, kept[place])
             kept[place] = found
-
-    def _rows_of(
-        self, is_new: Bool[Tensor, " tree"]
-    ) -> tuple[Int[Tensor, " _"], Int[Tensor, ""] | None]:
-        """Return the trees with a new node; or all, those first, and how many they are."""
-        if not PADS[is_new.device.type]:
-            return is_new.nonzero()[:, 0], None
-        return (~is_new).to(torch.int8).argsort(stable=True), is_new.sum(dtype=torch.int32)
 
     @torch.no_grad()
     def _chances(self, state: State, step: Int[Tensor, " state"]) -> Float[Tensor, "state col"]:

@@ -14,14 +14,13 @@ from kscout.core import Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.json_types import StateDict
-from kscout.kernels.graphs import BatchGradients
 from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator, slices_of_round
 from kscout.training.algorithm import Algorithm, EpochResult, Learner, optimizer_step
 from kscout.training.augmentation import mirrored
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
-from kscout.training.reconstructor import training_loss
+from kscout.training.reconstructor import gradients_of, training_loss
 from kscout.training.states import Memory
 
 JointLearner = Learner[Pair, JointConfig]
@@ -46,20 +45,12 @@ class Joint(Algorithm[Pair, JointConfig]):
         )
         self.sampler = kind(learner.module.policy, material)
         self.n_taught, self.is_asked = 0, False
-        self.gradients = self._gradients()
+        if self.training.compile and slices.device.type == "cuda":
+            self.model.compile_passes()
+        first = torch.zeros(self.training.batch_size, dtype=torch.int64)
+        self.gradients = gradients_of(self.model, slices, first, self._backward)
         # A captured graph leaves gradients that no step may use.
         learner.optimizer.zero_grad()
-
-    def _gradients(self) -> BatchGradients:
-        parameters = list(self.model.parameters())
-        if self.slices.device.type != "cuda" or self.model.waits_for_device:
-            return BatchGradients(self._backward, parameters)
-        first = torch.zeros(self.training.batch_size, dtype=torch.int64)
-        example = self.slices.batch(first)
-        self.model.train()
-        if self.training.compile:
-            self.model.compile_passes()
-        return BatchGradients(self._backward, parameters, [example.selectable, *example.tensors()])
 
     def n_steps_in(self, epoch: int) -> int:
         return len(self.training.updates_of(epoch))

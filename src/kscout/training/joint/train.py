@@ -23,7 +23,7 @@ from kscout.training.distributed import refuse_processes
 from kscout.training.joint.algorithm import Joint
 from kscout.training.joint.sampler import Pair, Sampler
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
-from kscout.training.policy import check_setting
+from kscout.training.policy import check_setting, metadata_of
 from kscout.training.reconstructor import check_trainable, new_model
 from kscout.training.training_run import TrainingRun
 from kscout.training.validation import final_picture, final_scores
@@ -88,8 +88,7 @@ def _train(
     held_out: SliceSet,
     on_step: OnStep,
 ) -> None:
-    training, device = config.training, slices.device
-    backend = fixed_convolution(run, training.convolution, device, trains=True)
+    backend = fixed_convolution(run, config.training.convolution, slices.device, trains=True)
     to_layout(pair.reconstructor, backend)
     learner = Learner.of(pair, config)
     save = partial(_save, config, run.provenance.inputs)
@@ -105,21 +104,12 @@ def _train(
 
     with convolution(backend):
         train_epochs(
-            Joint(learner, slices, kind),
-            training_run,
-            validate,
-            picture=picture,
-            device=device,
-            on_step=on_step,
+            Joint(learner, slices, kind), training_run, validate, picture=picture, on_step=on_step
         )
 
 
 def _save(config: JointConfig, inputs: dict[str, str], path: Path, pair: Pair, epoch: int) -> None:
-    training, setting = config.training, config.acquisition
-    common: JsonObject = {"epoch": epoch, "method": training.method, "seed": training.seed}
-    common |= {"protocol": training.protocol, "store": inputs["store"]}
-    common |= {"n_initial": setting.n_initial, "horizon": setting.horizon}
-    common |= {} if setting.initial is None else {"initial": setting.initial}
+    common: JsonObject = {**metadata_of(config, epoch), "store": inputs["store"]}
     reconstruction.save(path, pair.reconstructor, extra={**common, "joint": True})
     extra = {**common, "reconstructor": fingerprint(pair.reconstructor)}
     policies.save(joint_policy_path(path), pair.policy, extra=extra)
@@ -136,8 +126,14 @@ def _reconstructor(
         return model, replace(config, reconstructor=wanted)
     model = _started(start)
     name, arguments = RECONSTRUCTORS.name_of(type(model)), constructor_arguments(model)
-    if wanted is not None:
-        _check_asked(wanted, name, arguments, start)
+    asked = {} if wanted is None else wanted.arguments
+    others = {key: value for key, value in asked.items() if arguments.get(key) != value}
+    if wanted is not None and (wanted.name != name or others):
+        shown = [f" with {one}" if others else "" for one in (arguments, dict(asked))]
+        raise ConfigError(
+            f"{start} is a {name}{shown[0]}, and a {wanted.name}{shown[1]} was requested; leave "
+            "[reconstructor] and --model out, or start from nothing"
+        )
     if model.protocol not in (None, protocol):
         raise ConfigError(
             f"{start} was trained for protocol {model.protocol} and this training is for "
@@ -163,17 +159,6 @@ def _started(start: str | Path) -> Reconstructor:
             f"of the zoo: {', '.join(zoo_names('reconstructor'))}"
         )
     return model
-
-
-def _check_asked(wanted: Component, name: str, arguments: JsonObject, start: str | Path) -> None:
-    others = {key: value for key, value in wanted.arguments.items() if arguments.get(key) != value}
-    if wanted.name == name and not others:
-        return
-    shown = [f" with {one}" if others else "" for one in (arguments, dict(wanted.arguments))]
-    raise ConfigError(
-        f"{start} is a {name}{shown[0]}, and a {wanted.name}{shown[1]} was requested; leave "
-        "[reconstructor] and --model out, or start from nothing"
-    )
 
 
 def _check_whole(kind: type[Sampler]) -> None:
