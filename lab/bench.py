@@ -244,8 +244,9 @@ class Compared:
 
 def compare_with_plain(size: int, n_slices: int, horizon: int, device: torch.device) -> Compared:
     """Time both in turn after a warm-up, which compiles kernels and captures graphs."""
-    unet, slices = reconstruction.load("knee-unet").to(device), knees(size, n_slices, device)
+    slices, unet = knees(size, n_slices, device), reconstruction.load("knee-unet")
     assert isinstance(unet, UNet)
+    unet.to(device).eval()
     training = {"method": "greedy", "batch_size": n_slices, "n_trajectories": N_DRAWS}
     acquisition = {"n_initial": size // 8, "horizon": horizon}
     config = read(PolicyConfig, {"acquisition": acquisition, "training": training})

@@ -108,25 +108,18 @@ def make_phantom(n_rows: int = 40, n_cols: int = N_COLS) -> np.ndarray:
 def make_acquisition(names: tuple[str, ...] = ("random", "center-out", "oracle")) -> SliceRecord:
     target = make_phantom()
     kspace = np.fft.fftshift(np.fft.fft2(target))
-    start = tuple(range((N_COLS - N_INITIAL + 1) // 2, (N_COLS - N_INITIAL + 1) // 2 + N_INITIAL))
+    first = (N_COLS - N_INITIAL + 1) // 2
+    start = tuple(range(first, first + N_INITIAL))
+    free = [column for column in range(N_COLS) if column not in start]
     draw = np.random.default_rng(1)
     policies = []
     for name in names:
-        free = [column for column in range(N_COLS) if column not in start]
-        order = (
-            draw.permutation(free)
-            if name == "random"
-            else sorted(
-                free, key=lambda column: abs(column - N_COLS / 2 + (0.3 if name == "oracle" else 0))
-            )
-        )
-        images, scores = [], []
-        for step in range(STEPS + 1):
-            mask = np.isin(np.arange(N_COLS), [*start, *order[:step]])
-            image = np.abs(np.fft.ifft2(np.fft.ifftshift(kspace * mask)))
-            images.append(image)
-            scores.append(1 - np.abs(image - target).mean() * 4)
-        columns = tuple(int(column) for column in order[:STEPS])
-        steps = PolicySteps(name, np.array(images), np.array(scores), columns, name == "oracle")
-        policies.append(steps)
+        center = N_COLS / 2 - (0.3 if name == "oracle" else 0)
+        order = np.array(sorted(free, key=lambda column: abs(column - center)))
+        order = draw.permutation(free) if name == "random" else order
+        masks = [np.isin(np.arange(N_COLS), [*start, *order[:step]]) for step in range(STEPS + 1)]
+        images = np.array([np.abs(np.fft.ifft2(np.fft.ifftshift(kspace * x))) for x in masks])
+        scores = 1 - 4 * np.abs(images - target).mean(axis=(1, 2))
+        columns = tuple(order[:STEPS].tolist())
+        policies.append(PolicySteps(name, images, scores, columns, name == "oracle"))
     return SliceRecord(target, start, tuple(policies), "Slice 3 of volume02")

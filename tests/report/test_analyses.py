@@ -105,11 +105,19 @@ def test_the_papers_columns_stand_next_to_its_size_and_protocol_only(
         assert "not shown" not in same[name].note
 
 
-def test_ratios_stand_next_to_the_papers_at_its_epochs_only(tmp_path: Path) -> None:
+def test_numbers_stand_next_to_the_papers_of_the_same_epoch_policy_or_discount(
+    tmp_path: Path,
+) -> None:
     tables = tables_at(tmp_path, n_cols=128)
     first, tenth, other = tables["gradient-snr"].rows
     assert first.cells == ("1", Measured(3.0, 1.0), Measured(2.21, 0.24))
     assert tenth.cells[2] == Measured(3.20, 0.10) and other.cells[2] is None
+    psnr = {row.cells[0]: row.cells[-1] for row in tables["policies"].rows}
+    assert (psnr["oracle"], psnr["na-oracle"]) == (Measured(27.5), Measured(27.21))
+    assert psnr["greedy"] is None and tables["policies"].columns[-1].is_paper
+    lines = to_csv(tables["discount"]).splitlines()
+    assert lines[1].startswith("g,greedy,2,0.71,0.001") and lines[1].endswith("0.723,0.0001")
+    assert lines[2].startswith("a,γ = 0.9,2,0.72,0.001") and lines[2].endswith("0.7232,0.0002")
 
 
 @pytest.mark.slow
@@ -152,20 +160,6 @@ def test_entropies_of_many_discounts_are_divided_at_one_half(tmp_path: Path) -> 
     assert "up to .5" in drawings[0].caption and ".5 and more" in drawings[1].caption
     (whole,) = Entropy.blocks([row for row in rows if row.policy in names[:3]], Page(), tmp_path)
     assert isinstance(whole, Drawing) and whole.name == "entropies"
-
-
-def test_the_oracles_psnr_stand_next_to_the_papers(tmp_path: Path) -> None:
-    table = tables_at(tmp_path, n_cols=128)["policies"]
-    shown = {row.cells[0]: row.cells[-1] for row in table.rows}
-    assert (shown["oracle"], shown["na-oracle"]) == (Measured(27.5), Measured(27.21))
-    assert shown["greedy"] is None and table.columns[-1].is_paper
-
-
-def test_discounts_stand_next_to_the_papers(tmp_path: Path) -> None:
-    tables = tables_at(tmp_path, n_cols=128)
-    lines = to_csv(tables["discount"]).splitlines()
-    assert lines[1].startswith("g,greedy,2,0.71,0.001") and lines[1].endswith("0.723,0.0001")
-    assert lines[2].startswith("a,γ = 0.9,2,0.72,0.001") and lines[2].endswith("0.7232,0.0002")
 
 
 def test_unexplored_columns_have_a_table_with_every_policy(tmp_path: Path) -> None:
@@ -211,20 +205,15 @@ def test_the_average_policy_of_an_evaluation_is_drawn_without_an_analysis(tmp_pa
     assert (picture == expected).all()
 
 
-def test_tables_of_other_programs_are_passed_over(tmp_path: Path) -> None:
+def test_removed_analyses_are_shown_as_they_are_and_other_files_passed_over(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path / "base")
     (folder / "other.json").write_text(json.dumps([{"a": 1}]))
-    titles = [section.title for section in build_report([tmp_path]).sections]
-    assert titles == ["Difference to fixed", "Scores", "SSIM by step"]
-
-
-def test_tables_of_analyses_that_were_removed_are_shown_as_they_are(tmp_path: Path) -> None:
-    folder = write_evaluation(tmp_path / "base")
     cost, ranking = [{"policy": "greedy", "time_s": 3.5}], {"base": {"rows": []}}
     for name, document in (("cost", cost), ("ranking", ranking)):
         (folder / f"{name}.json").write_text(json.dumps(document))
         (folder / f"{name}.settings.json").write_text(json.dumps({"analysis": name}))
-    *_, section = build_report([tmp_path]).sections
+    *others, section = build_report([tmp_path]).sections
+    assert [one.title for one in others] == ["Difference to fixed", "Scores", "SSIM by step"]
     (table,) = section.blocks
     assert isinstance(table, Table) and section.title == "cost"
     assert "cost is not part of this version of kscout" in table.note

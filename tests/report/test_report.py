@@ -157,10 +157,12 @@ def test_the_papers_knees_stand_next_to_knees_only(
 
 
 @pytest.mark.slow
-def test_ids_are_unique_on_a_page_of_several_evaluations(results: Path, tmp_path: Path) -> None:
+def test_ids_and_names_of_several_evaluations_are_unique(results: Path, tmp_path: Path) -> None:
     write_evaluation(tmp_path / "more" / "base", n_initial=2)
     report = build_report([results, tmp_path / "more"])
     assert report.sections[0].title == "Overview"
+    labels = [column.name for column in report.tables[0].columns[1:3]]
+    assert labels == [f"{results.name}/base (paper)", "more/base (paper)"]
     (page,) = write_report(report, tmp_path / "report.html")
     ids = re.findall(r'\bid="([^"]+)"', page.read_text())
     repeated = {one for one in ids if ids.count(one) > 1}
@@ -182,15 +184,6 @@ def test_notes_on_an_evaluation_follow_its_first_sentence(
     else:
         for section in report.sections[1:]:
             assert section.blocks[1] == Prose(f"Note: {note}.")
-
-
-def test_two_evaluations_of_one_name_have_distinct_names(results: Path, tmp_path: Path) -> None:
-    write_evaluation(tmp_path / "more" / "base")
-    columns = build_report([results, tmp_path / "more"]).tables[0].columns
-    assert [column.name for column in columns[1:3]] == [
-        f"{results.name}/base (paper)",
-        "more/base (paper)",
-    ]
 
 
 @pytest.mark.parametrize("form", ["csv", "latex", "markdown"])
