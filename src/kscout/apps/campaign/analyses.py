@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from kscout.apps.campaign.file import Wholes
-from kscout.apps.campaign.nodes import Node, Setting, file_name, make_node, name_of
+from kscout.apps.campaign.nodes import Node, Setting, file_name, name_of
 from kscout.columns import LEAST_CENTRAL
 from kscout.config.options import flags
 from kscout.config.records import read, unknown_key
@@ -92,7 +92,7 @@ def analysis_nodes(
             settings |= _protocol(name, own, setting)
         if not words:
             raise ConfigError(f"analysis {name!r} has no runs to read; list grid.methods")
-        yield make_node(
+        yield Node(
             root,
             "analysis",
             label,

@@ -4,7 +4,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
@@ -36,25 +37,47 @@ class Node:
     `failed.json`, and the folder `label` with the command's output, whose name tables show.
     """
 
+    root: Path
     kind: str
+    label: str
     title: str
     """A readable title: `ngreedy-0.9 seed 1, knee, unet, 8+8`."""
-    key: str
-    """A hash of everything that determines the result."""
-    root: Path
-    label: str
     product: str
     """A file in the output that only exists if the run is complete."""
-    command: tuple[str, ...]
-    """Arguments of `kscout`."""
+    words: Sequence[str]
+    """Arguments of `kscout` without modules, files of settings and output."""
     settings: JsonObject
     """Settings that determine the result, without the inputs."""
-    inputs: tuple[str, ...] = ()
-    """Keys of the runs that it depends on."""
+    reads: Mapping[str, "Node | Source | Sequence[Node]"] = field(default_factory=dict)
+    """Runs and sources that it depends on."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts that the command reads, by name; they are written to the folder first."""
     group: str = ""
     """Runs of one kind and group take similar time."""
+    use: tuple[str, ...] = ()
+    """Modules of other packages."""
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of everything that determines the result."""
+        keys = {
+            name: [one.key for one in part] if isinstance(part, Sequence) else part.key
+            for name, part in self.reads.items()
+        }
+        return address(self.kind, self.settings, keys)
+
+    @property
+    def inputs(self) -> list[str]:
+        """Keys of the runs that it depends on."""
+        parts = self.reads.values()
+        flat = [x for part in parts for x in (part if isinstance(part, Sequence) else [part])]
+        return [one.key for one in flat if isinstance(one, Node)]
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Arguments of `kscout`."""
+        configs = flags({"config": [str(self.folder / name) for name in self.files]})
+        return (*flags({"use": self.use}), *self.words, *configs, "--out", str(self.output))
 
     @property
     def folder(self) -> Path:
@@ -85,7 +108,7 @@ class Node:
             "output": str(self.output.relative_to(self.root)),
             "command": " ".join(["kscout", *self.command]),
             "settings": dict(self.settings),
-            "inputs": list(self.inputs),
+            "inputs": self.inputs,
         }
 
 
@@ -146,50 +169,6 @@ class Setting:
         """Return the options of a command for these inputs."""
         options = {key: part.path for key, part in self.reads.items()}
         return flags({**options, "device": self.device})
-
-
-Reads = Mapping[str, "Node | Source | Sequence[Node]"]
-
-
-def make_node(
-    root: Path,
-    kind: str,
-    label: str,
-    *,
-    title: str,
-    product: str,
-    words: Sequence[str],
-    settings: JsonObject,
-    reads: Reads | None = None,
-    files: Mapping[str, str] | None = None,
-    group: str = "",
-) -> Node:
-    """Return a run, whose name depends on its settings and on its input runs and sources.
-
-    `--out` is added to its command and, if there is a file of settings, `--config`.
-    """
-    parts = reads or {}
-    names = {
-        key: [one.key for one in part] if isinstance(part, Sequence) else part.key
-        for key, part in parts.items()
-    }
-    key = address(kind, settings, names)
-    flat = [x for part in parts.values() for x in (part if isinstance(part, Sequence) else [part])]
-    node = Node(
-        kind=kind,
-        title=title,
-        key=key,
-        root=root,
-        label=label,
-        product=product,
-        command=tuple(words),
-        settings=settings,
-        inputs=tuple(one.key for one in flat if isinstance(one, Node)),
-        files=files or {},
-        group=group,
-    )
-    configs = [word for name in node.files for word in ("--config", str(node.folder / name))]
-    return replace(node, command=(*words, *configs, "--out", str(node.output)))
 
 
 def name_of(part: Node | Source) -> str:

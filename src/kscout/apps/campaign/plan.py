@@ -9,7 +9,7 @@ from typing import final
 from kscout.apps.campaign.analyses import analysis_nodes
 from kscout.apps.campaign.file import EvaluationSection, GivenStore, MadeStore, Store
 from kscout.apps.campaign.grid import CampaignGrid, Network
-from kscout.apps.campaign.nodes import Node, Setting, Source, address, file_name, make_node
+from kscout.apps.campaign.nodes import Node, Setting, Source, address, file_name
 from kscout.compressed import plain_checksum
 from kscout.config import (
     AcquisitionSetting,
@@ -58,8 +58,7 @@ class CampaignPlan:
 
     def add(self, node: Node) -> Node:
         """Add a run; an existing one is unchanged."""
-        use = flags({"use": self.use})
-        return self.nodes.setdefault(node.key, replace(node, command=(*use, *node.command)))
+        return self.nodes.setdefault(node.key, replace(node, use=self.use))
 
     def of_kind(self, kind: str) -> list[Node]:
         return [node for node in self.nodes.values() if node.kind == kind]
@@ -139,7 +138,7 @@ def _store(plan: CampaignPlan, name: str, store: Store) -> Node | Source:
     if isinstance(store, MadeStore) and "size" in settings:
         label = f"{what}-{settings['size']}"
     return plan.add(
-        make_node(
+        Node(
             plan.root,
             "store",
             label,
@@ -159,7 +158,7 @@ def _network(
         return _given_reconstruction(plan, network)
     label = f"{file_name(config.reconstructor.name)}-seed{config.training.seed}"
     return plan.add(
-        make_node(
+        Node(
             plan.root,
             "reconstructor",
             label,
@@ -189,7 +188,7 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
     if setting.horizon.size is None:
         # Otherwise the command would restrict the run to the image size of its default preset.
         words += flags(setting.columns)
-    return make_node(
+    return Node(
         root,
         "policy",
         f"{file_name(training.label)}-seed{training.seed}",
@@ -210,7 +209,7 @@ def _evaluation(
     options["seed"] = options.pop("seeds")
     options |= {"protocol": setting.protocol, **setting.columns}
     wanted = [*evaluation.policies, *(node.path for node in policies)]
-    return make_node(
+    return Node(
         root,
         "evaluation",
         setting.label,
