@@ -76,7 +76,7 @@ def test_choices_tell_slices_and_what_was_given(client: Client) -> None:
 
 def test_an_acquisition_is_that_of_the_simulator(client: Client, backend: PageBackend) -> None:
     html = client.post(f"{PLACE}/acquisitions", {**ASKED, "own": [0, 15]}).json()["html"]
-    slices = backend.catalog.find("test").slices
+    slices = backend.sources[0].slices
     simulator = Simulator(slices.batch(torch.tensor([3])), ZeroFilled())
     acquisition = InteractiveAcquisition(simulator, Plan(4, 5))
     sizes = ((N_ROWS, N_COLS), Plan(4, 5))
@@ -222,7 +222,7 @@ def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
     told = named.choices()
     assert told["policies"][:2] == ["knee-base-greedy", "knee-base-fixed"] and not told["sources"]
     assert (told["n_initial"], told["n_steps"], told["fixed"]) == (16, 16, "knee-base-fixed")
-    assert named.catalog.size == (128, 128)
+    assert named.size == (128, 128)
 
 
 def test_the_page_notes_that_sessions_use_a_network_for_protocol_paper() -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, final
 
@@ -108,8 +108,9 @@ def training_progress(out: Path, has_events: bool) -> Iterator[OnStep]:
         yield lambda _: None
         return
     place = console(stderr=True)
-    folder, is_trained = out / "tensorboard" if has_events else None, False
-    with _shown() as show, closing(Events(folder)) as events:
+    is_trained = False
+    opened = closing(Events(out / "tensorboard")) if has_events else nullcontext()
+    with _shown() as show, opened as events:
 
         def on_step(progress: Progress) -> None:
             nonlocal is_trained
@@ -118,7 +119,8 @@ def training_progress(out: Path, has_events: bool) -> Iterator[OnStep]:
             words = f"{epoch}  {_facts(progress.record)}" if progress.record else ""
             done = (progress.epoch - 1) * progress.n_steps + progress.step
             show("updates", done, progress.n_epochs * progress.n_steps, words)
-            events.write(progress)
+            if events is not None:
+                events.write(progress)
 
         yield on_step
     if not is_trained:
@@ -203,21 +205,16 @@ of epochs and of updates differ."""
 
 @final
 class Events:
-    """Writes the progress of a training.
+    """Writes the progress of a training."""
 
-    Without a folder nothing is written.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path) -> None:
+        with needs_extra("--tensorboard", "tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+        self.folder, self._make = folder, SummaryWriter
         self._writers: dict[Path, Any] = {}
-        if folder is not None:
-            _writer_class()
 
     def write(self, progress: Progress) -> None:
         """Write the means of an update, or the record and the picture of an epoch."""
-        if self.folder is None:
-            return
         # Opened late, because a run rejects a folder with other content.
         if not self._writers:
             self._write_settings(self.folder, progress.epoch)
@@ -247,11 +244,5 @@ class Events:
 
     def _opened(self, folder: Path, step: int) -> Any:  # noqa: ANN401 - a SummaryWriter
         if folder not in self._writers:
-            self._writers[folder] = _writer_class()(str(folder), purge_step=step)
+            self._writers[folder] = self._make(str(folder), purge_step=step)
         return self._writers[folder]
-
-
-def _writer_class() -> Any:  # noqa: ANN401 - of a package without types
-    with needs_extra("--tensorboard", "tensorboard"):
-        from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter

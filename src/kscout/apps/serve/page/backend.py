@@ -63,23 +63,6 @@ class SliceSource:
         return {"name": self.name, "title": self.title, "volumes": volumes, **sizes}
 
 
-@final
-class Catalog:
-    """Finds slices by name."""
-
-    def __init__(self, data: Path | None, size: tuple[int, int]) -> None:
-        self.sources = [] if data is None else _stored(Store.open(data))
-        """The slices of each split and matrix size, the test split first."""
-        self.size = self.sources[0].slices.shape[1:] if self.sources else size
-
-    def find(self, name: str) -> SliceSource:
-        """Return the slices of a name in an address."""
-        source = next((one for one in self.sources if one.name == name), None)
-        if source is None:
-            raise DataError("these slices are not here; choose others")
-        return source
-
-
 def _stored(store: Store) -> list[SliceSource]:
     sources = []
     arrays = sorted(store.manifest.arrays, key=lambda one: _FIRST.index(one.split))
@@ -227,7 +210,9 @@ class PageBackend:
 
     def __init__(self, settings: ServeSettings, *, device: torch.device) -> None:
         self.models = Models(settings.reconstructor, settings.policy, device=device)
-        self.catalog = Catalog(settings.data, self.models.size)
+        self.sources = [] if settings.data is None else _stored(Store.open(settings.data))
+        """The slices of each split and matrix size, the test split first."""
+        self.size = self.sources[0].slices.shape[1:] if self.sources else self.models.size
         self._check_sizes(settings.data)
         self.is_argmax = settings.argmax
         self._cache: OrderedDict[PageState, PolicySteps] = OrderedDict()
@@ -238,7 +223,7 @@ class PageBackend:
         """Return all options of the page, and the note about the reconstruction of sessions."""
         n_initial, n_steps = self._budget
         return {
-            "sources": [source.table() for source in self.catalog.sources],
+            "sources": [source.table() for source in self.sources],
             "reconstructions": self.models.reconstructions,
             "policies": self.models.policies,
             "fixed": self.models.fixed,
@@ -249,14 +234,14 @@ class PageBackend:
 
     def session_note(self) -> str | None:
         """Return a sentence if the reconstruction of sessions was trained for another use."""
-        use = Use((1, *self.catalog.size), *self._budget)
+        use = Use((1, *self.size), *self._budget)
         return session_note(self.models.network(self.models.reconstructions[0]), use)
 
     @property
     def _budget(self) -> tuple[int, int]:
         if (trained := self.models.budget) is not None:
             return trained.n_initial, trained.horizon
-        default = max(1, self.catalog.size[1] // 8)
+        default = max(1, self.size[1] // 8)
         return default, default
 
     def acquire(self, state: PageState, disconnected: threading.Event) -> SliceRecord:
@@ -297,7 +282,7 @@ class PageBackend:
 
     def _check_sizes(self, data: Path | None) -> None:
         """Raise an error if some policy supports no slice of the dataset."""
-        sizes = [one.slices.shape[1:] for one in self.catalog.sources]
+        sizes = [one.slices.shape[1:] for one in self.sources]
         for name, policy in self.models.loaded.items():
             if sizes and all(policy.misfit(*size) for size in sizes):
                 have, without = f"slices of {data} have", "leave --data out"
@@ -314,7 +299,9 @@ class PageBackend:
             self._waiting.release()
 
     def _slice(self, state: PageState) -> SliceSet:
-        slices = self.catalog.find(state.source).slices
+        slices = next((one.slices for one in self.sources if one.name == state.source), None)
+        if slices is None:
+            raise DataError("these slices are not here; choose others")
         if state.slice >= len(slices):
             raise DataError(f"there are {len(slices)} slices there; choose one of them")
         _, n_rows, n_cols = slices.shape
