@@ -91,7 +91,7 @@ def test_a_file_of_another_length_is_one_sentence_before_it_takes_memory(
     save(path, {"a": torch.ones(200)})
     # A sparse file takes no room on the disk.
     os.truncate(path, length)
-    monkeypatch.setattr("kscout.weights.safe_open", None)
+    monkeypatch.setattr("kscout.weights.load_file", None)
     with pytest.raises(WeightsError, match="not a complete safetensors file"):
         read_weights(path)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
+from safetensors import SafetensorError
+from safetensors.torch import load, load_file, save
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_buffer_registration_hook as register_buffer_hook
 from torch.nn.modules.module import (
@@ -39,6 +39,7 @@ _LONGEST_HEADER = 10**8
 _MOST_TENSORS = 5_000
 """Limit of tensors per component; the networks of kscout have at most a few hundred."""
 SCHEMA_VERSION = 1
+_HALF = (torch.float16, torch.bfloat16)
 _ORDER = ".json"
 """Suffix of fitted orders, which have no weights: their file is the header of a weights file."""
 WEIGHTS_NAME = "weights.safetensors"
@@ -298,6 +299,7 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
     described = _described(path, header)
     component = current(_TABLES[described.kind].kind, described.component)
     arguments = current_keys(component, described.arguments)
+    state = {x: y.float() if y.dtype in _HALF else y for x, y in state.items()}
     return Weights(described.kind, component, arguments, state, described.extra)
 
 
@@ -308,11 +310,9 @@ def _read_plain(path: Path, only_described: bool) -> tuple[str | None, dict[str,
         with path.open("rb") as file:
             return file.read(n_bytes)
 
-    # `safe_open` maps the whole file into memory; the header is checked first.
+    # `load_file` maps the whole file into memory; the header is checked first.
     header = _header(first, length, is_complete=True)
-    with safe_open(path, framework="pt") as file:
-        names = [] if only_described else file.keys()
-        return header, {name: _upcast(file.get_tensor(name)) for name in names}
+    return header, {} if only_described else load_file(path)
 
 
 def _read_compressed(path: Path, only_described: bool) -> tuple[str | None, dict[str, Tensor]]:
@@ -320,7 +320,7 @@ def _read_compressed(path: Path, only_described: bool) -> tuple[str | None, dict
         return _header(partial(unpacked, path), MOST_BYTES, is_complete=False), {}
     content = unpacked(path)
     header = _header(lambda n_bytes: content[:n_bytes], len(content), is_complete=True)
-    return header, {name: _upcast(tensor) for name, tensor in load(content).items()}
+    return header, load(content)
 
 
 def _header(first: Callable[[int], bytes], length: int, *, is_complete: bool) -> str | None:
@@ -373,10 +373,6 @@ def described(file: Path) -> Weights | None:
     """Return the description in a weights file of kscout, without weights; None for other files."""
     is_ours = file.is_file() and is_described(file)
     return read_weights(file, only_described=True) if is_ours else None
-
-
-def _upcast(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def is_described(path: Path) -> bool:
