@@ -66,12 +66,16 @@ def _make(
             )
     check_bounded(component.arguments, kind)
     check_arguments(constructor, component.arguments, kind)
-    _check_complete(constructor, {**component.arguments, **arguments}, f"{kind} {component.name!r}")
+    arguments = {**component.arguments, **arguments}
+    _check_complete(constructor, arguments, f"{kind} {component.name!r}")
     if not component.arguments:
         return _built(constructor, arguments, seed)
     text = ", ".join(f"{name} = {value!r}" for name, value in component.arguments.items())
     try:
-        arguments = _with_members(constructor, {**component.arguments, **arguments})
+        members = arguments.get("members")
+        if constructor is EnsemblePolicy and isinstance(members, list):
+            loaded = [load(one) if isinstance(one, str) else one for one in members]
+            arguments = {**arguments, "members": loaded}
         _check_size(constructor, arguments, text)
         return _built(constructor, arguments, seed)
     except KScoutError as error:
@@ -81,16 +85,6 @@ def _make(
         raise ConfigError(
             f"{kind} {component.name!r} cannot be built with {text} ({reason}); change [{kind}]"
         ) from error
-
-
-def _with_members(
-    constructor: Callable[..., Any], arguments: dict[str, object]
-) -> dict[str, object]:
-    named = arguments.get("members")
-    if constructor is not EnsemblePolicy or not isinstance(named, list):
-        return arguments
-    members = [load(one) if isinstance(one, str) else one for one in named]
-    return {**arguments, "members": members}
 
 
 def _built(constructor: Callable[..., Any], arguments: Mapping[str, object], seed: int) -> Any:  # noqa: ANN401

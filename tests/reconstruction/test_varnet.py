@@ -12,7 +12,6 @@ from torch import Tensor, fx, nn
 
 from coil_slices import coil_batch
 from fastmri_definition import expected_output
-from kscout.acquisition.episode import Simulator
 from kscout.config import ReconstructorTraining
 from kscout.core import Measurement
 from kscout.data.kinds import TARGETS
@@ -156,23 +155,6 @@ def test_targets_of_another_rule_than_its_output_are_told(n_coils: int) -> None:
     ]
     assert told == [n_coils > 1, False]
     assert not any("targets" in note for note in prepare(["random"], plain, made(), setting).notes)
-
-
-@pytest.mark.parametrize("n_initial", [3, 9])
-def test_an_acquisition_keeps_the_sensitivities_of_its_start(n_initial: int) -> None:
-    simulator = Simulator(coil_batch(), made(), protocol="blind")
-    start = simulator.start(n_initial)
-    later = simulator.acquire(start, torch.tensor([2, 30]))
-    assert later.maps is not None and torch.equal(later.maps, start.maps)
-
-
-@pytest.mark.parametrize("factor", [1e-6, 1e5])
-def test_units_do_not_matter(factor: float) -> None:
-    batch, model = coil_batch(), made()
-    with torch.no_grad():
-        plain, scaled = model(batch.kspace, masks()), model(batch.kspace * factor, masks())
-    torch.testing.assert_close(scaled.image, plain.image, atol=1e-3, rtol=0)
-    torch.testing.assert_close(scaled.std, plain.std * factor, atol=0, rtol=1e-3)
 
 
 def test_few_central_columns_are_for_learned_sensitivities() -> None:

@@ -36,7 +36,8 @@ class Acquisitions:
     start: int
     """Columns measured at the start."""
     trajectory: Trajectory
-    """Columns, metrics after each column, and images: `[slice, trajectory, ...]`."""
+    """Columns and metrics: `[slice, trajectory, ...]`; images:
+    `[moment, slice, trajectory, row, col]`."""
     volumes: tuple[str, ...]
     slices: tuple[int, ...]
 

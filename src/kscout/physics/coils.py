@@ -120,7 +120,9 @@ def sensitivities(
     maps = unit_norm(rough)
     for _ in range(N_POWER_ITERATIONS):
         maps = unit_norm((projection * maps.unsqueeze(-4)).sum(dim=-3))
-    return maps * _phase((maps.conj() * rough).sum(dim=-3, keepdim=True))
+    along = (maps.conj() * rough).sum(dim=-3, keepdim=True)
+    size = along.abs()
+    return maps * torch.where(size > _TINY, along / size.clamp(min=_TINY), 1)
 
 
 def rough_sensitivities(
@@ -292,11 +294,6 @@ def unit_norm(maps: Complex[Tensor, "*lead coil row col"]) -> Complex[Tensor, "*
     first = torch.zeros_like(maps)
     first[..., 0, :, :] = 1
     return torch.where(norm > _TINY, maps / norm.clamp(min=_TINY), first)
-
-
-def _phase(value: Complex[Tensor, "*axes"]) -> Complex[Tensor, "*axes"]:
-    size = value.abs()
-    return torch.where(size > _TINY, value / size.clamp(min=_TINY), 1)
 
 
 __all__ = [

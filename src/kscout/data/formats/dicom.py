@@ -61,7 +61,12 @@ def read_dicom_series(folder: Path) -> ImageScan:
     for data in slices:
         series.setdefault(str(getattr(data, "SeriesInstanceUID", "")), []).append(data)
     if len(series) > 1:
-        names = [_series_name(datasets) for datasets in series.values()]
+        names = []
+        for first, *others in series.values():
+            name = printable(str(getattr(first, "SeriesDescription", ""))) or "unnamed"
+            file = printable(Path(str(first.filename)).name)
+            count = f"{1 + len(others)} files from " if others else ""
+            names.append(f"{name!r}: {count}{file}")
         more = ", ..." if len(names) > _LISTED else ""
         raise DataError(
             f"{folder} mixes {len(series)} series ({', '.join(names[:_LISTED])}{more}); put each "
@@ -82,14 +87,6 @@ def read_dicom_series(folder: Path) -> ImageScan:
         spacings.pop() if len(spacings) == 1 else None,
         _slice_spacing(slices),
     )
-
-
-def _series_name(series: list[Dataset]) -> str:
-    name = printable(str(getattr(series[0], "SeriesDescription", ""))) or "unnamed"
-    first = printable(Path(str(series[0].filename)).name)
-    if len(series) == 1:
-        return f"{name!r}: {first}"
-    return f"{name!r}: {len(series)} files from {first}"
 
 
 def _read_file(path: Path) -> Dataset:
