@@ -1,6 +1,7 @@
 """A page backend with a dataset of two tiny volumes."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,10 +31,7 @@ def write_store(folder: Path, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> Pat
     return folder / "store"
 
 
-def make_backend(data: Path | None) -> PageBackend:
-    shown = ServeSettings(
-        reconstructor=("zero-filled", "zero-filled-weighted"),
-        policy=("center-out", "random"),
-        data=data,
-    )
-    return PageBackend(shown, device=torch.device("cpu"))
+def make_backend(data: Path | None = None, **changes: Any) -> PageBackend:
+    networks = ("zero-filled", "zero-filled-weighted")
+    shown = {"reconstructor": networks, "policy": ("center-out", "random"), "data": data}
+    return PageBackend(ServeSettings(**{**shown, **changes}), device=torch.device("cpu"))

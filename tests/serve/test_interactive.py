@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from page_backend import make_backend
 
 from kscout.acquisition import Simulator, action_uniforms
 from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.page.interactive import InteractiveAcquisition, drawn_kspace
-from kscout.apps.serve.service import ServeSettings
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.running.entries import EvaluationEntry, resolve
@@ -56,11 +55,7 @@ def test_a_service_with_argmax_shows_the_columns_of_its_sessions(
     one = replace(entry("conv"), is_learned=True)
     plan = Plan(N_INITIAL, HORIZON, is_argmax=True)
     best = rollout(one.policy, acquisition.simulator, plan)
-    backend = PageBackend(
-        ServeSettings(reconstructor=("zero-filled",), policy=("center-out",), argmax=True),
-        device=torch.device("cpu"),
-    )
-    plan = Plan(N_INITIAL, HORIZON, is_argmax=backend.is_argmax)
+    plan = Plan(N_INITIAL, HORIZON, is_argmax=make_backend(argmax=True).is_argmax)
     found = InteractiveAcquisition(acquisition.simulator, plan).run(one)
     assert found.columns == tuple(best.columns[0, 0].tolist()) != acquisition.run(one).columns
 

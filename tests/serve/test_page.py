@@ -22,7 +22,6 @@ from kscout.apps.serve.page import backend as backend_module
 from kscout.apps.serve.page import routes as routes_module
 from kscout.apps.serve.page.backend import DisconnectedError, PageBackend, PageState
 from kscout.apps.serve.page.interactive import InteractiveAcquisition
-from kscout.apps.serve.service import ServeSettings
 from kscout.data.kinds import KSPACE
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
@@ -209,16 +208,10 @@ def test_requests_that_pile_up_are_refused(
 
 
 def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
-    device = torch.device("cpu")
     for given in (("fixed",), ("nowhere",), ("x=knee-base-greedy", "x=knee-base-fixed")):
         with pytest.raises(ConfigError):
-            PageBackend(ServeSettings(reconstructor=("zero-filled",), policy=given), device=device)
-    named = PageBackend(
-        ServeSettings(
-            reconstructor=("zero-filled",), policy=("knee-base-greedy", "knee-base-fixed")
-        ),
-        device=device,
-    )
+            make_backend(policy=given)
+    named = make_backend(policy=("knee-base-greedy", "knee-base-fixed"))
     told = named.choices()
     assert told["policies"][:2] == ["knee-base-greedy", "knee-base-fixed"] and not told["sources"]
     assert (told["n_initial"], told["n_steps"], told["fixed"]) == (16, 16, "knee-base-fixed")
@@ -226,8 +219,8 @@ def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
 
 
 def test_the_page_notes_that_sessions_use_a_network_for_protocol_paper() -> None:
-    shown = ServeSettings(reconstructor=("knee-unet", "zero-filled"), policy=("knee-long-fixed",))
-    note = PageBackend(shown, device=torch.device("cpu")).choices()["session_note"]
+    shown = make_backend(reconstructor=("knee-unet",), policy=("knee-long-fixed",))
+    note = shown.choices()["session_note"]
     assert "sessions under protocol blind" in note and "the zoo has knee-general-unet, " in note
 
 
@@ -239,7 +232,5 @@ def test_the_page_begins_with_the_budget_of_the_first_policy_that_tells(
     save(tmp_path / "own.safetensors", order, extra={"n_initial": 8, "horizon": 4})
     own = f"own={tmp_path / 'own.safetensors'}"
     given = ("random", own, "knee-base-fixed") if first == "own" else ("knee-base-fixed", own)
-    told = PageBackend(
-        ServeSettings(reconstructor=("zero-filled",), policy=given), device=torch.device("cpu")
-    ).choices()
+    told = make_backend(policy=given).choices()
     assert (told["n_initial"], told["n_steps"]) == ((8, 4) if first == "own" else (16, 16))

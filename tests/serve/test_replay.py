@@ -79,14 +79,15 @@ def test_a_file_that_lacks_what_is_asked_for_can_be_played_in_its_own_order(tmp_
     assert told[0]["measured"] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
 
 
-@pytest.mark.parametrize(
-    ("to", "words"), [("nowhere", "HOST:PORT"), ("127.0.0.1:99999", "HOST:PORT")]
-)
-def test_an_address_that_is_none_is_told(to: str, words: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        command_line, ["replay", str(recorded(tmp_path / "a.mrd")), "--to", to]
-    )
-    assert words in str(result.exception)
+def error_of(path: Path, to: str, *words: object) -> BaseException | None:
+    """Return what a replay raises."""
+    given = ["replay", path, "--to", to, *words]
+    return CliRunner().invoke(command_line, [*map(str, given)]).exception
+
+
+@pytest.mark.parametrize("to", ["nowhere", "127.0.0.1:99999"])
+def test_an_address_that_is_none_is_told(to: str, tmp_path: Path) -> None:
+    assert "HOST:PORT" in str(error_of(recorded(tmp_path / "a.mrd"), to))
 
 
 def test_why_a_service_refuses_a_file_is_told_while_it_is_played(tmp_path: Path) -> None:
@@ -155,18 +156,16 @@ def test_what_is_no_service_or_breaks_off_is_told(
         thread = threading.Thread(target=listen)
         thread.start()
         to = "{}:{}".format(*bound.getsockname())
-        given = ["replay", str(recorded(tmp_path / "a.mrd")), "--to", to, "--out", tmp_path / "out"]
-        result = CliRunner().invoke(command_line, [*map(str, given)])
+        error = error_of(recorded(tmp_path / "a.mrd"), to, "--out", tmp_path / "out")
         thread.join()
     assert not (tmp_path / "out").exists()
-    assert isinstance(result.exception, RunError) and re.search(words, str(result.exception))
+    assert isinstance(error, RunError) and re.search(words, str(error))
 
 
 def test_where_nobody_listens_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         to = "{}:{}".format(*bound.getsockname())
-    given = ["replay", str(recorded(tmp_path / "a.mrd")), "--to", to]
-    told = CliRunner().invoke(command_line, given).exception
+    told = error_of(recorded(tmp_path / "a.mrd"), to)
     assert isinstance(told, RunError) and str(told).startswith(f"{to} cannot be reached")
     assert str(told).endswith("give the address `mrd` that it prints")
 
@@ -174,5 +173,4 @@ def test_where_nobody_listens_is_told(tmp_path: Path) -> None:
 def test_a_folder_is_told_from_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, words in ((tmp_path, "is a folder; name one"), (tmp_path / "fifo", "not a regular")):
-        result = CliRunner().invoke(command_line, ["replay", str(path), "--to", "127.0.0.1:1"])
-        assert words in str(result.exception)
+        assert words in str(error_of(path, "127.0.0.1:1"))

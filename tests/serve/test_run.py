@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from page_backend import blobs, write_store
+from page_backend import blobs, make_backend, write_store
 from test_app import ASKED, column_of
 from websockets.sync.client import connect
 
@@ -25,7 +25,6 @@ from kscout.acquisition import Advisor, Scan
 from kscout.acquisition.scan import read_session
 from kscout.apps.cli import main
 from kscout.apps.serve.mrd_messages import close_message
-from kscout.apps.serve.page.backend import PageBackend
 from kscout.apps.serve.run import fallback_maker, policy_maker, serve
 from kscout.apps.serve.service import ServeSettings
 from kscout.apps.serve.sessions import MOST_SPARE, Defaults, Limits, Sessions, advisor_maker
@@ -35,6 +34,8 @@ from kscout.files import locked
 from kscout.policies import save
 from kscout.policies.fixed import CenterOut, FixedOrder, NaOracle
 from kscout.reconstruction.zero_filled import ZeroFilled
+
+SCAN = Scan(n_rows=5, n_cols=16, budget=7, initial=3)
 
 
 def sent(address: str, message: Any) -> Any:
@@ -219,12 +220,8 @@ def test_a_store_of_several_sizes_may_hold_one_that_fits(tmp_path: Path) -> None
         writer.append("test", "b", blobs(1, 18, 12))
         writer.finish()
     save(tmp_path / "order.safetensors", FixedOrder(n_cols=12, order=[3]))
-    shown = ServeSettings(
-        reconstructor=("zero-filled",),
-        policy=(str(tmp_path / "order.safetensors"),),
-        data=tmp_path / "store",
-    )
-    sources = PageBackend(shown, device=torch.device("cpu")).choices()["sources"]
+    policy = (str(tmp_path / "order.safetensors"),)
+    sources = make_backend(tmp_path / "store", policy=policy).choices()["sources"]
     assert sorted(source["n_cols"] for source in sources) == [12, 16]
 
 
@@ -235,14 +232,13 @@ def test_sessions_take_what_the_service_was_started_with_unless_they_say_otherwi
     defaults = Defaults(5, True, 2.0, fallback_maker(str(tmp_path / "order.safetensors")))
     make = advisor_maker(ZeroFilled(), policy_maker("random"), device=torch.device("cpu"))
     sessions = Sessions(make, limits=Limits(), defaults=defaults)
-    scan = Scan(n_rows=5, n_cols=16, budget=7, initial=3)
-    own = replace(scan, seed=0, argmax=True, deadline_s=1.0, fallback=(9,))
-    left_open, said = (sessions.find(sessions.open(one)).session.scan for one in (scan, own))
+    own = replace(SCAN, seed=0, argmax=True, deadline_s=1.0, fallback=(9,))
+    left_open, said = (sessions.find(sessions.open(one)).session.scan for one in (SCAN, own))
     assert left_open.argmax
     assert (left_open.seed, left_open.deadline_s, left_open.fallback[:4]) == (5, 2.0, (3, 15, 8, 7))
     assert said == own
     with pytest.raises(ConfigError, match="orders 16 columns, the scan has 12"):
-        sessions.open(replace(scan, n_cols=12))
+        sessions.open(replace(SCAN, n_cols=12))
     with pytest.raises(ConfigError, match="has no order"):
         fallback_maker("random")
     sessions.shut()
@@ -253,7 +249,7 @@ def test_a_scan_of_another_size_than_the_policy_takes_is_refused_when_it_is_open
     make = advisor_maker(ZeroFilled(), lambda _: policy, device=torch.device("cpu"))
     sessions = Sessions(make, limits=Limits())
     with pytest.raises(ConfigError, match="made for 16 columns, the scan has 12; acquire its"):
-        sessions.open(Scan(n_rows=5, n_cols=12, budget=7, initial=3))
+        sessions.open(replace(SCAN, n_cols=12))
     assert len(sessions) == 0
 
 
@@ -267,10 +263,10 @@ def test_sessions_go_on_while_one_of_another_size_is_prepared() -> None:
             pool.submit(sessions.find, first).result(timeout=60)
         return Advisor(ZeroFilled(), CenterOut(n_cols=scan.n_cols))
 
-    sessions, scan = Sessions(make, limits=Limits()), Scan(n_rows=5, n_cols=16, budget=7, initial=3)
+    sessions = Sessions(make, limits=Limits())
     with ThreadPoolExecutor(3) as pool:
-        first = sessions.open(scan)
-        others = [pool.submit(sessions.open, replace(scan, budget=8)) for _ in range(2)]
+        first = sessions.open(SCAN)
+        others = [pool.submit(sessions.open, replace(SCAN, budget=8)) for _ in range(2)]
         assert len({first, *(one.result() for one in others)}) == len(sessions) == 3
     assert len(made) == 2, "one advisor for both"
     sessions.shut()
@@ -284,13 +280,13 @@ def test_the_next_slice_finds_the_advisor_of_the_last_and_few_stay_without_sessi
         made.append(Advisor(ZeroFilled(), CenterOut(n_cols=scan.n_cols)))
         return made[-1]
 
-    sessions, scan = Sessions(make, limits=Limits()), Scan(n_rows=5, n_cols=16, budget=7, initial=3)
+    sessions = Sessions(make, limits=Limits())
     for _ in range(3):
-        sessions.close(sessions.open(scan))
+        sessions.close(sessions.open(SCAN))
     assert len(made) == 1
-    held = sessions.open(replace(scan, budget=8))
+    held = sessions.open(replace(SCAN, budget=8))
     for budget in range(9, 9 + MOST_SPARE):
-        sessions.close(sessions.open(replace(scan, budget=budget)))
+        sessions.close(sessions.open(replace(SCAN, budget=budget)))
     is_closed = [advisor._is_closed for advisor in made]
     assert is_closed == [True] + [False] * (1 + MOST_SPARE), "the oldest that nobody asks"
     sessions.close(held)
