@@ -22,16 +22,10 @@ from kscout.figures.curves import (
     draw_snr,
     draw_ssim_by_step,
 )
-from kscout.figures.pictures import (
-    Shown,
-    draw_average_policy,
-    draw_examples,
-    draw_montage,
-    draw_reconstructions,
-)
+from kscout.figures.pictures import Shown, draw_average_policy, draw_examples, draw_reconstructions
 from kscout.figures.png import montage
 from kscout.figures.series import INK, SERIES, Curve, styles_of
-from kscout.figures.style import house_style, save_figure, to_inline_svg, to_svg
+from kscout.figures.style import house_style, new_axes, save_figure, to_inline_svg, to_svg
 from kscout.figures.tables import (
     Column,
     Measured,
@@ -128,11 +122,15 @@ def test_a_montage_keeps_every_image() -> None:
     assert np.array_equal(page[5:8, 6:10], images[4])
 
 
-def test_reconstructions_stand_above_their_errors() -> None:
-    axes = draw_reconstructions(IMAGE, {"zero-filled": IMAGE - 0.2, "unet": IMAGE}).axes
+def test_reconstructions_stand_above_their_masks_and_errors() -> None:
+    images = {"zero-filled": IMAGE - 0.2, "unet": IMAGE}
+    ssim, masks = {"zero-filled": 0.25, "unet": 1.0}, {"zero-filled": MASK, "unet": MASK}
+    axes = draw_reconstructions(IMAGE, images, ssim=ssim, masks=masks).axes
     assert [a.get_title() for a in axes[:3]] == ["target", "zero-filled", "unet"]
-    assert np.asarray(axes[4].images[0].get_array()) == pytest.approx(0.2)
-    assert np.asarray(axes[5].images[0].get_array()).max() == 0
+    assert [a.get_xlabel() for a in axes[1:3]] == ["SSIM 0.2500", "SSIM 1.0000"]
+    assert np.asarray(axes[4].images[0].get_array())[0].tolist() == MASK.tolist()
+    assert np.asarray(axes[7].images[0].get_array()) == pytest.approx(0.2)
+    assert np.asarray(axes[8].images[0].get_array()).max() == 0
 
 
 def test_svg_is_the_same_twice_and_inline_svg_takes_the_pages_colors() -> None:
@@ -165,13 +163,15 @@ def test_inline_svg_is_short_and_draws_the_same() -> None:
 
 
 def test_large_pictures_are_small_on_a_page_and_masks_stay_exact() -> None:
+    (large, (axes,)), (small, (other,)) = new_axes(), new_axes()
     noise = np.random.default_rng(0).random((128, 128))
-    large = draw_montage([noise])
+    axes.imshow(noise, cmap="gray", interpolation="none")
+    other.imshow(IMAGE)
     inline = to_inline_svg(large, name="x", label="noise")
     assert "data:image/webp" in inline and "data:image/png" not in inline
     assert len(inline) < 0.7 * len(to_svg(large, name="x"))
-    small = to_inline_svg(draw_montage([IMAGE]), name="x", label="small")
-    assert "data:image/png" in small and "webp" not in small
+    kept = to_inline_svg(small, name="x", label="small")
+    assert "data:image/png" in kept and "webp" not in kept
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Picture figures: average policies, masks, reconstructions, montages, as pure functions."""
+"""Picture figures: average policies, masks, reconstructions, as pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,6 @@ from kscout.figures.png import brightest_shown
 from kscout.figures.series import QUIET
 from kscout.figures.style import house_style, new_axes
 
-_N_ACROSS = 4
-"""Images per row of a montage."""
 _STRIP = 0.14
 """Height over width of a drawn mask."""
 
@@ -127,57 +125,38 @@ def draw_reconstructions(
     target: Float[np.ndarray, "row col"],
     images: Mapping[str, Float[np.ndarray, "row col"]],
     *,
-    ssim: Mapping[str, float] | None = None,
-    masks: Mapping[str, Bool[np.ndarray, " col"]] | None = None,
+    ssim: Mapping[str, float],
+    masks: Mapping[str, Bool[np.ndarray, " col"]],
 ) -> Figure:
-    """Draw the target and reconstructions in a row, each above its absolute error.
+    """Draw the target and reconstructions in a row, each above its mask and its absolute error.
 
-    All pictures share the target's brightness, all errors one scale. If masks are given, the
-    measured columns of each are drawn between the two.
+    All pictures share the target's brightness, all errors one scale.
     """
     errors = {name: np.abs(image - target) for name, image in images.items()}
     largest = max(float(np.quantile(error, 0.999)) for error in errors.values())
-    words = {"error": f"absolute error\n0 to {largest:.2g}", "mask": "measured\ncolumns"}
-    rows = {"image": 1.0, **({} if masks is None else {"mask": _STRIP}), "error": 1.0}
+    words = {"mask": "measured\ncolumns", "error": f"absolute error\n0 to {largest:.2g}"}
+    heights = (1.0, _STRIP, 1.0)
     n_across, top = len(images) + 1, brightest_shown(target)
     with house_style():
-        height = 0.35 * (len(rows) - 1) + sum(rows.values()) * 7.2 / n_across
-        figure, grid = new_axes(len(rows), n_across, width=7.2, height=height)
-        if masks is not None:
-            if (place := grid[0].get_subplotspec()) is not None:
-                place.get_gridspec().set_height_ratios(list(rows.values()))
+        height = 0.7 + sum(heights) * 7.2 / n_across
+        figure, grid = new_axes(3, n_across, width=7.2, height=height, height_ratios=heights)
+        rows = ("image", *words)
         cells = {row: grid[n * n_across : (n + 1) * n_across] for n, row in enumerate(rows)}
         _show(cells["image"][0], target, top)
         cells["image"][0].set_title("target")
-        for row in list(rows)[1:]:
+        for row, text in words.items():
             cells[row][0].set_axis_off()
-            cells[row][0].text(0.95, 0.5, words[row], ha="right", va="center", fontsize=8.5)
+            cells[row][0].text(0.95, 0.5, text, ha="right", va="center", fontsize=8.5)
         for index, (name, image) in enumerate(images.items(), start=1):
             _show(cells["image"][index], image, top)
             cells["image"][index].set_title(name)
-            if masks is not None:
-                n_high = max(1, round(_STRIP * len(masks[name])))
-                strip = np.broadcast_to(masks[name], (n_high, len(masks[name])))
-                _show(cells["mask"][index], strip, 1.0)
-                # White columns would otherwise be invisible on white paper.
-                cells["mask"][index].spines[:].set(visible=True, color="0.5", linewidth=0.6)
+            cells["image"][index].set_xlabel(f"SSIM {ssim[name]:.4f}", fontsize=8.5)
+            n_high = max(1, round(_STRIP * len(masks[name])))
+            strip = np.broadcast_to(masks[name], (n_high, len(masks[name])))
+            _show(cells["mask"][index], strip, 1.0)
+            # White columns would otherwise be invisible on white paper.
+            cells["mask"][index].spines[:].set(visible=True, color="0.5", linewidth=0.6)
             _show(cells["error"][index], errors[name], largest, "inferno")
-            if ssim is not None and name in ssim:
-                cells["image"][index].set_xlabel(f"SSIM {ssim[name]:.4f}", fontsize=8.5)
-    return figure
-
-
-def draw_montage(images: Sequence[Float[np.ndarray, "row col"]]) -> Figure:
-    """Draw a grid of images, each with its own scale."""
-    n_across = min(_N_ACROSS, len(images))
-    n_down, size = -(-len(images) // n_across), 7.2 / max(n_across, 3)
-    with house_style():
-        height = (size + 0.2) * n_down
-        figure, grid = new_axes(n_down, n_across, width=size * n_across, height=height)
-        for axes, image in zip(grid, images, strict=False):
-            _show(axes, image, brightest_shown(image))
-        for axes in grid[len(images) :]:
-            axes.set_axis_off()
     return figure
 
 

@@ -8,7 +8,7 @@ import base64
 import io
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from importlib import import_module
@@ -74,10 +74,13 @@ def new_axes(
     width: float = 5.6,
     height: float = 4.2,
     share_y: bool = False,
+    height_ratios: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure (inches) outside pyplot's global state, and its axes row by row."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    grid = figure.subplots(n_rows, n_cols, squeeze=False, sharey=share_y)
+    grid = figure.subplots(
+        n_rows, n_cols, squeeze=False, sharey=share_y, height_ratios=height_ratios
+    )
     return figure, list(grid.flat)
 
 

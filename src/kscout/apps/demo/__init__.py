@@ -14,13 +14,10 @@ from itertools import chain
 from pathlib import Path
 from typing import final
 
-import numpy as np
 import tomli_w
-import torch
 
 from kscout.apps.campaign.execute import OnEvent, RunOptions, run_campaign
 from kscout.apps.campaign.grid import parse_grid
-from kscout.apps.campaign.nodes import Node
 from kscout.apps.campaign.plan import CampaignPlan, make_plan
 from kscout.apps.campaign.workers import WorkerOptions
 from kscout.apps.report import build
@@ -32,8 +29,7 @@ from kscout.data.store import Store
 from kscout.errors import RunError
 from kscout.evaluation.records.acquisitions import load_acquisition
 from kscout.evaluation.summaries.summary import Summary, read_summary
-from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
-from kscout.figures.pictures import draw_montage
+from kscout.figures.blocks import Block, Prose, Section, Widget
 from kscout.figures.series import LineStyle
 from kscout.files import locked, write_text
 from kscout.json_types import JsonObject
@@ -115,7 +111,6 @@ TITLE = "Learning which k-space columns to measure: the paper in miniature"
 N_SEEDS, N_SEEDS_ABOVE = 5, 4
 """Seeds from 0 with which the demo was run, and those whose interval of the difference between
 `column` and the fixed order is above zero (`demo-seeds` in lab/results.csv)."""
-_N_SHOWN = 8
 
 Command = tuple[str, Sequence[str]]
 """What a command does, and its words after `kscout`."""
@@ -133,6 +128,7 @@ def write_demo_page(
     )
     comparison, *notes = opening(summaries["trained"])
     kinds = ("reconstructor", "policy", "analysis")
+    store = Store.open(plans["trained"].of_kind("store")[0].output)
     others = [one.output for kind in kinds for one in plans["trained"].of_kind(kind)]
     sections = (
         Section(build.PLAYER_TITLE, (Prose(_PLAYED), _player(folders["oracle"], 1, looks))),
@@ -160,7 +156,7 @@ def write_demo_page(
         ),
         Section("At the size of the training here", tuple(chain(*trained.values()))),
         *build.analysis_sections(build.search(others), looks),
-        _images(plans["trained"].of_kind("store")[0]),
+        Section("Images", (Prose(_IMAGES), Widget(store._repr_html_()))),
         _how(out, plans),
     )
     summary = summaries["ready"]
@@ -177,15 +173,6 @@ def _player(folder: Path, number: int, looks: dict[str, LineStyle]) -> Widget:
     acquisition = load_acquisition(folder / f"acquisition-{number}.npz")
     name = f"player-{folder.parent.name}-{number}"
     return build.player_widget(acquisition, name, colors=build.policy_colors(looks))
-
-
-def _images(node: Node) -> Section:
-    slices = Store.open(node.output).split("train")
-    places = np.linspace(0, len(slices) - 1, _N_SHOWN).round().astype(int)
-    images = slices.batch(torch.from_numpy(places)).target
-    figure = draw_montage([np.asarray(image) for image in images])
-    caption = "Some of the training images, each with its own brightness."
-    return Section("Images", (Prose(_IMAGES), Drawing(figure, "images", caption, is_wide=True)))
 
 
 def _how(out: Path, plans: Mapping[str, CampaignPlan]) -> Section:

@@ -143,11 +143,9 @@ class Prepared:
         return entry.policy, self.slices, self.reconstructor, plan
 
     def trajectories(
-        self, entry: EvaluationEntry, *, keep_images: bool = False, keep_probabilities: bool = False
+        self, entry: EvaluationEntry, *, keep_images: bool = False
     ) -> Iterator[tuple[SliceBatch, Trajectory]]:
-        return trajectories(
-            *self.inputs(entry), keep_images=keep_images, keep_probabilities=keep_probabilities
-        )
+        return trajectories(*self.inputs(entry), keep_images=keep_images)
 
 
 def _column_by_column(name: str, on_step: OnStep | None) -> Callable[[JsonObject], None] | None:
