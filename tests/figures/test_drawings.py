@@ -166,7 +166,7 @@ def test_large_pictures_are_small_on_a_page_and_masks_stay_exact() -> None:
     (large, (axes,)), (small, (other,)) = new_axes(), new_axes()
     noise = np.random.default_rng(0).random((128, 128))
     axes.imshow(noise, cmap="gray", interpolation="none")
-    other.imshow(IMAGE)
+    other.imshow(IMAGE, cmap="gray", interpolation="none")
     inline = to_inline_svg(large, name="x", label="noise")
     assert "data:image/webp" in inline and "data:image/png" not in inline
     assert len(inline) < 0.7 * len(to_svg(large, name="x"))
