@@ -28,7 +28,6 @@ from fuzz.commands import (
     TRAIN,
     UNET,
 )
-from fuzz.damage import WORDS
 from kscout.weights import Weights, save_weights
 
 _BIG = [2**21, 10**9, 10**12, 2**62, -(10**12), 10**300]
@@ -135,7 +134,6 @@ _OUTPUTS: list[tuple[list[str], str]] = [
 
 _FOLDERS = ["tiny.toml", "tiny.toml/x", "fifo", "loop", "/dev/null", "/proc/x", "a" * 5000]
 _SEEDS = ["-1", "-99999999999", "3.5", "1e400", "nan", "-inf", "x", "", str(2**63), "9" * 5000]
-_SIZES = ["0", "-1", "1", "3.5", "nan", "inf", "99999999999", "9" * 400, "x", ""]
 
 
 def endless(draw: random.Random, folder: Path) -> Built:
@@ -148,7 +146,6 @@ def endless(draw: random.Random, folder: Path) -> Built:
     seeds = f"seeds = [{', '.join(map(str, range(200_000)))}]"
     (folder / "seeds.toml").write_text(grid.replace("seeds = [0]", seeds))
     (folder / "deep.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
-    bench = ["bench", "--device", "cpu"]
     choices: list[tuple[list[str], bool]] = [
         (["report", "greedy", "-o", "page.html"], False),
         *((["replay", name, "--to", "127.0.0.1:1"], True) for name in ("fifo", "/dev/zero")),
@@ -158,8 +155,6 @@ def endless(draw: random.Random, folder: Path) -> Built:
         (["campaign", "run", "tiny.toml", "--slurm", "partition=x"], True),
         *((["demo", f"--out={value}"], True) for value in _FOLDERS),
         *((["demo", "--out", "new", f"--seed={value}"], True) for value in _SEEDS),
-        *(([*bench, f"--size={value}"], True) for value in _SIZES),
-        ([*bench, "--size", "32", f"--reconstructor={draw.choice(WORDS[:12])}"], True),
     ]
     words, must_fail = draw.choice(choices)
     return f"{words[-1][:30]!r}", words, must_fail
