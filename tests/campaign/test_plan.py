@@ -140,18 +140,25 @@ def test_policies_of_the_zoo_are_evaluated_and_known_by_their_weights(
     assert keys(after, "policy") == keys(before, "policy")
 
 
-@pytest.mark.parametrize("of_coils", [False, True])
-def test_runs_keep_their_names_when_a_given_store_is_gone(
-    of_coils: bool, plan_of: PlanOf, tmp_path: Path
+@pytest.mark.parametrize("kind", ["images", "coils", "reconstruction"])
+def test_runs_keep_their_names_when_a_given_source_is_gone(
+    kind: str, plan_of: PlanOf, tmp_path: Path
 ) -> None:
-    coil_store(tmp_path / "one") if of_coils else write_store(tmp_path / "one", 0.5)
-    before = plan_of(stores={"knee": {"path": "one"}})
+    changes = {"stores": {"knee": {"path": "one"}}}
+    if kind == "images":
+        write_store(tmp_path / "one", 0.5)
+    elif kind == "coils":
+        coil_store(tmp_path / "one")
+    else:
+        save(tmp_path / "one", UNet(n_channels=2, n_pools=1, protocol="paper"))
+        changes = {"reconstructions": {"unet": {"path": "one"}}}
+    before = plan_of(**changes)
     (tmp_path / "campaign").mkdir()
     write_index(before, "small.toml")
     (tmp_path / "one").rename(tmp_path / "gone")
-    after = plan_of(stores={"knee": {"path": "one"}})
+    after = plan_of(**changes)
     assert keys(after, "policy") == keys(before, "policy")
-    with pytest.raises(DataError, match="one does not exist: make it"):
+    with pytest.raises(DataError, match=r"one does not exist: (make|train) it"):
         after.check_sources()
 
 
@@ -177,18 +184,6 @@ def test_runs_follow_the_protocol_of_their_reconstruction_where_the_file_names_n
         assert f"--protocol {protocol}" in " ".join(node.command)
 
 
-def test_runs_keep_their_names_when_a_given_reconstruction_is_gone(
-    plan_of: PlanOf, tmp_path: Path
-) -> None:
-    save(tmp_path / "own.safetensors", UNet(n_channels=2, n_pools=1, protocol="paper"))
-    changes = {"reconstructions": {"unet": {"path": "own.safetensors"}}}
-    before = plan_of(**changes)
-    (tmp_path / "campaign").mkdir()
-    write_index(before, "small.toml")
-    (tmp_path / "own.safetensors").unlink()
-    assert keys(plan_of(**changes), "policy") == keys(before, "policy")
-
-
 def test_reconstructions_of_coils_are_compared_where_the_start_tells_sensitivities(
     plan_of: PlanOf,
 ) -> None:
@@ -211,13 +206,9 @@ def test_every_command_is_told_the_modules_that_the_file_names(plan_of: PlanOf) 
     )
 
 
-def test_every_command_is_told_the_module_of_a_metric(plan_of: PlanOf) -> None:
-    plan = plan_of(training={"metric": "my_metrics:sharpness"})
-    for node in plan.nodes.values():
+def test_modules_of_a_metric_and_those_that_the_file_names_are_used(plan_of: PlanOf) -> None:
+    for node in plan_of(training={"metric": "my_metrics:sharpness"}).nodes.values():
         assert node.command[:2] == ("--use", "my_metrics")
-
-
-def test_modules_named_in_the_file_are_used(plan_of: PlanOf) -> None:
     table = {**TABLE, "use": ["my_package.policies"]}
     plan = make_plan(parse_grid("x", table), Path("elsewhere"))
     assert all("my_package.policies" in node.command for node in plan.nodes.values())

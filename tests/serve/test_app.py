@@ -100,6 +100,8 @@ def test_an_error_needs_no_thread(client: Client, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("starlette._exception_handler.run_in_threadpool", pytest.fail)
     assert client.post("/sessions", {**ASKED, "budget": 0}).status == 400
     assert client.get("/sessions/nobody").status == 404
+    assert client.get("/nowhere").status == 404 and client.get("/nowhere").json()["error"]
+    assert client.delete("/health").status == 405
 
 
 def test_a_client_that_leaves_before_an_error_ends_its_stream(client: Client) -> None:
@@ -351,11 +353,6 @@ def test_a_late_policy_is_answered_for_and_what_was_cut_off_goes_on(tmp_path: Pa
         cut.runner.run(cut._live("shutdown"))
     record = json.loads(np.load(tmp_path / f"{name}.npz")["session"].tobytes())["record"]
     assert record[0] == {"n_measured": 3, "columns": [3], "source": "fallback"}
-
-
-def test_what_is_not_there_is_told_as_everything_else(client: Client) -> None:
-    assert client.get("/nowhere").status == 404 and client.get("/nowhere").json()["error"]
-    assert client.delete("/health").status == 405
 
 
 def test_the_interface_describes_itself(client: Client) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from asgi_client import Client, requested
 from mrd_client import answered
-from test_app import ASKED, LIMITS, column_of, opened, sessions_of
+from test_app import ASKED, LIMITS, column_of, sessions_of
 from test_mrd_stream import CONFIG, HEAD, lines_of
 
 from kscout.apps.serve.app import make_app
@@ -73,12 +73,6 @@ def test_a_browser_gets_a_cookie_for_the_address_with_the_token(client: Client) 
     assert client.get("/health", cookie=f"a=b; {cookie}").status == 200
     assert {page("token=other").status, page("").status} == {401}
     assert page(f"token={TOKEN}", "/health").status == 401
-
-
-def test_a_service_without_a_token_needs_none() -> None:
-    guard = Guard(make_app(sessions_of()), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes)
-    with Client(guard) as client:
-        assert opened(client)
 
 
 @pytest.mark.parametrize("token", [None, "0123456789abcdef", TOKEN])
