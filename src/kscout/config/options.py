@@ -6,7 +6,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar, final, get_args, get_origin, get_type_hints
@@ -51,8 +51,10 @@ class Option:
 @cache
 def options_of(kind: Any) -> tuple[Option, ...]:  # noqa: ANN401 - a dataclass
     """Return the options of a dataclass in the order of its fields."""
-    types, texts = get_type_hints(kind), _docstrings(kind)
-    marked = get_type_hints(kind, include_extras=True)
+    types, marked = get_type_hints(kind), get_type_hints(kind, include_extras=True)
+    texts: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        texts |= _docstrings(one) if "__dataclass_fields__" in vars(one) else {}
     return tuple(
         Option(x.name, types[x.name], x.default, texts.get(x.name, ""), get_args(marked[x.name]))
         for x in fields(kind)
@@ -84,17 +86,9 @@ def flags(options: Mapping[str, object]) -> list[str]:
     return words
 
 
-def _docstrings(kind: type) -> dict[str, str]:
-    """Return the strings that stand under the fields of a class and of those it derives from."""
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        if is_dataclass(one):
-            found |= _own_docstrings(one)
-    return found
-
-
 @cache
-def _own_docstrings(kind: type) -> dict[str, str]:
+def _docstrings(kind: type) -> dict[str, str]:
+    """Return the strings that stand under the fields of a class itself."""
     try:
         source = inspect.getsource(sys.modules[kind.__module__])
         # To parse whole modules, or to look for classes in them, would delay every command.

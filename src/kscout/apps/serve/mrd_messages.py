@@ -129,8 +129,6 @@ async def read_message(read: ReadExactly, n_bytes: int, begin: bytes = b"") -> M
 def text_message(kind: Id, text: str) -> bytes:
     """Return the bytes of a text, a header or a configuration."""
     raw = text.encode()
-    if kind is Id.CONFIG_FILE:
-        return struct.pack("<H", kind) + raw.ljust(_FILE_NAME, b"\0")
     return struct.pack("<HI", kind, len(raw)) + raw
 
 
