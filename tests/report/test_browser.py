@@ -1,5 +1,6 @@
 """The page in a real browser: it fits, is quiet, fetches nothing, and the player plays."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from synthetic_results import make_acquisition, write_evaluation, write_run
 
 pytestmark = pytest.mark.browser
 
+OpenPage = Callable[..., Any]
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
@@ -29,30 +31,36 @@ def page_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def open_page(browser: Any, path: Path, size: str, scheme: str) -> tuple[Any, list[str]]:
-    width, height = SIZES[size]
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    trouble: list[str] = []
-    page.on("console", lambda message: trouble.append(message.text))
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("data:", "file:")) else trouble.append(request.url)
-        ),
-    )
-    # The player's clock is turned by the tests, and a slow machine may take its time.
-    page.set_default_timeout(600_000)
-    page.clock.install(time=0)
-    page.goto(path.as_uri())
-    page.clock.pause_at(3_600_000)
-    return page, trouble
+@pytest.fixture
+def open_page(browser: Any, page_path: Path) -> Iterator[OpenPage]:
+    """Opens a page, by default that of the report; at the end no page may have complained."""
+    pages, trouble, urls = [], [], []
+
+    def opened(size: str, scheme: str, path: Path = page_path) -> Any:
+        width, height = SIZES[size]
+        viewport = {"width": width, "height": height}
+        page = browser.new_page(viewport=viewport, color_scheme=scheme)
+        pages.append(page)
+        page.on("console", lambda message: trouble.append(message.text))
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("request", lambda request: urls.append(request.url))
+        # The player's clock is turned by the tests, and a slow machine may take its time.
+        page.set_default_timeout(600_000)
+        page.clock.install(time=0)
+        page.goto(path.as_uri())
+        page.clock.pause_at(3_600_000)
+        return page
+
+    yield opened
+    for page in pages:
+        page.close()
+    assert trouble == [] and all(url.startswith(("data:", "file:")) for url in urls)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_the_page_fits_and_is_quiet(browser: Any, page_path: Path, size: str, scheme: str) -> None:
-    page, trouble = open_page(browser, page_path, size, scheme)
+def test_the_page_fits_and_is_quiet(open_page: OpenPage, size: str, scheme: str) -> None:
+    page = open_page(size, scheme)
     widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert widths[0] <= widths[1], "the page does not scroll sideways"
     back, ink = page.evaluate(
@@ -60,21 +68,18 @@ def test_the_page_fits_and_is_quiet(browser: Any, page_path: Path, size: str, sc
         ".map((text) => Number(text.match(/\\d+/)[0]))"
     )
     assert (back > 200 > 60 > ink) if scheme == "light" else (back < 60 < 200 < ink)
-    assert trouble == []
-    page.close()
 
 
-def test_a_table_that_fits_has_no_scroll_bar(browser: Any, tmp_path: Path) -> None:
+def test_a_table_that_fits_has_no_scroll_bar(open_page: OpenPage, tmp_path: Path) -> None:
     table = Table("Best last", (Column("policy"), Column("SSIM", best="max")), _ROWS, "", "best")
     path = write_page(Front("t", ("s",)), [Section("a", (table,))], tmp_path / "page.html")
-    page, _ = open_page(browser, path, "desktop", "light")
+    page = open_page("desktop", "light", path)
     widths = page.locator(".scroll").evaluate("(it) => [it.scrollWidth, it.clientWidth]")
     assert page.locator("td strong").count() == 1 and widths[0] <= widths[1]
-    page.close()
 
 
-def test_the_player_steps_by_keyboard_and_plays(browser: Any, page_path: Path) -> None:
-    page, trouble = open_page(browser, page_path, "phone", "light")
+def test_the_player_steps_by_keyboard_and_plays(open_page: OpenPage) -> None:
+    page = open_page("phone", "light")
     slider, score = page.locator(".player input[type=range]"), page.locator(".score").first
     assert page.locator(".controls output").inner_text() == "step 0 of 9", "it opens at the start"
     first, picture = score.inner_text(), page.locator(".shot").nth(1)
@@ -97,12 +102,10 @@ def test_the_player_steps_by_keyboard_and_plays(browser: Any, page_path: Path) -
     assert page.locator(".controls output").inner_text() == "step 3 of 9"
     button.press("Enter")
     assert button.get_attribute("aria-label") == "Play"
-    assert trouble == []
-    page.close()
 
 
-def test_the_mask_strip_shows_start_and_acquired_columns(browser: Any, page_path: Path) -> None:
-    page, _ = open_page(browser, page_path, "desktop", "light")
+def test_the_mask_strip_shows_start_and_acquired_columns(open_page: OpenPage) -> None:
+    page = open_page("desktop", "light")
     page.locator(".player input[type=range]").press("End")
     colors = page.evaluate(
         "(() => { const canvas = document.querySelector('canvas.strip');"
@@ -114,24 +117,20 @@ def test_the_mask_strip_shows_start_and_acquired_columns(browser: Any, page_path
     assert len({colors[column] for column in acquisition.start_columns}) == 1
     assert colors.count(colors[newest]) == 1
     assert len(set(colors)) == 4
-    page.close()
 
 
-def test_figures_enlarge_and_close_again(browser: Any, page_path: Path) -> None:
-    page, trouble = open_page(browser, page_path, "desktop", "dark")
+def test_figures_enlarge_and_close_again(open_page: OpenPage) -> None:
+    page = open_page("desktop", "dark")
     page.locator("figure.drawing .zoom").first.press("Enter")
     dialog = page.locator("#magnifier")
     assert dialog.is_visible() and dialog.locator("svg").count() == 1
     page.keyboard.press("Escape")
     assert not dialog.is_visible()
-    assert trouble == []
-    page.close()
 
 
-def test_the_page_prints(browser: Any, page_path: Path) -> None:
-    page, _ = open_page(browser, page_path, "desktop", "dark")
+def test_the_page_prints(open_page: OpenPage) -> None:
+    page = open_page("desktop", "dark")
     page.emulate_media(media="print")
     assert not page.locator(".controls").first.is_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.pdf()[:5] == b"%PDF-"
-    page.close()

@@ -18,7 +18,7 @@ from kscout.evaluation.request import EvaluationSetting
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.reconstruction.zero_filled import ZeroFilled
 
-SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=2, batch_size=3)
+SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=2, batch_size=3, fixed_slices=4)
 EVERY = (
     *("random", "variable-density", "equispaced-one", "equispaced-two", "center-out", "fixed"),
     *("na-oracle", "oracle", "spectral-oracle", "conv"),
@@ -26,13 +26,12 @@ EVERY = (
 N_SLICES, N_COLS = 7, 13
 
 
+LISTED = replace(SETTING, n_initial=None)
+
+
 def run(
-    policies: tuple[str, ...], slices: SliceSet, setting: EvaluationSetting = SETTING, **more: Any
+    policies: tuple[str, ...], slices: SliceSet, setting: EvaluationSetting = SETTING, **files: Any
 ) -> Evaluation:
-    keys = ("train", "out")
-    files = {key: more.pop(key) for key in keys if key in more}
-    unset = {"n_initial": None} if "initial" in more else {}
-    setting = replace(setting, fixed_slices=4, **unset, **more)
     return evaluate(policies, slices, ZeroFilled(), setting, **files)
 
 
@@ -44,7 +43,8 @@ def orders(out: Path) -> dict[str, Orders]:
 def test_every_policy_starts_from_the_same_columns(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
-    found = run(EVERY, test_slices, initial="2,6,9-10", train=train_slices, out=tmp_path)
+    setting = replace(LISTED, initial="2,6,9-10")
+    found = run(EVERY, test_slices, setting, train=train_slices, out=tmp_path)
     assert found.found.initial == ("2,6,9-10",)
     assert (found.found.n_initial, found.found.steps) == (4, 4)
     assert found.found.request is not None and found.found.request.initial == "2,6,9-10"
@@ -58,7 +58,7 @@ def test_every_policy_starts_from_the_same_columns(
 @pytest.mark.slow
 def test_central_columns_given_as_a_list_are_the_usual_start(test_slices: SliceSet) -> None:
     usual = run(("random", "oracle", "conv"), test_slices)
-    listed = run(("random", "oracle", "conv"), test_slices, initial="5-7")
+    listed = run(("random", "oracle", "conv"), test_slices, replace(LISTED, initial="5-7"))
     for one, other in zip(usual.scores, listed.scores, strict=True):
         assert (one.values == other.values).all()
 

@@ -125,7 +125,6 @@ def test_none_are_kept_where_none_are_wanted(
         assert len(list(tmp_path.glob("acquisition*"))) == n_examples
 
 
-FINISHED_SETTING = EvaluationSetting(n_initial=3, steps=4, trajectories=2, batch_size=3)
 POLICIES = ["random", "center-out", "fixed", "conv"]
 
 
@@ -135,7 +134,7 @@ def run(
     train: SliceSet,
     *,
     stop_at: str | None = None,
-    setting: EvaluationSetting = FINISHED_SETTING,
+    setting: EvaluationSetting = SETTING,
     policies: Any = POLICIES,
 ) -> list[str]:
     """Evaluate; return the policies that were run, one name per batch."""
@@ -190,7 +189,7 @@ def test_other_settings_take_nothing_from_what_was_stopped(
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, test_slices, train_slices, stop_at="fixed")
-    other = EvaluationSetting(n_initial=3, steps=4, trajectories=2, batch_size=3, protocol="paper")
+    other = replace(SETTING, protocol="paper")
     assert {"random", "center-out"} <= set(run(tmp_path, test_slices, train_slices, setting=other))
 
 
