@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
 from kscout import __version__
 from kscout.apps.player import acquisition_player
 from kscout.apps.report.evaluations import describe_comparisons, opening, result_parts
-from kscout.apps.report.page import Front, save_figures, tables_of, write_page
+from kscout.apps.report.page import Front, save_figures, write_page
 from kscout.config import to_table
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.analyses import Page, ReportInputs, Tabulated, find_tables, protocols_in
@@ -182,7 +183,10 @@ class Report:
 
     @property
     def tables(self) -> list[Table]:
-        return tables_of(self.sections)
+        """All tables in order."""
+        return [
+            block for part in self.sections for block in part.blocks if isinstance(block, Table)
+        ]
 
 
 def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> Report:

@@ -76,11 +76,6 @@ def drawings_of(sections: Sequence[Section]) -> list[Drawing]:
     return [block for part in sections for block in part.blocks if isinstance(block, Drawing)]
 
 
-def tables_of(sections: Sequence[Section]) -> list[Table]:
-    """Return all tables of a page in order."""
-    return [block for part in sections for block in part.blocks if isinstance(block, Table)]
-
-
 def save_figures(sections: Sequence[Section], folder: Path) -> list[Path]:
     """Save all figures of a page as PNG, SVG and PDF."""
     return [

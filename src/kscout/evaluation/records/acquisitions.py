@@ -1,7 +1,6 @@
 """One slice acquired by several policies, step by step: the record and its file, without torch."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -31,8 +30,8 @@ class PolicySteps:
     ratings: UInt8[np.ndarray, "frame col"] | None = None
     """Ratings of every column at each stored step, from 0 to 255; not stored in files."""
 
-    def at(self, frames: Sequence[int]) -> "PolicySteps":
-        rows = list(frames)
+    def at(self, rows: list[int]) -> "PolicySteps":
+        """Return the same with some of the images."""
         ratings = None if self.ratings is None else self.ratings[rows]
         return replace(self, images=self.images[rows], ssim=self.ssim[rows], ratings=ratings)
 
@@ -75,16 +74,13 @@ class SliceRecord:
                     f"{(n_frames, *self.target.shape)}"
                 )
 
-    def selected(self, places: Sequence[int]) -> "SliceRecord":
-        """Return the same with some of the images, which must include the last one."""
-        policies = tuple(policy.at(places) for policy in self.policies)
-        return replace(self, policies=policies, steps=tuple(self.steps[row] for row in places))
-
     def thinned(self, n_images: int) -> "SliceRecord":
         """Return the same with at most `n_images` images, spread from the first to the last."""
         last = len(self.steps) - 1
         places = np.linspace(0 if n_images > 1 else last, last, min(n_images, last + 1))
-        return self.selected(sorted(set(places.round().astype(int).tolist())))
+        rows = sorted(set(places.round().astype(int).tolist()))
+        policies = tuple(policy.at(rows) for policy in self.policies)
+        return replace(self, policies=policies, steps=tuple(self.steps[row] for row in rows))
 
 
 def save_acquisition(acquisition: SliceRecord, path: Path) -> None:

@@ -159,7 +159,8 @@ class FinishedPolicies:
             return stored
         with writing_results(self._rows(entry)) as writer:
             scores = compute(writer)
-        self._store(entry, scores)
+        with written_whole(_values(self._rows(entry))) as aside, aside.open("wb") as file:
+            np.savez(file, values=scores.values, n_trajectories=np.array(scores.n_trajectories))
         return scores
 
     def _read(self, entry: EvaluationEntry, slices: SliceSet) -> Scores | None:
@@ -174,10 +175,6 @@ class FinishedPolicies:
             return None
         where = (entry.name, entry.seed, slices.volumes, slices.slices)
         return Scores(*where, values, n_trajectories)
-
-    def _store(self, entry: EvaluationEntry, scores: Scores) -> None:
-        with written_whole(_values(self._rows(entry))) as aside, aside.open("wb") as file:
-            np.savez(file, values=scores.values, n_trajectories=np.array(scores.n_trajectories))
 
     def join(self, path: Path, entries: Sequence[EvaluationEntry]) -> None:
         with written_whole(path) as aside, aside.open("wb") as table:
