@@ -14,7 +14,7 @@ from kscout.evaluation.analyses.curves import CurveRow, Curves
 from kscout.evaluation.analyses.files import find_tables
 from kscout.evaluation.analyses.gammas import Gammas, gamma_rows
 from kscout.evaluation.records.run_names import named_runs
-from kscout.evaluation.summaries.summary import PolicySummary, Score, Summary, Training
+from kscout.evaluation.summaries.summary import Score, Summary, Training
 from policy_runs import write_run
 from synthetic_results import make_summary
 
@@ -83,43 +83,35 @@ def test_run_without_epochs_has_no_curve(tmp_path: Path) -> None:
         _curves(_run(tmp_path / "greedy", 0))
 
 
-def _summary(*policies: tuple[str, bool, float, float, Training | None], **changes: Any) -> Summary:
-    entries = tuple(
-        PolicySummary(
-            policy=name,
-            is_oracle=is_oracle,
-            n_seeds=1,
-            seeds=(0,),
-            n_trajectories=1,
-            final={"ssim": Score(ssim, None, None), "psnr": Score(psnr, None, None)},
-            by_step={},
-            training=training,
-        )
-        for name, is_oracle, ssim, psnr, training in policies
-    )
-    return replace(make_summary(), n_initial=4, steps=5, policies=entries, **changes)
+def _summary(*policies: tuple[str, float, Training | None], **changes: Any) -> Summary:
+    like = make_summary().policies[0]
+    entries = []
+    for name, ssim, training in policies:
+        final = {metric: Score(ssim, None, None) for metric in like.final}
+        entries.append(replace(like, policy=name, final=final, training=training))
+    return replace(make_summary(), n_initial=4, steps=5, policies=tuple(entries), **changes)
 
 
-GREEDY = ("g", False, 0.72, 20.0, Training("greedy", 1.0))
+GREEDY = ("g", 0.72, Training("greedy", 1.0))
 
 
 def test_gammas_are_sorted_with_greedy_first() -> None:
     summary = _summary(
-        ("ng1", False, 0.71, 20.0, Training("ngreedy", 1.0)),
-        ("ng0", False, 0.70, 20.0, Training("ngreedy", 0.0)),
+        ("ng1", 0.71, Training("ngreedy", 1.0)),
+        ("ng0", 0.70, Training("ngreedy", 0.0)),
         GREEDY,
-        ("random", False, 0.5, 20.0, None),
+        ("random", 0.5, None),
     )
     rows = gamma_rows([summary])
     assert [(row.policy, row.gamma) for row in rows] == [("g", None), ("ng0", 0.0), ("ng1", 1.0)]
     with pytest.raises(DataError, match="no policy"):
-        gamma_rows([_summary(("random", False, 0.5, 20.0, None))])
+        gamma_rows([_summary(("random", 0.5, None))])
 
 
 def test_the_line_of_greedy_is_that_of_no_other_method() -> None:
-    discounted = ("ng1", False, 0.71, 20.0, Training("ngreedy", 1.0))
-    other = ("d", False, 0.9, 20.0, Training("dense", None))
-    for policies, line in (([other, discounted, GREEDY], [GREEDY[2]]), ([other, discounted], [])):
+    discounted = ("ng1", 0.71, Training("ngreedy", 1.0))
+    other = ("d", 0.9, Training("dense", None))
+    for policies, line in (([other, discounted, GREEDY], [GREEDY[1]]), ([other, discounted], [])):
         (axes,) = Gammas().figures(gamma_rows([_summary(*policies)]), Path())["gammas"].axes
         found = [one.get_ydata()[0] for one in axes.lines if one.get_label() == "greedy"]
         assert found == line
