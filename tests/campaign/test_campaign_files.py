@@ -128,6 +128,11 @@ def test_the_policies_of_all_methods_are_limited(
         plan_of(grid={"seeds": [0, 1, 2, 3]})
 
 
+def test_removed_analyses_in_files_of_earlier_versions_are_left_out() -> None:
+    old = {"cost": {"methods": ["greedy"]}, "ranking": True, "ceiling": False, "curves": True}
+    assert [*parse_grid("small", {**TABLE, "analyses": old}).analyses] == ["curves"]
+
+
 KEYS_OF_0_1 = {
     "configs/paper-brain.toml": "54127d02d688eaef",
     "configs/paper-knee.toml": "18f6819a8e4a4241",
