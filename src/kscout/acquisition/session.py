@@ -77,7 +77,8 @@ class Session:
         """Columns in the order of measurement."""
         self.record: list[JsonObject] = []
         """Advice so far: number of measured columns, advised columns, and source."""
-        self._measured: Measurement | None = None
+        self.measured: Measurement | None = None
+        """The measured k-space over the unit of the start's; None until the start is complete."""
         self._advice: Advice | None = None
         self._pending: Future[AdviceResponse] | None = None
         self._is_allowed: list[bool] = scan.allowed().tolist()
@@ -93,11 +94,6 @@ class Session:
     def is_done(self) -> bool:
         """Whether the budget is spent."""
         return self.n_measured >= self.scan.budget
-
-    @property
-    def measured(self) -> Measurement | None:
-        """The measured k-space over the unit of the start's; None until the start is complete."""
-        return self._measured
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -126,13 +122,13 @@ class Session:
         kspace[0, :, :, several] = values.to(kspace).movedim(0, -1)
         # A computation for the older state may still run, on its own tensors.
         measured = self._grown(kspace, several)
-        before, pending = (self.kspace, self._measured, self.order, self._advice), self._pending
-        self.kspace, self._measured, self.order = kspace, measured, [*self.order, *several]
+        before, pending = (self.kspace, self.measured, self.order, self._advice), self._pending
+        self.kspace, self.measured, self.order = kspace, measured, [*self.order, *several]
         self._advice = self._pending = None
         try:
             self._save()
         except NotSavedError:
-            self.kspace, self._measured, self.order, self._advice = before
+            self.kspace, self.measured, self.order, self._advice = before
             self._pending = pending
             raise
         if pending is not None:
@@ -166,13 +162,13 @@ class Session:
 
     def request(self) -> AdviceRequest:
         """Return the request for the advisor."""
-        if self._measured is None:
+        if self.measured is None:
             raise ConfigError(
                 f"columns {columns_text(self.missing)} of the start are not measured yet; there is "
                 "no image before they are"
             )
         step = self.n_measured - len(self.scan.start)
-        return AdviceRequest(self._measured, step, self.scan.budget - self.n_measured)
+        return AdviceRequest(self.measured, step, self.scan.budget - self.n_measured)
 
     def _submit(self) -> "Future[AdviceResponse]":
         """Submit one request for the measured columns; a failed one is submitted again."""
@@ -234,7 +230,7 @@ class Session:
         known, device = [*self.order, *columns], kspace.device
         if not set(self.scan.start) <= set(known):
             return None
-        before = self._measured
+        before = self.measured
         if before is None:
             is_start = torch.zeros(self.scan.n_cols, dtype=torch.bool, device=device)
             is_start[list(self.scan.start)] = True
@@ -297,7 +293,7 @@ class Session:
 
     def write(self, path: Path) -> None:
         """Write the session to a file, atomically; `Session.read` continues it."""
-        measured, advice = self._measured, self._advice
+        measured, advice = self.measured, self._advice
         scores = None if advice is None else advice.scores
         found = {
             "kspace": self.kspace,
@@ -353,7 +349,7 @@ class Session:
             maps = matching(self.kspace, arrays["maps"]) if "maps" in arrays else None
             zero_filled = matching(self.kspace, arrays["zero_filled"])
             self._unit = unit_of(saved)
-            self._measured = Measurement(zero_filled, mask, maps=maps)
+            self.measured = Measurement(zero_filled, mask, maps=maps)
         if saved.facts["is_advised"]:
             last = self.record[-1]
             columns = tuple(_number(column) for column in last["columns"])

@@ -207,7 +207,9 @@ class VarNet(Reconstructor):
             images = cascade(images, measured, maps)
         if self.output == "weighted":
             images = combine(images, maps)[:, None]
-        return Reconstruction.of(_root(images))
+        energy = (images.real.square() + images.imag.square()).sum(dim=1)
+        # Clamped, so that gradients are finite at zero.
+        return Reconstruction.of(energy.clamp(min=_TINY).sqrt())
 
     def frozen(
         self, *, precision: str, n_rows: int, n_cols: int, device: torch.device | str
@@ -236,9 +238,3 @@ class VarNet(Reconstructor):
         # A few complex images per coil, in addition to the features of one cascade.
         coils = 64 * n_coils * n_rows * n_cols
         return peak_bytes(self.n_channels, 1, n_rows, n_cols) + coils
-
-
-def _root(images: Complex[Tensor, "batch coil row col"]) -> Float[Tensor, "batch row col"]:
-    """Return the root of the sum of squares, with finite gradients at zero."""
-    energy = (images.real.square() + images.imag.square()).sum(dim=1)
-    return energy.clamp(min=_TINY).sqrt()

@@ -156,17 +156,12 @@ def find_hulls(grid: Grid, brain: Brain) -> Hulls:
     )
 
 
-def _bent(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> Grid:
-    """Displace points by smooth noise that grows with depth, so that sulci are curved."""
-    n_points = grid.x.shape[0]
-    gain = 1.0 + 0.22 * np.clip(depth_mm, 0.0, 25.0)
-    x, y, z = (gain * noise.plane(n_points, level) for noise in brain.bends)
-    return grid.moved(*(np.asarray(part, np.float32) for part in (x, y, z)))
-
-
 def fold_field(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> tuple[Field, Field]:
     """Return the noise whose zero set is the middle of sulci, and the distance from the axis."""
-    bent = _bent(grid, brain, depth_mm, level)
+    # Points are displaced by smooth noise that grows with depth, so that sulci are curved.
+    gain = 1.0 + 0.22 * np.clip(depth_mm, 0.0, 25.0)
+    shifts = (gain * noise.plane(grid.x.shape[0], level) for noise in brain.bends)
+    bent = grid.moved(*(np.asarray(shift, np.float32) for shift in shifts))
     # A soft sign keeps the field continuous across the midline inside the core.
     flank = bent.x / np.sqrt(bent.x * bent.x + 9.0)
     foot_x = np.float32(_AXIS_X) * flank

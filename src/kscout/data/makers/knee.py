@@ -190,14 +190,6 @@ STRIPES = {"coronal": 12.0, "sagittal": 19.0}
 _KIND = 1
 
 
-def _stripes(knee: Knee, n_points: int, depth: float) -> Field:
-    """Return the waves along the columns, with a slowly varying phase."""
-    columns = (np.arange(n_points, dtype=np.float32) + 0.5) / np.float32(n_points)
-    wander = 0.6 * knee.shade.plane(n_points, depth)
-    phase = np.float32(2.0 * math.pi * STRIPES[knee.view]) * columns[None, :] + wander
-    return np.cos(phase).astype(np.float32)
-
-
 def _draw_textures(
     rng: np.random.Generator, knee: Knee, n_points: int, depth: float
 ) -> dict[str, Field]:
@@ -213,7 +205,10 @@ def _draw_textures(
     uneven = 0.25 if knee.contrast.endswith("-fs") else 0.05
     fat = uneven * shade - 0.22 / (1.0 + 40.0 * lobules * lobules) + 0.02 * fine
     if knee.has_stripes:
-        waves = _stripes(knee, n_points, depth)
+        # Waves along the columns, with a slowly varying phase.
+        columns = (np.arange(n_points, dtype=np.float32) + 0.5) / np.float32(n_points)
+        turns = np.float32(2.0 * math.pi * STRIPES[knee.view]) * columns[None, :]
+        waves = np.cos(turns + 0.6 * shade).astype(np.float32)
         marrow, muscle = marrow + 0.5 * waves, muscle + 0.6 * waves
     return {"marrow": marrow, "muscle": muscle, "fat": fat, "patches": shade}
 

@@ -174,7 +174,13 @@ class GradientSampler(Sampler):
         self.learner.train()
         optimizer.zero_grad()
         if self.gradients is None:
-            self.gradients = self._gradients(inputs)
+            config, parameters = self.material.config, list(self.learner.parameters())
+            # Components of other packages may wait for the device, which no graph can.
+            is_plain = any(map(is_outside, (config.training.metric, config.policy.name)))
+            is_plain |= self.material.snapshot.waits_for_device
+            is_plain |= self.material.slices.device.type != "cuda"
+            example = None if is_plain else inputs
+            self.gradients = BatchGradients(self._backward, parameters, example)
         # A graph writes over what it returned.
         score = self.gradients(inputs).clone()
         torch.nn.utils.clip_grad_norm_(self.learner.parameters(), MOST_NORM)
@@ -204,14 +210,6 @@ class GradientSampler(Sampler):
             batch = mirrored(batch, is_mirrored.to(slices.device))
         start = start_mask(setting.start, batch.selectable.shape, slices.device)
         return [*batch.tensors(), start, noise.to(slices.device), moment.to(slices.device)]
-
-    def _gradients(self, inputs: Sequence[Tensor]) -> BatchGradients:
-        config, parameters = self.material.config, list(self.learner.parameters())
-        # Components of other packages may wait for the device, which no graph can.
-        is_plain = any(map(is_outside, (config.training.metric, config.policy.name)))
-        is_plain |= self.material.snapshot.waits_for_device
-        is_plain |= self.material.slices.device.type != "cuda"
-        return BatchGradients(self._backward, parameters, None if is_plain else inputs)
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         *tensors, start, noise, moment = inputs
