@@ -100,8 +100,7 @@ def serve(
     reserve_handles(limits)
     backend = PageBackend(settings, device=on)
     backend.session_note()
-    network = backend.models.network(backend.models.reconstructions[0])
-    make = advisor_maker(network, policy_maker(settings.policy[0]), device=on)
+    make = advisor_maker(backend.models.first, policy_maker(settings.policy[0]), device=on)
     sessions = Sessions(make, limits=limits, defaults=defaults, folder=keep)
     with (
         nullcontext() if keep is None else _locked(keep),

@@ -91,9 +91,10 @@ class Models:
         named = {run_label(Path(x)) if Path(x).exists() else x: x for x in reconstructors}
         if len(named) < len(reconstructors):
             raise ConfigError("two reconstructions have the same name; rename a folder")
-        self._reconstructors = {name: reconstruction.load(one) for name, one in named.items()}
+        self.reconstructions = {name: reconstruction.load(one) for name, one in named.items()}
         self._frozen: dict[tuple[str, int, int], Reconstructor] = {}
-        self._policies: dict[str, EvaluationEntry | None] = {}
+        self.policies: dict[str, EvaluationEntry | None] = {}
+        """By name; those of the command line come first."""
         files = [one for one in policies if one not in POLICIES or Path(one).exists()]
         sizes = ((_SIDE, _SIDE), Plan(1, 1))
         loaded = [resolve(Path(one) if Path(one).exists() else one, *sizes)[0] for one in files]
@@ -107,25 +108,21 @@ class Models:
                 )
             if entry is None:
                 resolve(one, *sizes)
-            self._policies[one if entry is None else entry.name] = entry
+            self.policies[one if entry is None else entry.name] = entry
         for name in _ALWAYS:
-            self._policies.setdefault(name)
+            self.policies.setdefault(name)
         self.budget = next(iter(budgets_of(policies)), None)
         """Start and budget of the first policy that has them."""
 
     @property
-    def reconstructions(self) -> list[str]:
-        return list(self._reconstructors)
-
-    @property
-    def policies(self) -> list[str]:
-        """Return the names; those of the command line come first."""
-        return list(self._policies)
+    def first(self) -> Reconstructor:
+        """The reconstruction of sessions."""
+        return next(iter(self.reconstructions.values()))
 
     @property
     def loaded(self) -> dict[str, Policy]:
         """Return the policies that were loaded without a size."""
-        return {name: one.policy for name, one in self._policies.items() if one is not None}
+        return {name: one.policy for name, one in self.policies.items() if one is not None}
 
     @property
     def fixed(self) -> str:
@@ -142,26 +139,22 @@ class Models:
         n_rows = next((n for n in rows if isinstance(n, int)), n_cols)
         return n_rows, n_cols
 
-    def network(self, name: str) -> Reconstructor:
-        """Return a reconstruction with its training settings."""
-        if name not in self._reconstructors:
-            raise unknown_name("reconstruction", name, self.reconstructions)
-        return self._reconstructors[name]
-
     def reconstructor(self, name: str, n_rows: int, n_cols: int) -> Reconstructor:
         """Return a reconstruction, frozen for images of a size."""
-        network, key = self.network(name), (name, n_rows, n_cols)
+        if name not in self.reconstructions:
+            raise unknown_name("reconstruction", name, list(self.reconstructions))
+        key = (name, n_rows, n_cols)
         if key not in self._frozen:
-            self._frozen[key] = network.frozen(
+            self._frozen[key] = self.reconstructions[name].frozen(
                 precision="auto", n_rows=n_rows, n_cols=n_cols, device=self.device
             )
         return self._frozen[key]
 
     def entry(self, name: str, shape: Sequence[int], plan: Plan) -> EvaluationEntry:
         """Return a policy for images of a shape."""
-        if name not in self._policies:
-            raise unknown_name("policy", name, self.policies)
-        entry = self._policies[name]
+        if name not in self.policies:
+            raise unknown_name("policy", name, list(self.policies))
+        entry = self.policies[name]
         return resolve(name, shape, plan)[0] if entry is None else entry
 
 
@@ -224,8 +217,8 @@ class PageBackend:
         n_initial, n_steps = self._budget
         return {
             "sources": [source.table() for source in self.sources],
-            "reconstructions": self.models.reconstructions,
-            "policies": self.models.policies,
+            "reconstructions": list(self.models.reconstructions),
+            "policies": list(self.models.policies),
             "fixed": self.models.fixed,
             "n_initial": n_initial,
             "n_steps": n_steps,
@@ -235,7 +228,7 @@ class PageBackend:
     def session_note(self) -> str | None:
         """Return a sentence if the reconstruction of sessions was trained for another use."""
         use = Use((1, *self.size), *self._budget)
-        return session_note(self.models.network(self.models.reconstructions[0]), use)
+        return session_note(self.models.first, use)
 
     @property
     def _budget(self) -> tuple[int, int]:
