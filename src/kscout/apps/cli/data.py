@@ -65,8 +65,7 @@ def import_(options: _ImportOptions, **fields: Any) -> None:  # noqa: ANN401 - v
     is_done = (options.out / MANIFEST).is_file()
     with _progress("importing") as on_volume:
         store = import_folder(options.source, options.out, settings, on_volume)
-    state = "already imported; " if is_done else ""
-    _print_summary(summarize(store), options.as_json, state=state)
+    _print_summary(summarize(store), options.as_json, "already imported; " * is_done)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +102,7 @@ def make(options: _MakeOptions, **fields: Any) -> None:  # noqa: ANN401 - values
     is_done = (options.out / MANIFEST).is_file()
     with _progress("making") as on_volume:
         store = make_store(options.out, make_settings(kind=options.kind, **fields), on_volume)
-    state = "already made; " if is_done else ""
-    _print_summary(summarize(store), options.as_json, state=state)
+    _print_summary(summarize(store), options.as_json, "already made; " * is_done)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +179,7 @@ def _progress(action: str) -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, total, _: on_step(Step(action, done, total))
 
 
-def _print_summary(summary: JsonObject, as_json: bool, state: str = "") -> None:
+def _print_summary(summary: JsonObject, as_json: bool, state: str) -> None:
     counts = ", ".join(f"{count} {split}" for split, count in summary["splits"].items())
     fingerprint = summary["fingerprint"][:12]
     word = "slice" if sum(summary["splits"].values()) == 1 else "slices"
