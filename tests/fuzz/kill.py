@@ -65,10 +65,10 @@ it starts, whose changes it cannot count."""
 
 TIMED = {
     *("date", "time_s", "seconds", "started", "started_s", "peak_memory_bytes"),
-    *("n_lockstep", "n_reconstructions"),
+    *("n_lockstep", "n_reconstructions", "commit"),
 }
-"""Keys of JSON files that tell when and how something was done: times, memory, and whether seeds
-that a kill separated went on together."""
+"""Keys of JSON files that tell when and how something was done: times, memory, whether seeds that a
+kill separated went on together, and the commit, as someone may make one meanwhile."""
 LEFT_S = 10.0
 """Processes that a killed command started may live so long."""
 _PR_SET_CHILD_SUBREAPER = 36
