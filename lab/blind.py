@@ -27,26 +27,17 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import final
 
-import numpy as np
+from blind_rows import is_evaluated, rows_of, rows_of_networks
+from blind_tasks import ACQUISITIONS, EVALUATIONS, N_TRAINED, Task, tasks
 from commands import parser
-from results import Row, record, result
+from results import record
 from ship import round_network, ship_order
 
-from kscout.evaluation.records.results import Scores, read_scores
-from kscout.evaluation.statistics import confidence_interval
-from kscout.evaluation.summaries.summary import Summary, read_summary
-from kscout.provenance import commit
-
-ACQUISITIONS = {16: ("knee-base", 16), 4: ("knee-long", 28)}
-"""By number of central columns at the start: preset and columns to acquire, of 128."""
-N_TRAINED = {"knee": 27_846, "heads": 6_400}
-"""Training slices."""
 N_UPDATES = {"knee": 9156, "heads": 6100}
 BATCH = 64
 N_BITS = 7
@@ -56,50 +47,6 @@ N_EPOCHS = {"knee": 1, "heads": 4}
 N_POSTERIOR_EPOCHS = {"knee": 16, "heads": 60}
 BASELINES = ("random", "equispaced-two", "knee-base-greedy")
 ORACLES = ("na-oracle", "oracle")
-FULL = "fully sampled"
-EVALUATIONS = ("scores", "oracles", "full")
-"""Of one task: policies, oracles, and the image of all columns."""
-
-
-@final
-@dataclass(frozen=True)
-class Task:
-    """One network, the columns that its policies start from, and a seed."""
-
-    kind: str
-    network: str
-    n_initial: int
-    seed: int
-
-    @property
-    def steps(self) -> int:
-        """Columns to acquire."""
-        return ACQUISITIONS[self.n_initial][1]
-
-    @property
-    def network_name(self) -> str:
-        """Name of the run of the network: a general one serves both starts."""
-        start = "" if self.network == "general" else f"{self.n_initial}-"
-        return f"{self.kind}-{self.network}-{start}unet-{self.seed}"
-
-    def is_seed_of(self, other: "Task") -> bool:
-        """Return whether another task differs in its seed alone."""
-        return replace(self, seed=other.seed) == other
-
-    def name(self, part: str) -> str:
-        """Return the name of the run of a policy."""
-        return f"{self.kind}-{self.network}-{self.n_initial}-{part}-{self.seed}"
-
-
-def tasks() -> Iterator[Task]:
-    """Yield all tasks: three seeds from 16 columns on knees, one elsewhere."""
-    for kind in N_TRAINED:
-        for network in ("general", "cotrained"):
-            for n_initial in ACQUISITIONS:
-                for seed in range(3 if (kind, n_initial) == ("knee", 16) else 1):
-                    yield Task(kind, network, n_initial, seed)
-
-
 Wanted = Callable[[str], bool]
 """Whether the command of a name is needed."""
 
@@ -261,103 +208,14 @@ def evaluation_commands(work: Path, people: Path, wanted: Wanted) -> dict[str, l
         found[oracles_name] = words(
             "evaluate", *common, *budget, *oracles, "--out", work / oracles_name
         )
+        center_name = task.name("center")
+        center = words("evaluate", *common, *budget, "--policy", "center-out")
+        found[center_name] = [*center, *words("--out", work / center_name)]
         # The last of 128 columns is acquired, so that the final score is of all columns.
         full = ("--n-initial", 127, "--steps", 1, "--policy", "center-out")
         full_name = task.name("full")
         found[full_name] = words("evaluate", *common, *full, "--out", work / full_name)
     return found
-
-
-def worst(values: np.ndarray) -> float:
-    """Return the mean of the worst 5 % of slices."""
-    return float(np.sort(values)[: max(1, round(len(values) / 20))].mean())
-
-
-STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
-    "mean": lambda values: float(values.mean()),
-    "worst5": worst,
-}
-
-
-def final_scores(scores: Sequence[Scores], metric: str) -> np.ndarray:
-    """Return final scores by seed and slice."""
-    return np.stack([one.metric(metric)[:, -1] for one in scores])
-
-
-def is_evaluated(work: Path, task: Task) -> bool:
-    """Return whether all evaluations of a task are finished."""
-    return all((work / task.name(part) / "summary.json").exists() for part in EVALUATIONS)
-
-
-def rows_of(work: Path, seeds: Sequence[Task]) -> list[Row]:
-    """Return the rows of one network and start, with seeds averaged before volumes are compared."""
-    by_seed = [{x.policy: x for x in read_scores(work / one.name("scores"))} for one in seeds]
-    for scores, one in zip(by_seed, seeds, strict=True):
-        scores |= {x.policy: x for x in read_scores(work / one.name("oracles"))}
-        (scores[FULL],) = read_scores(work / one.name("full"))
-    summary = read_summary(work / seeds[0].name("scores"))
-    rows = []
-    for policy in by_seed[0]:
-        runs, fixed = ([scores[x] for scores in by_seed] for x in (policy, "fixed"))
-        for metric in ("ssim", "psnr"):
-            values, reference = (final_scores(x, metric) for x in (runs, fixed))
-            differences = (values - reference).mean(axis=0)
-            compared = confidence_interval(differences, runs[0].volumes) or (None, None)
-            for statistic, function in STATISTICS.items():
-                fields = common_fields(seeds, summary)
-                value = float(np.mean([function(one) for one in values]))
-                fields |= {"method": policy, "metric": metric, "statistic": statistic}
-                if statistic == "mean" and policy not in ("fixed", FULL):
-                    fields |= {"difference_to": "fixed", "difference": float(differences.mean())}
-                    fields |= {"low": compared[0], "high": compared[1]}
-                rows.append(result(**fields, value=value))
-    return rows
-
-
-def rows_of_networks(work: Path, seeds: Sequence[Task]) -> list[Row]:
-    """Return the co-trained network minus the frozen one, each with its own fixed order."""
-    pairs = [(one, replace(one, network="general")) for one in seeds if one.network == "cotrained"]
-    if not pairs or not all(is_evaluated(work, frozen) for _, frozen in pairs):
-        return []
-    found = [[_fixed(work, one) for one in pair] for pair in pairs]
-    summary, rows = read_summary(work / seeds[0].name("scores")), []
-    for metric in ("ssim", "psnr"):
-        own, frozen = (final_scores(x, metric) for x in zip(*found, strict=True))
-        compared = confidence_interval((own - frozen).mean(axis=0), found[0][0].volumes)
-        low, high = compared or (None, None)
-        fields = common_fields(seeds, summary)
-        fields |= {"experiment": "blind-networks", "method": "fixed", "metric": metric}
-        fields |= {"statistic": "mean", "difference_to": "fixed, frozen", "low": low, "high": high}
-        difference = float((own - frozen).mean())
-        rows.append(result(**fields, value=float(own.mean()), difference=difference))
-    return rows
-
-
-def _fixed(work: Path, task: Task) -> Scores:
-    return next(x for x in read_scores(work / task.name("scores")) if x.policy == "fixed")
-
-
-def common_fields(seeds: Sequence[Task], summary: Summary) -> dict[str, str | float | None]:
-    """Return the fields that all rows of one network and start have in common."""
-    task = seeds[0]
-    return {
-        "experiment": "blind",
-        "store": "knee-paper-size" if task.kind == "knee" else "heads-people",
-        "split": "test",
-        "n_slices": summary.n_slices,
-        "n_volumes": summary.n_volumes,
-        "reconstruction": {"general": "frozen", "cotrained": "co-trained"}[task.network],
-        "protocol": "blind",
-        "n_initial": task.n_initial,
-        "steps": task.steps,
-        "n_cols": summary.n_cols,
-        "choice": "best",
-        "seed": " ".join(str(one.seed) for one in seeds),
-        "n_seeds": len(seeds),
-        "device": summary.device,
-        "commit": commit(),
-        "command": "python lab/blind.py evaluations",
-    }
 
 
 def run_all(commands: dict[str, list[str]], work: Path, n_jobs: int) -> None:

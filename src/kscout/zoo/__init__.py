@@ -81,9 +81,12 @@ REMOVED = {
 """Removed entries, and the entry to use instead, which may be removed in turn."""
 
 
-_ROUNDED = {"bb13832a1b0b4e4f": "ee04aa10c3715f5e"}
-"""Fingerprint of the network that `knee-base-fixed` was fitted with, and of its file `knee-unet`,
-which contains the same weights rounded to 16 bit."""
+_ROUNDED = {
+    "bb13832a1b0b4e4f": "ee04aa10c3715f5e",  # knee-unet
+    "cf098a7db2ced55e": "a6d0c054197bd0ca",  # knee-general-16-column
+    "25b1dc06c56bf9e9": "60031d155de22906",  # heads-general-16-column
+}
+"""Fingerprints of networks as others were trained with them, and as they were rounded later."""
 
 
 _SIZE = (1, 128, 128)
