@@ -13,6 +13,7 @@ from kscout.apps.report.evaluations import (
     describe_comparisons,
     describe_winner,
     facts,
+    opening,
     sentences,
 )
 from kscout.evaluation.summaries.summary import EvaluationFolder, PolicySummary, Summary
@@ -62,6 +63,16 @@ def test_the_page_is_about_the_best_trained_policy_even_where_another_wins() -> 
     told = sentences(of(*kept, replace(greedy, final=low)))
     assert told[0].startswith("**greedy** reaches SSIM 0.3000")
     assert told[1].startswith("**fixed** comes first with SSIM 0.7")
+
+
+def test_the_opening_names_another_policy_that_is_higher() -> None:
+    best = max((one for one in SUMMARY.policies if not one.is_oracle), key=lambda one: one.ssim)
+    center = next(one for one in SUMMARY.policies if one.policy == "center-out")
+    high = {**center.final, "ssim": replace(center.final["ssim"], mean=best.ssim + 0.01)}
+    others = [one for one in SUMMARY.policies if one.policy != "center-out"]
+    changed = of(*others, replace(center, final=high))
+    assert opening(changed)[1] == f"**center-out** is higher: SSIM {best.ssim + 0.01:.4f}."
+    assert not any("is higher" in sentence for sentence in opening(SUMMARY))
 
 
 def test_a_page_states_an_own_start_and_groups_of_columns() -> None:

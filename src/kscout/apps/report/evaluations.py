@@ -116,8 +116,13 @@ def describe_headroom(summary: Summary) -> str | None:
 
 def opening(summary: Summary) -> tuple[str, ...]:
     """Return the first sentences of a report: the comparison, and what casts doubt on it."""
-    note = (f"Note: {summary.note}.",) if summary.note else ()
-    return (describe_comparison(summary), *note)
+    headline, notes = summary.headline_policy, []
+    first, _ = _leaders(summary) if headline else ([], [])
+    if first and headline not in first and summary.reference not in [x.policy for x in first]:
+        notes.append(f"**{first[0].policy}** is higher: SSIM {first[0].ssim:.4f}.")
+    if summary.note:
+        notes.append(f"Note: {summary.note}.")
+    return (describe_comparison(summary), *notes)
 
 
 def sentences(summary: Summary) -> tuple[str, ...]:
