@@ -1,11 +1,17 @@
 """Tiny joint trainings: settings of every sampler that take a fraction of a second each."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import torch
 from training_stores import COLUMN
 
+from kscout import policies, reconstruction
 from kscout.config import JointConfig, merge, read, to_table
+from kscout.core import SliceBatch
 from kscout.names import SAMPLERS
+from kscout.training.joint.sampler import acquire
 
 UNET = {"name": "unet", "n_channels": 2, "n_pools": 2}
 VARNET = {
@@ -23,6 +29,23 @@ OWN: dict[str, dict[str, Any]] = {
     "random": {},
 }
 METHODS = list(SAMPLERS.entries)
+
+
+def check_sees_what_was_measured(run: Path, config: JointConfig, batch: SliceBatch) -> None:
+    """Check that no column of a run's policy, with other weights, depends on unmeasured k-space."""
+    policy, network = policies.load(run), reconstruction.load(run)
+    for parameter in policy.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(1))
+    n_slices, horizon = len(batch.index), config.acquisition.horizon
+    uniforms = torch.rand(n_slices, horizon, generator=torch.Generator().manual_seed(2))
+    view = network if SAMPLERS.resolve(config.training.method).looks else None
+    chosen = acquire(policy, batch, config, uniforms, view)
+    assert (chosen.sum(dim=-1) == torch.arange(2, horizon + 3)).all()
+    hidden = ~chosen[:, -1][:, None, None, :].expand_as(batch.kspace)
+    noise = torch.randn(batch.kspace.shape, dtype=torch.complex64) * 100
+    for other in (noise, torch.zeros_like(noise), -torch.zeros_like(noise), -batch.kspace):
+        changed = replace(batch, kspace=torch.where(hidden, other, batch.kspace))
+        assert torch.equal(acquire(policy, changed, config, uniforms, view), chosen)
 
 
 def joint_config(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from training_stores import COLUMN, CONV, blob_store, dense_config, stopping_at
+from training_stores import COLUMN, CONV, Train, blob_store, dense_config, stopping_at
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
@@ -78,9 +78,9 @@ def test_blocked_columns_stand_in_where_too_few_are_left() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [COLUMN, CONV], ids=["column", "conv"])
 def test_a_trained_policy_takes_its_best_column(
-    store: Store, tmp_path: Path, policy: dict[str, object]
+    store: Store, train: Train, policy: dict[str, object]
 ) -> None:
-    run = train_policy(dense_config(policy), store, "zero-filled", tmp_path / "run", device="cpu")
+    run = train(dense_config(policy))
     assert len(run.metrics) == 2
     trained = policies.load(run.path)
     assert not trained.is_stochastic
@@ -91,9 +91,8 @@ def test_a_trained_policy_takes_its_best_column(
     np.testing.assert_allclose(trained.gain_units, spread, rtol=1e-5)
 
 
-def test_gains_of_another_metric_are_no_promise_of_ssim(store: Store, tmp_path: Path) -> None:
-    config = dense_config(CONV, metric="psnr", n_epochs=1)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+def test_gains_of_another_metric_are_no_promise_of_ssim(train: Train) -> None:
+    run = train(dense_config(CONV, metric="psnr", n_epochs=1))
     assert policies.load(run.path).gain_units == ()
 
 
@@ -118,7 +117,7 @@ def test_units_that_are_no_numbers_are_refused(tmp_path: Path, units: object) ->
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_what_is_learned_again_is_what_the_columns_gain(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+    store: Store, train: Train, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     added, drawn = [], []
     add, draw = Memory.add, Memory.draw
@@ -130,7 +129,7 @@ def test_what_is_learned_again_is_what_the_columns_gain(
 
     monkeypatch.setattr(Memory, "add", adding)
     monkeypatch.setattr(Memory, "draw", lambda own, u: (drawn.append(len(u)), draw(own, u))[1])
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device=device)
+    run = train(config, device=device)
     slices = store.split("train")
     assert run.metrics[0]["n_decisions"] == 3 * len(slices)
     assert run.metrics[0]["n_reconstructions"] == len(slices) * (1 + 3 * 5)
@@ -183,10 +182,9 @@ def test_a_state_that_is_seen_again_is_what_was_seen(
 
 @pytest.mark.slow
 def test_before_it_learns_the_column_network_takes_the_fixed_order(
-    store: Store, tmp_path: Path
+    store: Store, train: Train
 ) -> None:
-    config = dense_config(learning_rate=1e-12, n_baseline_slices=11)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    run = train(dense_config(learning_rate=1e-12, n_baseline_slices=11))
     policy = policies.load(run.path)
     gains = fit_fixed_order(store.split("train"), ZeroFilled(), Plan(2, 3)).gains
     expected = filled_gains(gains / torch.tensor(policy.gain_units)[:, None])
@@ -204,32 +202,21 @@ def test_a_column_that_only_the_order_has_measured_keeps_its_gain() -> None:
     assert torch.equal(filled_gains(gains), wanted)
 
 
-def test_records_tell_the_step_size_at_the_end_of_each_epoch(store: Store, tmp_path: Path) -> None:
-    config = dense_config(n_epochs=2, learning_rate=6e-4)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
-    # Three batches of 11 slices an epoch: after three steps it has risen, and falls by sixths.
-    assert [one["learning_rate"] for one in run.metrics] == pytest.approx([4e-4, 1e-4])
-
-
-def test_a_checkpoint_of_an_older_version_is_rejected(store: Store, tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_older_version_is_rejected(train: Train, tmp_path: Path) -> None:
     config, run = dense_config(), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        how = {"device": "cpu", "on_step": stopping_at(2, 1)}
-        train_policy(config, store, "zero-filled", run, **how)
+        train(config, on_step=stopping_at(2, 1))
     checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
     checkpoint["facts"]["carried"]["buffers"] = {16: {}}
     torch.save(checkpoint, run / "checkpoint.pt")
     with pytest.raises(RunError, match=r"written by an older version.* name another --out"):
-        train_policy(config, store, "zero-filled", run, device="cpu")
+        train(config)
 
 
 @pytest.mark.cuda
-def test_batches_are_graphs_that_learn_as_on_a_cpu(store: Store, tmp_path: Path) -> None:
+def test_batches_are_graphs_that_learn_as_on_a_cpu(train: Train) -> None:
     config = dense_config(n_repeats=2, n_repeated=5, precision="fp32")
-    runs = [
-        train_policy(config, store, "zero-filled", tmp_path / device, device=device)
-        for device in ("cpu", "cuda")
-    ]
+    runs = [train(config, device, device=device) for device in ("cpu", "cuda")]
     for name in ("train_ssim", "val_ssim"):
         before, after = ([epoch[name] for epoch in run.metrics] for run in runs)
         assert after == pytest.approx(before, abs=2e-3), name

@@ -12,6 +12,7 @@ import torch
 from posterior_policies import ensemble_members, loaded, some_policy
 from training_stores import (
     CONV,
+    Train,
     blob_store,
     ensemble_of_orders,
     saved_orders,
@@ -124,11 +125,11 @@ def test_no_weight_is_negative_and_what_remains_is_fitted_anew() -> None:
 
 
 def test_trainings_resume_and_leave_members_unchanged(
-    store: Store, members: list[str], tmp_path: Path
+    store: Store, members: list[str], tmp_path: Path, train: Train
 ) -> None:
     train_whole_and_cut(config_of(members, n_epochs=2), store, tmp_path, epoch=2)
     first = weights(tmp_path / "whole")
-    other = train_policy(config_of(members, seed=4), store, "zero-filled", tmp_path / "other")
+    other = train(config_of(members, seed=4), "other")
     assert not torch.equal(first["weights"], weights(other.path)["weights"])
     for name, value in policies.load(members[1]).state_dict().items():
         assert torch.equal(first[f"policies.1.{name}"], value)
@@ -207,9 +208,8 @@ def test_files_that_tell_nonsense_of_members_are_refused(
         policies.load(path)
 
 
-def test_gains_of_another_metric_are_no_gains_to_stop_by(store: Store, tmp_path: Path) -> None:
-    config = small_config(ensemble_of_orders(), {**SHORT, "metric": "psnr"})
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+def test_gains_of_another_metric_are_no_gains_to_stop_by(train: Train) -> None:
+    run = train(small_config(ensemble_of_orders(), {**SHORT, "metric": "psnr"}))
     policy = policies.load(run.path)
     assert policy.gain_units == () and policy.n_cols == 16 and not policy.serves_any_size
 
@@ -254,7 +254,7 @@ def test_files_with_such_members_are_rejected(tmp_path: Path, given: Any, words:
 
 
 def test_other_networks_and_methods_are_refused(
-    store: Store, members: list[str], tmp_path: Path
+    store: Store, members: list[str], tmp_path: Path, train: Train
 ) -> None:
     where = (store, "zero-filled", tmp_path / "run")
     with pytest.raises(ConfigError, match="ensemble fits the weights of several policies"):
@@ -262,7 +262,7 @@ def test_other_networks_and_methods_are_refused(
     own: Mapping[str, Any] = {"method": "dense", "n_epochs": 1}
     with pytest.raises(ConfigError, match="dense would change the members of an ensemble"):
         train_policy(small_config({"name": "ensemble", "members": members}, own), *where)
-    run = train_policy(config_of(members), store, "zero-filled", tmp_path / "w", device="cpu")
+    run = train(config_of(members), "w")
     with pytest.raises(ConfigError, match=r"is an ensemble.*leave out --start"):
         train_policy(config_of(members), *where, start=run.path, device="cpu")
     with pytest.raises(
@@ -290,12 +290,14 @@ def test_other_networks_and_methods_are_refused(
         train_policy(gone, *where, device="cpu")
 
 
-def test_weights_are_what_the_columns_that_members_like_gain(store: Store, tmp_path: Path) -> None:
+def test_weights_are_what_the_columns_that_members_like_gain(
+    store: Store, tmp_path: Path, train: Train
+) -> None:
     """Both members are orders, so that the test can compute all sums itself."""
     orders = [4, 10, 12, 3, 5], [10, 11, 4, 2, 1]
     paths = saved_orders(tmp_path, orders)
     config = config_of(paths, n_slices=11, n_best=2)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    run = train(config)
     found, slices = policies.load(run.path), store.split("train")
     members = [policies.load(path) for path in paths]
     assert isinstance(found, EnsemblePolicy)
@@ -312,7 +314,7 @@ def test_weights_are_what_the_columns_that_members_like_gain(store: Store, tmp_p
     assert config.acquisition.horizon == 3
     # The first step's states are known whoever is followed; those of others are not.
     only = replace(config, acquisition=replace(config.acquisition, horizon=1))
-    one = train_policy(only, store, "zero-filled", tmp_path / "one", device="cpu")
+    one = train(only, "one")
     fitted = policies.load(one.path)
     assert isinstance(fitted, EnsemblePolicy)
     wanted, constants = sums.solved()

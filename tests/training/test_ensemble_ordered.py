@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from posterior_policies import ensemble_members, loaded
-from training_stores import ensemble_of_orders, small_config, train_whole_and_cut, weights
+from training_stores import Train, ensemble_of_orders, small_config, train_whole_and_cut, weights
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator
@@ -40,10 +40,9 @@ def config_of(members: list[str], **changes: Any) -> Any:
     return small_config({"name": "ensemble", "members": members}, {**SHORT, **changes})
 
 
-def test_an_order_comes_first_and_the_sum_decides_then(store: Store, tmp_path: Path) -> None:
+def test_an_order_comes_first_and_the_sum_decides_then(store: Store, train: Train) -> None:
     """Both members are orders, so that all can be reckoned by hand."""
-    config = small_config(ensemble_of_orders(), SHORT)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    run = train(small_config(ensemble_of_orders(), SHORT))
     found, slices = policies.load(run.path), store.split("train")
     assert isinstance(found, EnsemblePolicy)
     order = fit_fixed_order(
@@ -75,11 +74,10 @@ def test_an_order_comes_first_and_the_sum_decides_then(store: Store, tmp_path: P
 
 
 def test_of_several_numbers_the_one_is_kept_after_which_slices_end_best(
-    store: Store, tmp_path: Path
+    store: Store, tmp_path: Path, train: Train
 ) -> None:
     both = ensemble_of_orders()
-    config = small_config(both, {**SHORT, "ordered": [1, 0, 2]})
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    run = train(small_config(both, {**SHORT, "ordered": [1, 0, 2]}))
     found = policies.load(run.path)
     scores = {}
     for number in (0, 1, 2):
@@ -150,11 +148,11 @@ def test_where_no_column_of_the_order_is_left_the_sum_decides(
     ],
 )
 def test_orders_that_cannot_be_fitted_are_rejected(
-    store: Store, tmp_path: Path, policy: dict[str, Any], training: dict[str, Any], words: str
+    train: Train, policy: dict[str, Any], training: dict[str, Any], words: str
 ) -> None:
     config = small_config({**ensemble_of_orders(), **policy}, {**SHORT, **training})
     with pytest.raises(ConfigError, match=words):
-        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+        train(config)
 
 
 def test_a_network_is_shown_the_step_that_it_knows(
@@ -199,16 +197,14 @@ def test_a_resumed_training_fits_no_order_again(
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("ordered", [[], [1]])
-def test_a_gpu_finds_the_same(
-    store: Store, members: list[str], tmp_path: Path, ordered: list[int]
-) -> None:
+def test_a_gpu_finds_the_same(train: Train, members: list[str], ordered: list[int]) -> None:
     config = small_config(ensemble_of_orders(), {**SHORT, "ordered": ordered})
     found = {}
     for device in ("cpu", "cuda"):
-        run = train_policy(config, store, "zero-filled", tmp_path / device, device=device)
+        run = train(config, device, device=device)
         found[device] = policies.load(run.path)
     torch.testing.assert_close(found["cuda"].weights, found["cpu"].weights, rtol=1e-2, atol=1e-5)
     assert found["cuda"].order == found["cpu"].order
     both = config_of(members, ordered=ordered)
-    run = train_policy(both, store, "zero-filled", tmp_path / "both", device="cuda")
+    run = train(both, "both", device="cuda")
     assert torch.isfinite(weights(run.path)["weights"]).all()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from joint_runs import LEARNABLE, METHODS, REPEATS, UNET, joint_config
+from joint_runs import LEARNABLE, METHODS, REPEATS, UNET, check_sees_what_was_measured, joint_config
 from training_stores import check_continued, stopping_at
 from typer.testing import CliRunner
 
@@ -178,25 +178,8 @@ def _bytes(values: torch.Tensor) -> bytes:
 def test_nothing_that_was_not_measured_changes_a_choice(
     method: str, runs: dict[str, Path], store: Store
 ) -> None:
-    policy = policies.load(runs[method])
-    for parameter in policy.parameters():
-        torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(1))
-    network = reconstruction.load(runs[method])
-    config = joint_config(method, horizon=5)
     batch = store.split("train").batch(torch.arange(7))
-    uniforms = torch.rand(7, 5, generator=torch.Generator().manual_seed(2))
-
-    def masks(seen: SliceBatch) -> torch.Tensor:
-        return acquire(policy, seen, config, uniforms, network if is_looking else None)
-
-    is_looking = SAMPLERS.resolve(method).looks
-    chosen = masks(batch)
-    assert (chosen.sum(dim=-1) == torch.arange(2, 8)).all()
-    hidden = ~chosen[:, -1][:, None, None, :].expand_as(batch.kspace)
-    noise = torch.randn(batch.kspace.shape, dtype=torch.complex64) * 100
-    for other in (noise, torch.zeros_like(noise), -torch.zeros_like(noise), -batch.kspace):
-        changed = replace(batch, kspace=torch.where(hidden, other, batch.kspace))
-        assert torch.equal(masks(changed), chosen)
+    check_sees_what_was_measured(runs[method], joint_config(method, horizon=5), batch)
 
 
 def test_views_follow_a_network_that_learns(store: Store) -> None:

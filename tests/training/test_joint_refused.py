@@ -12,63 +12,12 @@ from kscout import reconstruction
 from kscout.apps.cli import app
 from kscout.apps.cli.train import resolve_joint
 from kscout.config import Component, JointConfig, of_today
-from kscout.core import Policy
-from kscout.data.slices import SliceSet
 from kscout.data.store import Store
-from kscout.errors import ConfigError, KScoutError, RunError
-from kscout.names import SAMPLERS, untrained_reconstructions
+from kscout.errors import ConfigError, KScoutError
+from kscout.names import untrained_reconstructions
 from kscout.reconstruction.fastmri_unet import FastMRIUNet
-from kscout.training import Sampler
 from kscout.training.joint.train import train_joint
 from kscout.zoo import zoo_names
-
-
-def test_a_sampler_that_is_due_and_cannot_learn_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "outside")
-    kind = SAMPLERS.resolve("outwards:Outwards")
-    with pytest.raises(RunError, match="Outwards says that it is due to learn"):
-        kind.update(object.__new__(kind), 0)
-
-
-class Lazy(Sampler):
-    """Says nothing of what it does once an epoch."""
-
-
-class Blind(Lazy):
-    """Looks at nothing, and names no policy."""
-
-    looks = False
-
-    def renew(self, epoch: int, *, is_first: bool) -> None:
-        pass
-
-
-class Empty(Blind):
-    """Has no policy."""
-
-    @classmethod
-    def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
-        return None  # type: ignore[return-value]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("name", "complaint"),
-    [
-        ("Lazy", r"sampler Lazy \(looks = True\) lacks renew;"),
-        ("Blind", r"sampler Blind \(looks = False\) lacks make_policy;"),
-        ("Empty", "make_policy of Empty returned NoneType; return a policy"),
-    ],
-)
-def test_a_sampler_that_lacks_something_is_told_what(
-    name: str, complaint: str, store: Store, tmp_path: Path
-) -> None:
-    config, method = joint_config("random"), f"{__name__}:{name}"
-    own = replace(config, training=replace(config.training, method=method))
-    own = replace(own, policy=Component(SAMPLERS[method].policy))
-    with pytest.raises(ConfigError, match=complaint):
-        train_joint(own, store, tmp_path / "run", device="cpu")
-    assert not (tmp_path / "run").exists()
 
 
 def test_step_sizes_that_never_rise_are_warned_of(

@@ -1,7 +1,6 @@
 """Any metric may be the reward, of every estimator, and of the best epoch."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sharpness
@@ -9,12 +8,11 @@ import torch
 from joint_runs import joint_config
 from sharpness import edges
 from torch import Tensor
-from training_stores import CONV, ensemble_of_orders
+from training_stores import Train, short_config
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
-from kscout.config import PolicyConfig, read
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
@@ -25,19 +23,6 @@ from kscout.policies import build
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.joint.train import train_joint
-from kscout.training.policy import train_policy
-
-SMALL: dict[str, dict[str, Any]] = {
-    "dense": {"n_best": 2, "n_random": 3, "n_baseline_slices": 4, "n_repeats": 0},
-    "ddqn": {"n_episodes": 4, "n_updates": 2},
-    "alphazero": {"n_searches": 3, "n_episodes": 4, "n_updates": 2},
-    "posterior": {"n_baseline_slices": 4, "n_validated": 2},
-    "ensemble": {"n_slices": 4, "n_best": 2},
-}
-NETWORKS = {
-    "posterior": {"name": "posterior", "n_channels": 4, "n_pools": 1, "n_draws": 2},
-    "ensemble": ensemble_of_orders(),
-}
 
 
 @pytest.fixture
@@ -66,10 +51,8 @@ def test_scores_are_the_metric_of_the_images(
 
 
 def test_a_trajectory_tells_the_metric_beside_ssim(slices: SliceSet) -> None:
-    batch, policy = (
-        slices.batch(torch.arange(5)),
-        build("center-out", n_cols=14, n_initial=2, horizon=3),
-    )
+    batch = slices.batch(torch.arange(5))
+    policy = build("center-out", n_cols=14, n_initial=2, horizon=3)
     plain = rollout(policy, Simulator(batch, ZeroFilled()), Plan(2, 3))
     found = rollout(policy, Simulator(batch, ZeroFilled(), metric="psnr"), Plan(2, 3))
     assert plain.score is None and found.score is not None
@@ -81,21 +64,8 @@ def test_a_trajectory_tells_the_metric_beside_ssim(slices: SliceSet) -> None:
     ("method", "metric"),
     [("greedy", "psnr"), *((method, "sharpness:edges") for method in ESTIMATORS.entries)],
 )
-def test_every_estimator_learns_by_any_metric(
-    store: Store, tmp_path: Path, method: str, metric: str
-) -> None:
-    config = read(
-        PolicyConfig,
-        {
-            "policy": NETWORKS.get(method, CONV),
-            "acquisition": {"n_initial": 2, "horizon": 2},
-            "training": {
-                **{"method": method, "metric": metric, "n_epochs": 2, "batch_size": 4},
-                **SMALL.get(method, {"n_trajectories": 2}),
-            },
-        },
-    )
-    run = train_policy(config, store, "zero-filled", tmp_path / "run")
+def test_every_estimator_learns_by_any_metric(train: Train, method: str, metric: str) -> None:
+    run = train(short_config(method, {"n_initial": 2}, n_epochs=2, metric=metric))
     word = metric_word(metric)
     assert run.done is not None
     values = [record[f"val_{word}"] for record in run.metrics]
@@ -125,16 +95,13 @@ def test_samplers_that_learn_with_a_network_learn_by_any_metric(
 
 def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:
     found = fit_fixed_order(slices, ZeroFilled(), Plan(2, 1, metric="nmse"))
-    start = center_mask(14, 2)
-    scores = []
+    simulator = Simulator(slices.batch(torch.arange(5)), ZeroFilled())
+    start, scores = center_mask(14, 2), []
     for column in range(14):
         mask = start.clone()
         mask[column] = True
-        state = Simulator(slices.batch(torch.arange(5)), ZeroFilled()).start_from(
-            mask.expand(5, -1)
-        )
-        images = Simulator(slices.batch(torch.arange(5)), ZeroFilled()).images(state)
-        scores.append(float(nmse(images, slices.batch(torch.arange(5)).target).mean()))
+        images = simulator.images(simulator.start_from(mask.expand(5, -1)))
+        scores.append(float(nmse(images, simulator.batch.target).mean()))
     assert found.order[0] == min((s, c) for c, s in enumerate(scores) if not start[c])[1]
 
 

@@ -11,10 +11,13 @@ from outwards import Outwards
 from torch import Tensor
 
 from kscout.config import Component, JointConfig, JointTraining
+from kscout.core import Policy
+from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError
 from kscout.policies import POLICIES
 from kscout.runs import Progress
+from kscout.training import Sampler
 from kscout.training.joint.train import train_joint
 
 
@@ -74,6 +77,27 @@ class Forgetful(Outwards):
         return {"seen": 3}
 
 
+class Lazy(Sampler):
+    """Says nothing of what it does once an epoch."""
+
+
+class Blind(Lazy):
+    """Looks at nothing, and names no policy."""
+
+    looks = False
+
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        pass
+
+
+class Empty(Blind):
+    """Has no policy."""
+
+    @classmethod
+    def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
+        return None  # type: ignore[return-value]
+
+
 def own_config(name: str, **changes: Any) -> JointConfig:
     """Return small settings for a sampler of this file."""
     module = "outwards" if name == "Outwards" else __name__
@@ -111,6 +135,9 @@ def test_it_goes_on_after_a_kill_and_is_left_as_it_is_when_typed_again(
     [
         ("Plain", "update of Plain returned float; return a tensor of one number"),
         ("Many", r"update of Many returned Tensor of shape \(3,\); return a tensor of one"),
+        ("Lazy", r"sampler Lazy \(looks = True\) lacks renew;"),
+        ("Blind", r"sampler Blind \(looks = False\) lacks make_policy;"),
+        ("Empty", "make_policy of Empty returned NoneType; return a policy"),
         ("Forgetful", r"Forgetful \(looks = False\) lacks restore, which takes back"),
     ],
 )
@@ -123,8 +150,10 @@ def test_what_is_amiss_is_told_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_checkpoint_of_more_than_it_takes_back_is_told() -> None:
+def test_what_it_does_not_define_is_told_when_it_is_needed() -> None:
     plain = object.__new__(Outwards)
+    with pytest.raises(RunError, match="Outwards says that it is due to learn"):
+        plain.update(0)
     plain.restore({})
     with pytest.raises(RunError, match="holds seen of Outwards, which has no `restore`; give it"):
         plain.restore({"seen": 3})

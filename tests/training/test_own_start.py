@@ -1,18 +1,16 @@
 """Training from columns of one's own: every estimator, its runs, and what is run on them later."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from joint_runs import joint_config
 from torch import Tensor
-from training_stores import ensemble_of_orders
+from training_stores import Train, short_config
 
 from coil_data import coil_store
 from kscout.apps.cli.train import _start
-from kscout.config import PolicyConfig, read, training_of
 from kscout.core import Measurement
 from kscout.data.store import Store
 from kscout.errors import ConfigError
@@ -24,63 +22,26 @@ from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
-CENTER = "7-8"
-SMALL = {
-    **{"n_epochs": 1, "batch_size": 4, "seed": 3, "n_trajectories": 2, "n_best": 2, "n_random": 2},
-    **{"n_baseline_slices": 4, "n_searches": 3, "n_episodes": 5, "n_updates": 2, "n_repeats": 0},
-}
-"""Settings of a short training; an estimator takes those that it has."""
-
-
-def config_of(
-    method: str, initial: str | None, n_initial: int = 2, n_cols: int = 16
-) -> PolicyConfig:
-    names = {item.name for item in fields(training_of(method))}
-    short = {name: value for name, value in SMALL.items() if name in names}
-    network: dict[str, Any] = {"name": "conv", "n_blocks": 2, "n_hidden": 8}
-    if method == "alphazero":
-        network = {"name": "alphazero", "n_hidden": 8}
-    if method == "posterior":
-        network = {"name": "posterior", "n_pools": 1, "n_draws": 2}
-    if method == "ensemble":
-        network = ensemble_of_orders(n_cols)
-    start = {} if initial is None else {"initial": initial}
-    return read(
-        PolicyConfig,
-        {
-            "policy": network if method == "ensemble" else {**network, "n_channels": 2},
-            "acquisition": {"n_initial": n_initial, "horizon": 2, **start},
-            "training": {"method": method, **short},
-        },
-    )
+OWN = {"initial": "0,8"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ESTIMATORS.entries)
 def test_central_columns_as_a_list_train_the_same_weights(
-    store: Store, tmp_path: Path, method: str
+    store: Store, tmp_path: Path, method: str, train: Train
 ) -> None:
     found = {}
-    for name, initial in (("usual", None), ("listed", CENTER), ("other", "0,8")):
-        run = train_policy(
-            config_of(method, initial), store, "zero-filled", tmp_path / name, device="cpu"
-        )
+    for name, start in (("usual", {}), ("listed", {"initial": "7-8"}), ("other", OWN)):
+        run = train(short_config(method, {"n_initial": 2, **start}), name)
         found[name] = read_weights(run.path / "weights.safetensors")
     usual, listed, other = (found[name].state for name in ("usual", "listed", "other"))
     assert all(torch.equal(usual[key], listed[key]) for key in usual)
     assert any(not torch.equal(usual[key], other[key]) for key in usual)
     assert "initial" not in found["usual"].extra and found["other"].extra["initial"] == "0,8"
-    ready = open_policies(
-        [str(tmp_path / "other")],
-        Entropy(data=store.path, reconstructor="zero-filled", split="val", device="cpu"),
-    )
+    entropy = Entropy(data=store.path, reconstructor="zero-filled", split="val", device="cpu")
+    ready = open_policies([str(tmp_path / "other")], entropy)
     assert (ready.plan.start, ready.plan.horizon, ready.notes) == ((0, 8), 2, [])
-    central = open_policies(
-        [str(tmp_path / "other")],
-        Entropy(
-            data=store.path, reconstructor="zero-filled", split="val", device="cpu", n_initial=2
-        ),
-    )
+    central = open_policies([str(tmp_path / "other")], replace(entropy, n_initial=2))
     assert central.plan.start == 2
     (note,) = central.notes
     assert "for 2 (0,8) + 2 columns under protocol blind and runs here with 2 + 2 under" in note
@@ -96,13 +57,11 @@ def test_both_files_of_a_joint_training_tell_its_start(store: Store, tmp_path: P
             assert extra.get("initial") == expected, name
 
 
-def test_a_start_must_fit_its_number_and_the_images(store: Store, tmp_path: Path) -> None:
+def test_a_start_must_fit_its_number_and_the_images(train: Train) -> None:
     with pytest.raises(ConfigError, match="names 3 columns and n_initial is 2; set n_initial = 3"):
-        config_of("greedy", "0-2")
+        short_config("greedy", {"n_initial": 2, "initial": "0-2"})
     with pytest.raises(ConfigError, match="column 16 of the start is not one of the 16"):
-        train_policy(
-            config_of("greedy", "0,16"), store, "zero-filled", tmp_path / "run", device="cpu"
-        )
+        train(short_config("greedy", {"n_initial": 2, "initial": "0,16"}))
 
 
 def test_the_command_takes_a_list(store: Store) -> None:
@@ -129,8 +88,7 @@ def test_coils_keep_the_sensitivities_of_the_start(
         return calibrate(self, measured)
 
     monkeypatch.setattr(WeightedZeroFilled, "calibrate", watched)
-    config = config_of(method, None, n_initial=8, n_cols=20)
-    config = replace(config, training=replace(config.training, protocol="blind"))
+    config = short_config(method, {"n_initial": 8}, n_cols=20, protocol="blind")
     store = coil_store(tmp_path / "coils", n_coils=2)
     train_policy(config, store, "zero-filled-weighted", tmp_path / "run", device="cpu")
     assert n_measured == {8}

@@ -10,13 +10,13 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from training_stores import CONV, store_without_val
+from training_stores import CONV, Train
 
 from kscout.apps.cli.train import folders_of, vary
 from kscout.config import Component, PolicyConfig, read, to_table, to_toml, training_of
 from kscout.core import Observation, Policy
 from kscout.data.store import Store
-from kscout.errors import ConfigError, DataError, RunError, WeightsError
+from kscout.errors import ConfigError, RunError, WeightsError
 from kscout.policies import POLICIES, load
 from kscout.reconstruction import save
 from kscout.reconstruction.unet import UNet
@@ -57,8 +57,8 @@ def test_a_network_below_zero_filled_images_is_warned_of(
     assert "the reconstruction is worse than zero-filled images: SSIM" in caplog.text
 
 
-def test_run_folder_holds_kept_best_and_last_weights(store: Store, tmp_path: Path) -> None:
-    run = train_policy(SMALL, store, "zero-filled", tmp_path / "run", device="cpu")
+def test_run_folder_holds_kept_best_and_last_weights(train: Train) -> None:
+    run = train(SMALL)
     assert [record["epoch"] for record in run.metrics] == [1, 2]
     assert {"train_ssim", "val_ssim", "learning_rate"} <= set(run.metrics[0])
     for name in ("weights", "best", "epoch-0001"):
@@ -83,7 +83,9 @@ def test_a_policy_trains_under_the_protocol_of_its_reconstruction(
     assert notes == [run.provenance.notes["protocol"]] if protocol == "blind" else not notes
 
 
-def test_updates_tell_their_mean_and_epochs_a_picture(store: Store, tmp_path: Path) -> None:
+def test_updates_tell_their_mean_and_epochs_a_picture(
+    store: Store, tmp_path: Path, train: Train
+) -> None:
     seen: list[Progress] = []
     pictures: list[Tensor] = []
 
@@ -92,7 +94,7 @@ def test_updates_tell_their_mean_and_epochs_a_picture(store: Store, tmp_path: Pa
         if progress.picture is not None:
             pictures.append(progress.picture())
 
-    train_policy(SMALL, store, "zero-filled", tmp_path / "a", device="cpu", on_step=see)
+    train(SMALL, "a", on_step=see)
     updates = [one for one in seen if one.epoch == 1 and not one.record]
     (record,) = [one for one in seen if one.epoch == 1 and one.record]
     n_slices, size = len(store.split("train")), SMALL.training.batch_size
@@ -104,23 +106,23 @@ def test_updates_tell_their_mean_and_epochs_a_picture(store: Store, tmp_path: Pa
     assert len(pictures) == 2 and picture.shape == (n_rows + 1, 3 * n_cols)
     setting = SMALL.acquisition
     assert picture[-1, :n_cols].sum() == setting.n_initial + setting.horizon
-    train_policy(SMALL, store, "zero-filled", tmp_path / "b", device="cpu")
+    train(SMALL, "b")
     weights = [(tmp_path / x / "weights.safetensors").read_bytes() for x in "ab"]
     assert weights[0] == weights[1], "a picture changes nothing"
 
 
-def test_epochs_that_never_come_are_kept_of_no_new_run(store: Store, tmp_path: Path) -> None:
+def test_epochs_that_never_come_are_kept_of_no_new_run(train: Train, tmp_path: Path) -> None:
     asked = with_training(n_epochs=1, keep_epochs=[1, 99], protocol="blind")
     out = tmp_path / "run"
     with pytest.raises(ConfigError, match=r"names 99, and training\.n_epochs is 1;"):
-        train_policy(asked, store, "zero-filled", out, device="cpu")
+        train(asked, out)
     assert not out.exists()
     paper = with_training(n_epochs=1, keep_epochs=type(asked.training).keep_epochs)
-    train_policy(paper, store, "zero-filled", out, device="cpu")
+    train(paper, out)
     assert [path.name for path in out.glob("epoch-*")] == ["epoch-0001.safetensors"]
     # A run of before was not refused, and goes on.
     (out / "config.toml").write_text(to_toml(asked))
-    train_policy(asked, store, "zero-filled", out, device="cpu")
+    train(asked, out)
 
 
 def test_a_failure_in_a_process_is_the_error_of_the_command(store: Store, tmp_path: Path) -> None:
@@ -138,17 +140,10 @@ def test_a_single_policy_needs_no_folder_below_the_run() -> None:
         vary(base, [7], {"gamma": [1.0, 1.0]})
 
 
-def test_a_store_without_a_needed_split_claims_no_run_folder(tmp_path: Path) -> None:
-    lacking = store_without_val(tmp_path / "store")
-    with pytest.raises(DataError, match=r"no split 'val'; it has: train; .* at least 3 volumes"):
-        train_policy(SMALL, lacking, "zero-filled", tmp_path / "run", device="cpu")
-    assert not (tmp_path / "run").exists()
-
-
-def test_policies_without_weights_are_refused(store: Store, tmp_path: Path) -> None:
+def test_policies_without_weights_are_refused(train: Train) -> None:
     config = replace(SMALL, policy=Component("center-out"))
     with pytest.raises(ConfigError, match="nothing to train"):
-        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+        train(config)
 
 
 @final
@@ -198,11 +193,11 @@ def test_a_policy_is_handed_the_sizes_that_it_takes_and_the_folder_may_be_a_stri
 
 @pytest.mark.parametrize("layer", ["Dropout", "BatchNorm1d", "GRU"])
 def test_a_policy_whose_scores_differ_between_passes_is_refused(
-    store: Store, tmp_path: Path, layer: str
+    train: Train, tmp_path: Path, layer: str
 ) -> None:
     config = replace(SMALL, policy=Component(f"{__name__}:Learned", {"layer": layer}))
     with pytest.raises(ConfigError, match=f"has a {layer} at 'layers.1', and gradients must"):
-        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+        train(config)
     assert not (tmp_path / "run").exists()
 
 
@@ -214,13 +209,13 @@ def test_a_policy_whose_scores_differ_between_passes_is_refused(
     ],
 )
 def test_scores_and_gradients_that_are_not_finite_end_a_training(
-    store: Store, tmp_path: Path, layer: str, error: type[Exception], words: str
+    train: Train, layer: str, error: type[Exception], words: str
 ) -> None:
     config = replace(
         with_training(batch_size=11), policy=Component(f"{__name__}:Learned", {"layer": layer})
     )
     with pytest.raises(error, match=words):
-        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+        train(config)
 
 
 def test_draws_of_a_slice_do_not_depend_on_batch_size(store: Store) -> None:
@@ -235,12 +230,9 @@ def test_draws_of_a_slice_do_not_depend_on_batch_size(store: Store) -> None:
     assert torch.equal(small.per_slice["uniforms"], large.per_slice["uniforms"])
 
 
-def test_a_setting_for_another_size_is_told(
-    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_setting_for_another_size_is_told(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     for size in (None, 16, 128):
         caplog.clear()
         setting = replace(SMALL.acquisition, size=size)
-        config = replace(with_training(n_epochs=1), acquisition=setting)
-        train_policy(config, store, "zero-filled", tmp_path / str(size), device="cpu")
+        train(replace(with_training(n_epochs=1), acquisition=setting), str(size))
         assert ("is meant for 128, and the images have 16" in caplog.text) == (size == 128)

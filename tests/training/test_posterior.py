@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from posterior_policies import SAMPLER, SHORT, config_of, estimator_of, some_mask, some_policy
-from training_stores import CONV, blob_store, small_config, train_whole_and_cut, weights
+from training_stores import CONV, Train, blob_store, small_config, train_whole_and_cut, weights
 
 from coil_data import coil_store
 from kscout import policies
@@ -162,7 +162,9 @@ def test_sessions_try_columns_by_the_protocol_of_their_network(
     assert session.order[4:] == wanted
 
 
-def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Path) -> None:
+def test_other_networks_methods_and_data_are_refused(
+    store: Store, tmp_path: Path, train: Train
+) -> None:
     slices = store.split("train")
     for method in ("dense", "greedy"):
         config = small_config(SAMPLER, {"method": method, "n_epochs": 1})
@@ -171,7 +173,7 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
     with pytest.raises(
         ConfigError, match=r"ConvPolicy samples none; use policy\.name = 'posterior'"
     ):
-        train_policy(config_of(CONV), store, "zero-filled", tmp_path / "run", device="cpu")
+        train(config_of(CONV))
     with pytest.raises(ConfigError, match="n_draws at most 64"):
         PosteriorPolicy(n_draws=65)
     with pytest.raises(ConfigError, match="n_first is 3; use 1 to n_draws, which is 2"):
@@ -276,12 +278,9 @@ def test_masks_follow_another_policy_on_mirrored_slices_too(store: Store, tmp_pa
             assert least < float(share) < most
 
 
-def test_training_draws_better_images_and_is_the_same_again(store: Store, tmp_path: Path) -> None:
+def test_training_draws_better_images_and_is_the_same_again(store: Store, train: Train) -> None:
     config = config_of(n_epochs=6, learning_rate=5e-3)
-    runs = [
-        train_policy(config, store, "zero-filled", tmp_path / name, device="cpu")
-        for name in ("one", "other")
-    ]
+    runs = [train(config, name) for name in ("one", "other")]
     first, second = (weights(run.path) for run in runs)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert runs[0].metrics[-1]["train_ssim"] > runs[0].metrics[0]["train_ssim"]
@@ -306,13 +305,13 @@ def test_a_dark_slice_of_a_bright_volume_does_not_change_the_range(tmp_path: Pat
     assert float(policy.range_per_std) == pytest.approx(wanted, rel=1e-5) and wanted < 6
 
 
-def test_a_start_brings_its_weights_but_not_its_range(store: Store, tmp_path: Path) -> None:
+def test_a_start_brings_its_weights_but_not_its_range(train: Train, tmp_path: Path) -> None:
     start = some_policy()
     start.range_per_std.fill_(77.0)
     policies.save(tmp_path / "start.safetensors", start)
     config = small_config({"name": "posterior"}, {"method": "posterior", "n_epochs": 1, **SHORT})
     how = {"start": tmp_path / "start.safetensors", "device": "cpu"}
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", **how)
+    run = train(config, **how)
     policy = policies.load(run.path)
     assert isinstance(policy, PosteriorPolicy)
     assert float(policy.range_per_std) < 20 and policy.n_channels == 4
@@ -333,10 +332,9 @@ def test_a_training_that_follows_another_policy_resumes_alike(store: Store, tmp_
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
 @pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")
 def test_on_cuda_it_learns_by_a_graph_and_scores_as_on_a_cpu(
-    store: Store, tmp_path: Path, compiles: bool
+    store: Store, train: Train, compiles: bool
 ) -> None:
-    config = config_of(n_epochs=6, learning_rate=5e-3, compile=compiles)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cuda")
+    run = train(config_of(n_epochs=6, learning_rate=5e-3, compile=compiles), device="cuda")
     assert run.metrics[-1]["train_ssim"] > run.metrics[0]["train_ssim"]
     batch, scores = store.split("val").batch(torch.arange(5)), []
     for device in ("cpu", "cuda"):

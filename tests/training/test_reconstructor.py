@@ -11,7 +11,7 @@ from torch import Tensor
 from training_stores import blob_store, check_continued, stopping_at, store_without_val
 
 from golden_numbers import Golden
-from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
+from kscout.config import Component, PolicyConfig, ReconstructorConfig, ReconstructorTraining
 from kscout.core import Measurement, Protocol, Reconstruction, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -24,6 +24,7 @@ from kscout.runs import Progress, read_run
 from kscout.training import loop, reconstructor
 from kscout.training.augmentation import MaskDistribution
 from kscout.training.convolution import BACKENDS, choose_convolution
+from kscout.training.policy import train_policy
 from kscout.training.reconstructor import train_reconstructor, training_loss
 from kscout.training.validation import validation_ssim, zero_filled_note
 
@@ -306,8 +307,11 @@ def test_what_cannot_be_trained_is_told(store: Store, tmp_path: Path) -> None:
 
 def test_a_store_without_a_needed_split_claims_no_run_folder(tmp_path: Path) -> None:
     lacking = store_without_val(tmp_path / "store")
-    with pytest.raises(DataError, match=r"no split 'val'; it has: train; .* at least 3 volumes"):
+    words = r"no split 'val'; it has: train; .* at least 3 volumes"
+    with pytest.raises(DataError, match=words):
         train_reconstructor(CONFIG, lacking, tmp_path / "run", device="cpu")
+    with pytest.raises(DataError, match=words):
+        train_policy(PolicyConfig.of("greedy"), lacking, "zero-filled", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from training_stores import CONV, blob_store, small_config, train_whole_and_cut, weights
+from training_stores import CONV, Train, blob_store, small_config, train_whole_and_cut, weights
 from typer.testing import CliRunner
 
 from kscout import policies
@@ -68,10 +68,10 @@ def test_weights_gains_and_units_are_those_of_the_start(
 
 
 def test_what_a_training_began_from_is_validated_and_told(
-    first: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    first: Path, train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [
-        train_policy(dense_config(COLUMN, **STILL), store, "zero-filled", out, start=start)
+        train(dense_config(COLUMN, **STILL), out, start=start)
         for out, start in ((tmp_path / "order", None), (tmp_path / "trained", first))
     ]
     for run in runs:
@@ -82,19 +82,21 @@ def test_what_a_training_began_from_is_validated_and_told(
     told = [line.split("has not improved it: ")[1] for line in capsys.readouterr().out.splitlines()]
     assert told == ["the fixed order at its start is no worse", "use the start"]
     by_psnr = dense_config(COLUMN, **STILL, metric="psnr")
-    run = train_policy(by_psnr, store, "zero-filled", tmp_path / "psnr")
+    run = train(by_psnr, "psnr")
     print_runs([run], as_json=False)
     psnr = run.metrics[-1]["val_psnr"]
     assert f"; it started at {psnr:.4f}, so training has not" in capsys.readouterr().out
 
 
-def test_a_start_from_initial_weights_changes_nothing(store: Store, tmp_path: Path) -> None:
+def test_a_start_from_initial_weights_changes_nothing(
+    store: Store, tmp_path: Path, train: Train
+) -> None:
     training = {"method": "greedy", "n_epochs": 1, "batch_size": 4, "n_trajectories": 2, "seed": 3}
     config, file = small_config(CONV, training), tmp_path / "initial.safetensors"
     arguments = {key: value for key, value in CONV.items() if key != "name"}
     sizes = {"n_rows": 12, "n_cols": 16, "n_initial": 2, "horizon": 3}
     policies.save(file, make_policy(Component("conv", arguments), seed=3, **sizes))
-    train_policy(config, store, "zero-filled", tmp_path / "plain", device="cpu")
+    train(config, "plain")
     command = f"policy --data {store.path} --reconstructor zero-filled --out {tmp_path / 'begun'}"
     command += " --n-initial 2 --steps 3 --epochs 1 --batch-size 4 --trajectories 2 --seed 3"
     done = CliRunner().invoke(app, [*command.split(), "--device", "cpu", "--start", str(file)])
@@ -107,13 +109,12 @@ def test_a_start_from_initial_weights_changes_nothing(store: Store, tmp_path: Pa
 
 
 def test_units_are_found_where_the_start_has_none(
-    first: Path, store: Store, tmp_path: Path
+    first: Path, train: Train, tmp_path: Path
 ) -> None:
     file, start = tmp_path / "plain.safetensors", policies.load(first)
     units, start.gain_units = start.gain_units, ()
     policies.save(file, start)
-    config = dense_config(COLUMN, **STILL)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", start=file, device="cpu")
+    run = train(dense_config(COLUMN, **STILL), start=file)
     assert policies.load(run.path).gain_units == pytest.approx(units)
     # Mean gains are among the weights that a network has learned with: they stay.
     assert torch.equal(weights(run.path)["prior"], weights(first)["prior"])
@@ -121,7 +122,7 @@ def test_units_are_found_where_the_start_has_none(
 
 @pytest.mark.slow
 def test_an_interrupted_training_goes_on_from_its_checkpoint(
-    first: Path, store: Store, tmp_path: Path
+    first: Path, store: Store, tmp_path: Path, train: Train
 ) -> None:
     config = dense_config(COLUMN, n_epochs=2, seed=5, learning_rate=1e-2)
     cut = train_whole_and_cut(config, store, tmp_path, epoch=2, start=first)
@@ -130,7 +131,7 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(
     policies.save(tmp_path / "other.safetensors", policies.load(cut))
     for other in (tmp_path / "other.safetensors", None):
         with pytest.raises(RunError, match="another start"):
-            train_policy(config, store, "zero-filled", cut, start=other, device="cpu")
+            train(config, cut, start=other)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +143,11 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(
     ids=["network", "argument"],
 )
 def test_another_network_is_refused(
-    first: Path, store: Store, tmp_path: Path, policy: dict[str, Any], message: str
+    first: Path, train: Train, tmp_path: Path, policy: dict[str, Any], message: str
 ) -> None:
     config = dense_config(policy)
     with pytest.raises(ConfigError, match=message):
-        train_policy(config, store, "zero-filled", tmp_path / "run", start=first, device="cpu")
+        train(config, start=first)
     assert not (tmp_path / "run").exists()
 
 
@@ -196,7 +197,7 @@ def labelled(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_mean_gains_are_measured_anew_where_a_start_learned_from_other_labels(
-    labelled: dict[str, Path], store: Store, tmp_path: Path, metric: str
+    labelled: dict[str, Path], train: Train, tmp_path: Path, metric: str
 ) -> None:
     config = dense_config(COLUMN, metric=metric, **STILL)
     own = weights(labelled[metric])["prior"]
@@ -205,19 +206,19 @@ def test_mean_gains_are_measured_anew_where_a_start_learned_from_other_labels(
         with pytest.MonkeyPatch.context() as patch:
             if other == metric:
                 patch.setattr(ColumnPolicy, "start_from", lambda *_: pytest.fail("measured anew"))
-            run = train_policy(config, store, "zero-filled", out, start=start, device="cpu")
+            run = train(config, out, start=start)
         torch.testing.assert_close(weights(run.path)["prior"], own)
         assert other == metric or not torch.allclose(weights(start)["prior"], own)
 
 
 def test_what_another_method_learned_is_learned_on_from_as_it_is(
-    store: Store, tmp_path: Path
+    train: Train, tmp_path: Path
 ) -> None:
     training = {"method": "greedy", "n_epochs": 1, "batch_size": 4, "n_trajectories": 2}
     greedy = small_config(COLUMN, training)
-    start = train_policy(greedy, store, "zero-filled", tmp_path / "greedy", device="cpu").path
+    start = train(greedy, "greedy").path
     config, out = dense_config(COLUMN, **STILL), tmp_path / "run"
-    run = train_policy(config, store, "zero-filled", out, start=start, device="cpu")
+    run = train(config, out, start=start)
     assert not weights(run.path)["prior"].any()
 
 

@@ -1,6 +1,7 @@
 """Tiny stores of smooth blobs: enough structure to learn from, made in milliseconds."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,14 +13,15 @@ import torch
 from torch import Tensor
 
 from kscout import policies
-from kscout.config import PolicyConfig, read
+from kscout.config import PolicyConfig, read, training_of
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.policies.fixed import FixedOrder
-from kscout.runs import Progress
+from kscout.runs import Progress, RunRecord
 from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
+Train = Callable[..., RunRecord]
 COLUMN = {
     **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
     **{"channels": [8, 8], "image_channels": [8], "n_bins": 4},
@@ -27,6 +29,13 @@ COLUMN = {
 """A network that sees k-space, small enough for a test."""
 CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
 """The paper's, as small."""
+POSTERIOR = {"name": "posterior", "n_channels": 2, "n_pools": 1, "n_draws": 2}
+SHORT = {
+    **{"n_epochs": 1, "batch_size": 4, "seed": 3, "n_trajectories": 2, "n_best": 2, "n_random": 2},
+    **{"n_baseline_slices": 4, "n_searches": 3, "n_episodes": 5, "n_updates": 2, "n_repeats": 0},
+    **{"n_validated": 2},
+}
+"""Settings of a short training; an estimator takes those that it has."""
 _FILES: list[TemporaryDirectory[str]] = []
 
 
@@ -64,6 +73,26 @@ def blob_store(path: Path, *, n_rows: int = 20, n_cols: int = 24, n_train: int =
         writer.append("train", "b", images(4))
         writer.append("val", "c", images(5))
         return writer.finish()
+
+
+def short_config(
+    method: str, acquisition: dict[str, Any], n_cols: int = 16, **training: object
+) -> PolicyConfig:
+    """Return the settings of a training of seconds by any estimator."""
+    names = {item.name for item in fields(training_of(method))}
+    short = {name: value for name, value in SHORT.items() if name in names}
+    networks = {
+        **{"posterior": POSTERIOR, "ensemble": ensemble_of_orders(n_cols)},
+        **{"alphazero": {**CONV, "name": "alphazero"}},
+    }
+    return read(
+        PolicyConfig,
+        {
+            "policy": networks.get(method, CONV),
+            "acquisition": {"horizon": 2, **acquisition},
+            "training": {"method": method, **short, **training},
+        },
+    )
 
 
 def small_config(policy: dict[str, Any], training: dict[str, Any]) -> PolicyConfig:

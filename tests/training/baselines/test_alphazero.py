@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from training_stores import CONV, small_config, train_whole_and_cut, weights
+from training_stores import CONV, Train, small_config, train_whole_and_cut, weights
 
 from kscout import policies
 from kscout.config import PolicyConfig
@@ -121,16 +121,16 @@ def test_settings_of_one_seed_give_one_result_and_a_stopped_run_goes_on_alike(
 
 @pytest.mark.slow
 def test_training_ends_when_validation_stays_flat_and_keeps_the_best(
-    store: Store, tmp_path: Path
+    train: Train, tmp_path: Path
 ) -> None:
     # A step size this small changes no choice: the first epoch stays the best.
     config = config_of(n_epochs=9, patience=2, learning_rate=1e-12)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run")
+    run = train(config)
     assert [record["epoch"] for record in run.metrics] == [1, 2, 3]
     best = read_weights(tmp_path / "run" / "best.safetensors").state
     kept = weights(tmp_path / "run")
     assert all(torch.equal(best[name], kept[name]) for name in best)
-    assert train_policy(config, store, "zero-filled", tmp_path / "run").metrics == run.metrics
+    assert train(config).metrics == run.metrics
 
 
 class OneRound(NamedTuple):
