@@ -13,7 +13,6 @@ from kscout.compressed import plain_checksum, plain_stem, unpacked
 from kscout.errors import WeightsError
 from kscout.evaluation.records.run_names import run_label, seed_in
 from kscout.files import checksum
-from kscout.policies.fixed import FixedOrder
 from kscout.weights import Weights, fingerprint, is_described, read_weights, save_weights
 from kscout.zoo import ZOO, zoo_file
 
@@ -143,12 +142,6 @@ def test_names_of_compressed_files_are_those_of_plain_ones(tmp_path: Path) -> No
         path.touch()
         assert (plain_stem(path), run_label(path), seed_in(path)) == ("a-seed3", "a", 3)
     assert [run_label(zoo_file(name)) for name in ZOO] == list(ZOO)
-
-
-def test_a_compressed_policy_loads_by_its_path(tmp_path: Path) -> None:
-    policies.save(tmp_path / "order.safetensors.xz", FixedOrder(n_cols=9, order=[7, 2]))
-    loaded = policies.load(tmp_path / "order.safetensors.xz")
-    assert isinstance(loaded, FixedOrder) and list(loaded.order) == [7, 2]
 
 
 @pytest.mark.parametrize("name", ["knee-unet", "knee-general-16-column"])

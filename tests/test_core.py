@@ -36,11 +36,6 @@ def test_units_are_the_targets_or_those_found(batch: SliceBatch) -> None:
     torch.testing.assert_close(batch.unnormalized(found, "paper"), batch.target)
 
 
-def test_a_batch_is_its_tensors(batch: SliceBatch) -> None:
-    again = SliceBatch(*batch.tensors())
-    assert all(a is b for a, b in zip(again.tensors(), batch.tensors(), strict=True))
-
-
 def test_the_loss_without_a_protocol_is_in_the_targets_deviations(batch: SliceBatch) -> None:
     off = batch.target + 0.5 * batch.target_std[:, None, None]
     loss = ZeroFilled().loss(Reconstruction.of(off), batch)

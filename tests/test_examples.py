@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import command_line
 from fuzz.forks import in_child, load_modules
 
 pytestmark = pytest.mark.slow
@@ -58,29 +57,6 @@ def test_reinforcement_learning_example_runs(tmp_path: Path) -> None:
     ssim = scores(run("03_gymnasium_ppo.py", tmp_path))
     assert set(ssim) == {"random", "ppo", "center-out"}
     assert ssim["random"] < ssim["center-out"]
-
-
-CHAIN = f"""
-data make knee --out knees --volumes 4,2,3 --slices 2 --size 64 --seed 1
-train reconstructor --config {ROOT}/configs/smoke.toml --data knees --out runs/unet
-train policy --data knees --reconstructor runs/unet --n-initial 6 --steps 3 --epochs 2 \
---trajectories 2 --set policy.n_channels=2 --set policy.n_hidden=9 --out runs/greedy-seed0
-evaluate --data knees --reconstructor runs/unet --n-initial 6 --steps 3 --trajectories 2 \
---fixed-slices 2 --policy random --policy equispaced-one --policy center-out --policy fixed \
---policy oracle --policy runs/greedy-seed0 --out results
-analyze policy greedy --results results --out analyses
-report results analyses runs/greedy-seed0 --out report.html
-"""
-
-
-def test_each_command_reads_the_folders_of_those_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for words in CHAIN.strip().splitlines():
-        command_line.kscout(*words.split())
-    page = Path("report.html").read_text()
-    assert all(word in page for word in ("equispaced-one", "Average policy", "learning-curves"))
 
 
 def test_mistakes_are_told_in_one_sentence(tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 import kscout
-from kscout.data import ImportSettings, kinds
+from kscout.data import kinds
 from kscout.errors import ConfigError
 from kscout.names import (
     FORMATS,
-    IMPORT_PRESETS,
     POLICIES,
     RAW_FORMATS,
     RECONSTRUCTORS,
@@ -25,7 +24,6 @@ from kscout.names import (
     import_target,
     is_outside,
     untrained_reconstructions,
-    used,
 )
 from kscout.policies import save
 from kscout.policies.random import Random
@@ -77,20 +75,10 @@ def test_every_rule_of_targets_has_its_kind_of_store() -> None:
     assert tuple(kinds.TARGETS) == TARGETS
 
 
-def test_presets_and_planes_are_settings_of_an_import() -> None:
-    for preset in IMPORT_PRESETS.values():
-        ImportSettings(**preset)
-
-
 def test_a_class_in_the_working_directory_is_found_by_module_and_class(outside: str) -> None:
     found = POLICIES.resolve(f"{outside}:Own")
     assert found.__name__ == "Own"
     assert POLICIES.name_of(found) == f"{outside}:Own"
-
-
-def test_modules_are_named_by_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KSCOUT_USE", "one, two.three")
-    assert {"one", "two.three", "__main__"} <= used()
 
 
 @pytest.mark.parametrize(

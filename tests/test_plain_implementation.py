@@ -2,11 +2,10 @@
 
 import pytest
 import torch
+from bench import PlainPolicy, PlainUNet, compare_with_plain, plain_greedy_gradients
 
-from bench import PlainPolicy, PlainUNet, compare_with_plain, plain_greedy_gradients, plain_ssim
 from golden_numbers import Golden, assert_gradients, with_formula_weights
 from kscout.data.slices import SliceSet
-from kscout.metrics import ssim
 
 pytestmark = pytest.mark.slow
 
@@ -57,14 +56,6 @@ def test_plain_estimator_is_golden(
     losses = golden("loss", f"{method}/losses").float()
     torch.testing.assert_close(found.losses, losses, atol=1e-7, rtol=1e-3)
     assert_gradients(policy, method, golden, tolerance)
-
-
-def test_plain_ssim_is_that_of_the_metrics(generator: torch.Generator) -> None:
-    image, target = (torch.rand(3, 21, 34, generator=generator) for _ in range(2))
-    data_range = torch.tensor([1.0, 0.7, 2.0])
-    expected = ssim(image.double(), target.double(), data_range=data_range.double())
-    found = plain_ssim(image, target, data_range)
-    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
 
 
 # In 16 bit at the size that the U-Net was trained for: at 64 pixels gains are five times as large,

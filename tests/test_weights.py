@@ -130,11 +130,6 @@ def test_reference_checkpoints_are_read(name: str) -> None:
     assert content["args"].num_chans == 4
 
 
-def test_reference_policy_checkpoint_is_read() -> None:
-    content = read_pickle(GOLDEN / "checkpoints" / "policy_4ch_r64_data_parallel.pt")
-    assert next(iter(content["model"])) == "channel_layer.layers.0.weight"
-
-
 @pytest.mark.parametrize("is_zip", [True, False])
 @pytest.mark.parametrize(
     "scalar", [np.float64(0.25), np.float32(-3.5), np.int64(-12), np.bool_(True)]

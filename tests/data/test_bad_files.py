@@ -32,9 +32,9 @@ def write_source(folder: Path) -> Path:
 def imported(source: Path, out: Path) -> tuple[Store, str]:
     """Import with and without the bad file; return the store without it and the reason."""
     with pytest.raises(DataError) as caught:
-        import_folder(source, out, ImportSettings())
+        import_folder(source, out, ImportSettings(size=7))
     assert not out.exists() and [path.name for path in out.parent.iterdir()] == [source.name]
-    store = import_folder(source, out, ImportSettings(skip_bad=True))
+    store = import_folder(source, out, ImportSettings(size=7, skip_bad=True))
     assert sorted(record.volume for record in store.manifest.volumes) == ["a.npy", "b.npy", "c.npy"]
     (left_out,) = store.manifest.left_out
     assert str(caught.value) == f"{left_out['reason']}, or leave it out with --skip-bad"
@@ -85,6 +85,11 @@ def hdf5(fill: Callable[[h5py.File], object]) -> Callable[[Path], None]:
     return write
 
 
+def cut_hdf5(path: Path) -> None:
+    hdf5(lambda file: file.create_dataset("reconstruction_esc", data=IMAGES))(path)
+    path.write_bytes(path.read_bytes()[:1500])
+
+
 def outside(path: Path) -> Path:
     """A file of images that lies hidden beside the one that points to it."""
     with h5py.File(path.parent / ".secret", "w") as file:
@@ -111,10 +116,10 @@ def virtual(path: Path) -> None:
         file.create_virtual_dataset("reconstruction_esc", layout)
 
 
-def nifti(**fields: Any) -> Callable[[Path], None]:
+def nifti(images: np.ndarray = IMAGES, **fields: Any) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         nibabel = pytest.importorskip("nibabel")
-        image = nibabel.Nifti1Image(IMAGES, np.eye(4))
+        image = nibabel.Nifti1Image(images, np.eye(4))
         image.header.set_sform(np.eye(4), 2)
         nibabel.save(image, path)
         header = nibabel.Nifti1Header(path.read_bytes()[:348], check=False)
@@ -155,10 +160,19 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "four.npy": (lambda path: np.save(path, IMAGES[None]), r"holds .*\(1, 3, 9, 9\)"),
     "words.npy": (lambda path: np.save(path, np.array(["a"])), "holds .*<U1"),
     "flat.npy": (lambda path: np.save(path, IMAGES[:, :0, :0]), "has images of 0x0, without"),
+    "zeros.npy": (lambda path: np.save(path, 0 * IMAGES), "only zeros in the 3 slices"),
+    "nan.npy": (
+        lambda path: np.save(path, np.where(IMAGES == IMAGES[1, 5, 5], np.nan, IMAGES)),
+        "1 pixels that are NaN",
+    ),
+    "narrow.npy": (lambda path: np.save(path, IMAGES[:, :, :5]), "9x5, smaller than --size 7"),
+    "small.npy": (lambda path: np.save(path, IMAGES[:, :5, :5]), "5x5, smaller than --size 7"),
+    "empty.npy": (lambda path: np.save(path, IMAGES[:0]), "0 slices"),
     "huge.h5": (
         hdf5(lambda file: file.create_dataset("reconstruction_esc", HUGE, "f4", chunks=True)),
         "which are 400 TB, and has .*; images do not compress that much",
     ),
+    "cut.h5": (cut_hdf5, "cannot be read"),
     "link.h5": (external_link, "holds reconstruction_esc as a link to /reconstruction|as a link"),
     "storage.h5": (external_storage, "without its values, which are in other files"),
     "virtual.h5": (virtual, "without its values, which are in other files"),
@@ -170,6 +184,8 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "huge.nii": (nifti(dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]), "declares float32 of shape"),
     "type.nii": (nifti(datatype=77), "cannot be read as NIfTI"),
     "flat.nii": (nifti(srow_x=[0, 0, 0, 0]), "cannot be read as NIfTI"),
+    "four.nii": (nifti(np.ones((9, 9, 9, 2))), r"has shape \(9, 9, 9, 2\)"),
+    "two.nii": (nifti(np.ones((9, 9))), r"shape \(9, 9\) instead of a volume .* one as \.npy"),
     "complex.nii": (nifti(datatype=32, bitpix=64), "complex64 of shape .* instead of real"),
     "huge/a.dcm": (dicom(Rows=65000, Columns=65000), "declares uint16 of shape"),
     "report/a.dcm": (dicom(Rows=None, Columns=None), "no image, or is cut off .no Rows, Co"),

@@ -1,6 +1,5 @@
 """Importing puts every volume where it belongs, and says what is wrong."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,40 +134,6 @@ def test_splits_without_a_volume_are_a_warning(
     assert "existing split" not in told
     np.save(source / "c.npy", IMAGES)
     assert not import_folder(source, tmp_path / "three", SETTINGS).manifest.warnings
-
-
-def damage(make: Callable[[Path], object], path: Path) -> None:
-    path.unlink()
-    make(path)
-
-
-WITH_NAN = np.where(IMAGES == IMAGES[1, 5, 5], np.float32(np.nan), IMAGES)
-
-BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated": (lambda p: p.write_bytes(write_volume(p).read_bytes()[:1500]), "cannot be read"),
-    "zeros": (lambda p: write_volume(p, 0 * IMAGES), "only zeros in the 4 slices"),
-    "nan": (lambda p: write_volume(p, WITH_NAN), "1 pixels that are NaN"),
-    "too narrow": (lambda p: write_volume(p, IMAGES[:, :, :5]), "12x5, smaller than --size 7"),
-    "too small": (lambda p: write_volume(p, IMAGES[:, :5, :5]), "5x5, smaller than --size 7"),
-    "no slices": (lambda p: write_volume(p, IMAGES[:0]), "0 slices"),
-}
-
-
-@pytest.mark.parametrize("fault", BAD)
-def test_bad_volumes_stop_with_one_sentence_or_are_left_out(tmp_path: Path, fault: str) -> None:
-    source = write_layout(tmp_path / "knee", train=3, val=1, test=1)
-    make, sentence = BAD[fault]
-    damage(make, source / "singlecoil_train" / "file1.h5")
-    with pytest.raises(DataError, match=sentence) as caught:
-        import_folder(source, tmp_path / "store", SETTINGS)
-    assert "file1.h5" in str(caught.value)
-    assert "--skip-bad" in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["knee"]
-    store = import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
-    assert volumes(store)["train"] == ["file0.h5", "file2.h5"]
-    (left_out,) = Store.open(store.path).manifest.left_out
-    assert left_out["source"] == "singlecoil_train/file1.h5"
-    assert sentence in left_out["reason"]
 
 
 def test_what_leaves_nothing_says_why(tmp_path: Path) -> None:

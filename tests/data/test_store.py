@@ -12,7 +12,7 @@ from filelock import lock_descriptor
 from kscout.data import store_writer
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store, unfinished_path
-from kscout.data.store_writer import StoreWriter, finished_store
+from kscout.data.store_writer import StoreWriter
 from kscout.errors import DataError
 
 RECIPE = {"command": "test", "seed": 3}
@@ -34,19 +34,13 @@ def test_a_split_comes_back_as_it_was_written(tmp_path: Path) -> None:
     train = write(tmp_path / "store").split("train")
     expected = np.concatenate([volume(0), volume(1, n_slices=1)])
     assert torch.equal(train.magnitudes(), torch.from_numpy(expected))
+    assert np.array_equal(np.load(tmp_path / "store" / "train_9x11.npy"), expected)
     assert train.volumes == ("a", "a", "a", "b")
     assert train.slices == (4, 5, 6, 0)
     assert train.position.tolist() == [0, 1, 2, 3]
     assert train.selectable.all()
     in_memory = SliceSet.from_images(train.magnitudes(), train.volumes)
     assert torch.equal(train.data_range, in_memory.data_range)
-
-
-def test_arrays_are_plain_numpy_files(tmp_path: Path) -> None:
-    store = write(tmp_path / "store")
-    array = np.load(store.path / "train_9x11.npy")
-    assert array.shape == (4, 9, 11)
-    assert np.array_equal(store.split("train", lazy=True).magnitudes(), array)
 
 
 def test_the_manifest_tells_sources_recipe_and_counts(tmp_path: Path) -> None:
@@ -198,13 +192,6 @@ def test_a_folder_in_use_is_never_overwritten(tmp_path: Path) -> None:
         StoreWriter(tmp_path, RECIPE)
     with pytest.raises(DataError, match="not a store"):
         Store.open(tmp_path)
-
-
-def test_a_finished_store_is_known_by_its_recipe(tmp_path: Path) -> None:
-    store = write(tmp_path / "store")
-    assert finished_store(store.path, RECIPE) == store
-    assert finished_store(store.path, {"command": "other"}) is None
-    assert finished_store(tmp_path / "none", RECIPE) is None
 
 
 def test_what_is_discarded_leaves_nothing(tmp_path: Path) -> None:

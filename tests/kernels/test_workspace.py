@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kscout.kernels.convolution import Division, Empty, Workspace, packed_order
+from kscout.kernels.convolution import Division, Empty, Workspace
 
 CPU = torch.device("cpu")
 
@@ -36,29 +36,6 @@ def test_what_fits_takes_no_more_memory() -> None:
     laid(space, (2000,), dtype=torch.float32)
     (again,) = laid(space, (10,), dtype=torch.half)
     assert again.data_ptr() == large.data_ptr() and len(space.blocks) == 2
-
-
-@pytest.mark.parametrize("n_out, n_in", [(32, 48), (16, 16)])
-def test_packed_order_holds_every_weight_once_where_its_lane_reads_it(
-    n_out: int, n_in: int
-) -> None:
-    order = packed_order(n_out, n_in)
-    assert order.flatten().sort().values.tolist() == list(range(1, n_out * n_in * 9 + 1))
-    weight = torch.arange(1, n_out * n_in * 9 + 1).view(n_out, n_in, 3, 3)
-    for tap, lane, half, number in [(5, 13, 1, 2), (0, 31, 0, 3), (8, 4, 1, 0)]:
-        row = lane % 4 * 2 + (0, 1, 8, 9)[number]
-        col = lane // 8 * 4 + lane // 4 % 2 + 2 * half
-        assert (
-            order[tap, -1, -1, lane, half, number]
-            == weight[n_out - 16 + col, n_in - 16 + row, tap // 3, tap % 3]
-        )
-
-
-def test_a_first_layer_has_taps_for_inputs_and_nothing_beyond_nine() -> None:
-    order = packed_order(16, 1)
-    assert order.shape == (1, 1, 1, 32, 2, 4)
-    assert (order == 0).sum() == 7 * 16
-    assert order[0, 0, 0, 9, 1, 1] == torch.arange(1, 145).view(16, 9)[6, 3]
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 32), (8, 4), (8, 8), (16, 16), (32, 64), (256, 128)])

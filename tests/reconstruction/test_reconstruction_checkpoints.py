@@ -57,11 +57,6 @@ def test_reference_checkpoints_load(name: str) -> None:
     assert all(torch.equal(raw[k], state[k.removeprefix("module.")]) for k in raw)
 
 
-def test_the_two_reference_checkpoints_are_one_network() -> None:
-    folder = GOLDEN / "checkpoints"
-    assert same_state(load(folder / "recon_4ch.pt"), load(folder / "recon_4ch_data_parallel.pt"))
-
-
 @pytest.mark.parametrize("layout", ["bare", "lightning", "data-parallel"])
 def test_fastmri_checkpoints_load_in_every_layout(tmp_path: Path, layout: str) -> None:
     original = FastMRIUNet(n_channels=2, n_pools=3)

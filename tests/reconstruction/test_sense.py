@@ -9,7 +9,6 @@ from golden_numbers import Golden
 from kscout.acquisition.episode import Simulator
 from kscout.contracts import check_reconstructor
 from kscout.core import Measurement
-from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c
 from kscout.physics.normalization import denormalize
 from kscout.physics.sampling import center_mask
@@ -62,12 +61,6 @@ def test_units_do_not_matter(name: str, factor: float) -> None:
         plain, scaled = model(batch.kspace, mask), model(batch.kspace * factor, mask)
     torch.testing.assert_close(scaled.image, plain.image, atol=1e-3, rtol=0)
     torch.testing.assert_close(scaled.std, plain.std * factor, atol=0, rtol=1e-3)
-
-
-@pytest.mark.parametrize("regularization, n_iterations", [(0.0, 5), (-1.0, 5), (0.1, 0)])
-def test_settings_without_a_solution_are_refused(regularization: float, n_iterations: int) -> None:
-    with pytest.raises(ConfigError, match="both must be above zero"):
-        Sense(regularization=regularization, n_iterations=n_iterations)
 
 
 @pytest.mark.parametrize("size, n_center, key", [(128, 16, "a8"), (128, 4, "a32"), (64, 8, "a8")])

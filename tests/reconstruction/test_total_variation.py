@@ -84,28 +84,26 @@ def _keep_measured(image: Tensor, mask: Tensor) -> Tensor:
     return torch.fft.ifft(torch.fft.fft(image, dim=-1) * shifted_mask(mask), dim=-1)
 
 
-def relative_gap(zero_filled: Tensor, mask: Tensor, n_iterations: int) -> tuple[Tensor, Tensor]:
+def relative_gap(zero_filled: Tensor, mask: Tensor, n_iterations: int) -> Tensor:
     weight = torch.full((len(mask),), WEIGHT, dtype=zero_filled.real.dtype)
     solution = solve(
         zero_filled, mask, weight, n_iterations=n_iterations, penalty=PENALTY_PER_WEIGHT * WEIGHT
     )
     primal = primal_objective(solution.image, zero_filled, mask, weight)
     dual = dual_objective(solution.dual, zero_filled, mask, weight)
-    return (primal - dual) / primal, primal
+    return (primal - dual).abs() / primal
 
 
 def test_the_duality_gap_closes_below_a_thousandth(generator: torch.Generator) -> None:
     kspace, mask, _ = problem(generator)
-    gap, _ = relative_gap(ifft2c(apply_mask(kspace, mask))[:, 0], mask, 300)
-    assert gap.max() < 1e-3
+    assert relative_gap(ifft2c(apply_mask(kspace, mask))[:, 0], mask, 300).max() < 1e-3
 
 
 def test_on_realistic_images_a_hundred_iterations_close_the_gap(golden: Golden) -> None:
     image = golden("inputs", "images128")[[0, 3]]
     mask = golden("inputs", "mask_r128_a8")[[0, 3]].bool() | (torch.arange(128) % 5 == 0)
     zero_filled = ifft2c(fft2c(image)[:, None] * mask[:, None, None])[:, 0]
-    gap, _ = relative_gap(zero_filled / zero_filled.abs().amax(), mask, 100)
-    assert gap.max() < 1e-3
+    assert relative_gap(zero_filled / zero_filled.abs().amax(), mask, 100).max() < 1e-3
 
 
 def test_it_beats_zero_filling_on_piecewise_constant_images(generator: torch.Generator) -> None:
@@ -165,6 +163,8 @@ def test_no_data_gives_an_image_of_zeros() -> None:
 
 @pytest.mark.parametrize("weight, n_iterations", [(0.0, 5), (-1.0, 5), (0.1, 0)])
 def test_settings_without_a_solution_are_refused(weight: float, n_iterations: int) -> None:
+    with pytest.raises(ConfigError, match="both must be above zero"):
+        Sense(regularization=weight, n_iterations=n_iterations)
     for kind in (TotalVariation, SenseTotalVariation):
         with pytest.raises(ConfigError, match="both must be above zero"):
             kind(weight=weight, n_iterations=n_iterations)
@@ -214,23 +214,3 @@ def test_it_beats_least_squares_on_piecewise_constant_images() -> None:
         image = denormalize(found.image, found.mean, found.std)
         errors.append((image - batch.target).square().mean())
     assert errors[1] < 0.8 * errors[0]
-
-
-def test_gradient_and_its_adjoint_agree(generator: torch.Generator) -> None:
-    image = torch.randn(2, 5, 7, dtype=torch.complex128, generator=generator)
-    field = torch.randn(2, 2, 5, 7, dtype=torch.complex128, generator=generator)
-    left = (gradient(image).conj() * field).sum()
-    right = (image.conj() * gradient_adjoint(field)).sum()
-    torch.testing.assert_close(left, right)
-
-
-def test_any_field_bounds_the_objective_of_any_image(generator: torch.Generator) -> None:
-    kspace, mask, _ = problem(generator, 9, 14)
-    zero_filled = ifft2c(apply_mask(kspace, mask))[:, 0]
-    weight = torch.tensor([0.5, 0.02, 0.001])
-    bounds, values = [], []
-    for _ in range(20):
-        noise = torch.randn(3, 3, 9, 14, dtype=torch.complex64, generator=generator)
-        bounds.append(dual_objective(noise[:, 1:], zero_filled, mask, weight))
-        values.append(primal_objective(zero_filled + 0.1 * noise[:, 0], zero_filled, mask, weight))
-    assert (torch.stack(bounds).amax(0) <= torch.stack(values).amin(0)).all()

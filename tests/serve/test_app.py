@@ -53,9 +53,8 @@ def sessions_of(folder: Path | None = None, clock: Any = None) -> Sessions:
     return Sessions(maker(), limits=LIMITS, folder=folder, now_s=clock or Clock())
 
 
-def client_of(sessions: Sessions) -> Client:
-    guard = Guard(make_app(sessions), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes)
-    return Client(guard)
+def client_of(sessions: Sessions, token: str | None = None) -> Client:
+    return Client(Guard(make_app(sessions), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes, token=token))
 
 
 @pytest.fixture

@@ -137,13 +137,6 @@ class Asking(threading.Thread):
             self.is_under_way.set()
 
 
-def test_a_named_policy_is_built_for_each_scan() -> None:
-    make = policy_maker("center-out")
-    for n_cols in (16, 31):
-        policy = make(Scan(n_rows=5, n_cols=n_cols, budget=7, initial=3))
-        assert isinstance(policy, CenterOut) and len(policy.scores) == n_cols
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -12,10 +12,8 @@ from kscout.data.makers.brain import draw_brain_volume
 from kscout.data.makers.coils import CoilArray, Receiver
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.knee import STRIPES, draw_knee_volume
-from kscout.data.makers.noise_fields import Band, SmoothNoise, band_texture
 from kscout.data.makers.parallel import VolumeTask, make_volumes
 from kscout.data.makers.scanner import SEQUENCES, TISSUES, add_noise, crop_resolution, signal
-from kscout.data.making import MakeSettings
 from kscout.data.transforms import root_sum_of_squares, to_images, to_kspace
 from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c, ifft2c
@@ -149,23 +147,6 @@ def test_contrasts_rank_tissues_as_scanners_do() -> None:
     assert ratio("pd-fs", "fat", "muscle") < 0.5 < 1.0 < ratio("pd", "fat", "muscle")
 
 
-def test_smooth_noise_is_one_function_read_on_any_grid() -> None:
-    noise = SmoothNoise.draw(np.random.default_rng(0), cells=5, depth_cells=3)
-    coarse, fine = noise.plane(30, 0.37), noise.plane(90, 0.37)
-    np.testing.assert_allclose(coarse, fine[1::3, 1::3], atol=2e-5)
-
-
-def test_band_texture_keeps_to_its_band_on_any_grid() -> None:
-    band = Band(center=11.0, width=2.0)
-    coarse, fine = (band_texture(np.random.default_rng(3), n, band) for n in (54, 108))
-    np.testing.assert_allclose(coarse, fine[::2, ::2], atol=1e-5)
-    assert coarse.std() == pytest.approx(1.0, abs=0.15)
-    power = np.abs(np.fft.fft2(fine)) ** 2
-    frequency = np.fft.fftfreq(108) * 108
-    radius = np.hypot(frequency[:, None], frequency[None, :])
-    assert power[np.abs(radius - 11.0) < 6.5].sum() > 0.98 * power.sum()
-
-
 @pytest.mark.parametrize("size", [24, 25])
 def test_the_resolution_limit_keeps_low_waves_and_removes_high_ones(size: int) -> None:
     n_points = 60
@@ -270,18 +251,3 @@ def test_kspace_shows_the_subject_of_the_images(kind: str) -> None:
     middle = (0, slice(20, 44), slice(20, 44))
     likeness = np.corrcoef(combined[middle].ravel(), images.stored[middle].ravel())[0, 1]
     assert likeness > 0.9
-
-
-def test_odd_receivers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--coils is 0; it must be 1 or more"):
-        MakeSettings(kind="knee", coils=0)
-    with pytest.raises(ConfigError, match=r"--snr is 0\.0; it must be 0\.1 or more"):
-        MakeSettings(kind="knee", coils=2, snr=0)
-    with pytest.raises(ConfigError, match=r"snr is nan; expected a number"):
-        MakeSettings(kind="knee", coils=2, snr=math.nan)
-    with pytest.raises(ConfigError, match=r"'mean'.*rss, weighted"):
-        MakeSettings(kind="knee", coils=2, target="mean")
-    with pytest.raises(ConfigError, match="--target is of k-space"):
-        MakeSettings(kind="knee", target="weighted")
-    with pytest.raises(ConfigError, match="--phase is of k-space, not of images; add --coils"):
-        MakeSettings(kind="knee", phase=True)
