@@ -14,12 +14,11 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.loop import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
 from kscout.acquisition.plan import Plan
 from kscout.contracts import check_policy
-from kscout.core import Context, Observation, Policy, SliceBatch
+from kscout.core import Context, Observation, Policy, Protocol, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c
-from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
@@ -55,11 +54,6 @@ def score(batch: SliceBatch, row: int, columns: list[int]) -> float:
     shown = ((image - mean) / (std + 1e-11)).clamp(-6, 6)
     shown = shown * batch.target_std[row] + batch.target_mean[row]
     return float(ssim(shown, batch.target[row], data_range=batch.data_range[row]))
-
-
-def conv_policy() -> ConvPolicy:
-    torch.manual_seed(1)
-    return ConvPolicy(n_cols=N_COLS, n_rows=N_ROWS, n_channels=2, n_hidden=5)
 
 
 ORDER = [13, 5, 2, 0, 11, 8, 4, 9, 1]
@@ -183,8 +177,12 @@ def test_an_acquisition_binds_once_to_its_reconstruction_protocol_and_metric(
     check_policy(policy, n_rows=BIND_N_ROWS, n_cols=BIND_N_COLS)
 
 
-def test_a_session_binds_once_by_the_protocol_of_its_network(simulator: Simulator) -> None:
+@pytest.mark.parametrize("protocol", ["paper", "blind"])
+def test_a_session_binds_once_by_the_protocol_of_its_network(
+    simulator: Simulator, protocol: Protocol
+) -> None:
     policy, before = OnImage(), OnImage.n_bound
+    simulator.reconstructor.protocol = protocol
     batch = simulator.batch.rows(torch.arange(1))
     with Advisor(simulator.reconstructor, policy) as advisor:
         session = Session(
@@ -192,7 +190,7 @@ def test_a_session_binds_once_by_the_protocol_of_its_network(simulator: Simulato
         )
         scanned(session, batch)
     assert OnImage.n_bound == before + 1
-    alike = Simulator(batch, simulator.reconstructor)
+    alike = Simulator(batch, simulator.reconstructor, protocol=protocol)
     wanted = rollout(policy, alike, Plan(4, 3)).columns[0, 0].tolist()
     assert session.order[4:] == wanted
 

@@ -40,24 +40,30 @@ from tiny_sessions import (
 
 
 @pytest.mark.parametrize(
-    ("name", "protocol", "seed", "argmax"),
+    ("name", "protocol", "seed", "argmax", "columns_per_step"),
     [
-        *((name, "paper", None, False) for name in POLICIES),
-        *((name, "blind", 5, False) for name in ("conv", "column", "fixed", "random")),
-        *((name, "blind", None, True) for name in ("conv", "column")),
+        *((name, "paper", None, False, 1) for name in POLICIES),
+        *((name, "blind", 5, False, 1) for name in ("conv", "column", "fixed", "random")),
+        *((name, "blind", None, True, 1) for name in ("conv", "column")),
+        *((name, "paper", None, False, 4) for name in ("conv", "column")),
     ],
 )
 def test_a_session_takes_the_columns_of_the_simulator_bit_for_bit(
-    batch: SliceBatch, name: str, protocol: str, seed: int | None, argmax: bool
+    batch: SliceBatch,
+    name: str,
+    protocol: str,
+    seed: int | None,
+    argmax: bool,
+    columns_per_step: int,
 ) -> None:
     policy, reconstructor = make_policy(name), unet(protocol)
     uniforms = None if seed is None else action_uniforms(1, 1, HORIZON, seed)
-    found = simulated(batch, reconstructor, policy, uniforms=uniforms, is_argmax=argmax)
-    budget = {"budget": 9, "initial": N_INITIAL}
-    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, **budget, seed=seed, argmax=argmax)
+    how = {"is_argmax": argmax, "columns_per_step": columns_per_step}
+    found = simulated(batch, reconstructor, policy, uniforms=uniforms, **how)
     with Advisor(reconstructor, policy) as advisor:
+        scan = replace(SCAN, seed=seed, argmax=argmax, columns_per_step=columns_per_step)
         session = Session(advisor, scan)
-        assert len(scanned(session, batch)) == HORIZON
+        assert len(scanned(session, batch)) == -(-HORIZON // columns_per_step)
         check_same(session, found)
 
 
@@ -75,17 +81,6 @@ def test_random_columns_are_random_without_a_seed_and_the_same_every_time(
     assert orders[0] == orders[1] == orders[2] != orders[3]
     assert sorted(orders[0]) != list(range(HORIZON)), "ties go to the lowest column"
     assert orders[0] != [6, 10, 5, 11, 4, 12], "the most probable are the most central"
-
-
-@pytest.mark.parametrize("name", ["conv", "column"])
-def test_an_echo_train_takes_as_many_columns_as_it_asks_for(batch: SliceBatch, name: str) -> None:
-    policy, reconstructor = make_policy(name), unet()
-    found = simulated(batch, reconstructor, policy, columns_per_step=4)
-    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, budget=9, initial=N_INITIAL, columns_per_step=4)
-    with Advisor(reconstructor, policy) as advisor:
-        session = Session(advisor, scan)
-        assert len(scanned(session, batch)) == 2
-        check_same(session, found)
 
 
 def test_coils_and_their_sensitivities_are_those_of_the_simulator() -> None:

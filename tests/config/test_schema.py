@@ -93,14 +93,15 @@ def test_acquisition_presets_are_the_papers(name: str, size: int, start: int, en
     assert (setting.size, setting.n_initial, setting.budget) == (size, start, end)
 
 
-def test_step_sizes_decay_after_the_named_epochs() -> None:
+def test_step_sizes_of_the_presets_are_the_papers() -> None:
     unet, ngreedy = RECONSTRUCTOR_TRAININGS["paper-unet"], NonGreedyTraining()
-    assert [learning_rate_at(unet, e) for e in (1, 40, 41, 50)] == pytest.approx(
-        [1e-3, 1e-3, 1e-4, 1e-4]
-    )
-    assert [learning_rate_at(ngreedy, e) for e in (10, 11, 40, 41)] == pytest.approx(
-        [5e-5, 2.5e-5, 5e-5 / 8, 5e-5 / 16]
-    )
+    assert (ngreedy.gamma, ngreedy.n_trajectories) == (1.0, 8)
+    for training, rates in (
+        (unet, {1: 1e-3, 40: 1e-3, 41: 1e-4, 50: 1e-4}),
+        (GreedyTraining(), {1: 5e-5, 40: 5e-5, 41: 5e-6, 50: 5e-6}),
+        (ngreedy, {10: 5e-5, 11: 2.5e-5, 21: 1.25e-5, 40: 5e-5 / 8, 41: 5e-5 / 16}),
+    ):
+        assert {e: learning_rate_at(training, e) for e in rates} == pytest.approx(rates)
 
 
 def test_assignments_are_typed_and_may_be_bare_words() -> None:
@@ -163,24 +164,14 @@ def test_the_method_picks_the_class_whose_defaults_are_the_preset(method: str) -
     assert read(PolicyConfig, tomllib.loads(to_toml(config))) == config
 
 
-def test_presets_are_the_papers() -> None:
-    assert (GreedyTraining().decay_epochs, GreedyTraining().decay_factor) == ((40,), 0.1)
-    non_greedy = NonGreedyTraining()
-    assert (non_greedy.decay_epochs, non_greedy.decay_factor) == ((10, 20, 30, 40), 0.5)
-    assert (non_greedy.gamma, non_greedy.n_trajectories) == (1.0, 8)
-
-
-def test_a_setting_of_another_estimator_is_unknown() -> None:
+def test_settings_of_another_estimator_and_other_methods_are_unknown() -> None:
     with pytest.raises(ConfigError, match=r"unknown setting 'training\.gamma'"):
         read(PolicyConfig, {"training": {"method": "greedy", "gamma": 1.0}})
     with pytest.raises(ConfigError, match=r"GreedyTraining has no method 'ngreedy'; .*NonGreedy"):
         GreedyTraining(method="ngreedy")
-
-
-@pytest.mark.parametrize("method", ["Greedy", 3])
-def test_a_method_that_does_not_exist_is_told(method: object) -> None:
-    with pytest.raises(ConfigError, match=r"training\.method"):
-        read(PolicyConfig, {"training": {"method": method}})
+    for method in ("Greedy", 3):
+        with pytest.raises(ConfigError, match=r"training\.method"):
+            read(PolicyConfig, {"training": {"method": method}})
 
 
 def test_runs_are_called_after_what_varies() -> None:

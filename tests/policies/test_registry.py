@@ -7,13 +7,8 @@ import pytest
 import torch
 
 from golden_numbers import Golden
-from kscout.acquisition.choose import (
-    best_columns,
-    choose_columns,
-    column_log_probabilities,
-    draw_columns,
-)
-from kscout.acquisition.episode import SimulatedContext, Simulator
+from kscout.acquisition.choose import best_columns, choose_columns, column_log_probabilities
+from kscout.acquisition.episode import Simulator
 from kscout.contracts import check_policy
 from kscout.core import Measurement, Observation, Policy, Reconstructor, Truth
 from kscout.data.slices import SliceSet
@@ -83,19 +78,6 @@ def test_policy_keeps_the_contract(name: str) -> None:
     check_policy(tiny_policy(name), n_rows=N_ROWS, n_cols=N_COLS)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_policy_never_reacquires_a_column(name: str, generator: torch.Generator) -> None:
-    context = SimulatedContext(ZeroFilled(), "blind")
-    seen, policy = observation(name, generator), tiny_policy(name).bind(context)
-    with torch.no_grad():
-        scores = policy(seen)
-    best = choose_columns(policy, scores, seen.mask, None)
-    uniforms = torch.rand(N_BATCH, 50, generator=generator)
-    drawn = draw_columns(column_log_probabilities(scores, seen.mask), uniforms)
-    for columns in (best, *drawn.T):
-        assert not seen.mask.gather(-1, columns[:, None]).any()
-
-
 @pytest.mark.parametrize("name", [n for n in POLICIES if not POLICIES[n].needs_target])
 def test_unmeasured_kspace_changes_no_choice(name: str, generator: torch.Generator) -> None:
     images = torch.rand(N_BATCH, N_ROWS, N_COLS, generator=generator)
@@ -129,12 +111,9 @@ def test_that_test_can_fail(name: str, generator: torch.Generator) -> None:
     assert not torch.equal(*chosen)
 
 
-def test_exactly_the_oracles_ask_for_the_target() -> None:
+def test_exactly_these_policies_ask_for_the_target_and_are_stochastic() -> None:
     oracles = {name for name, policy in POLICIES.items() if policy.needs_target}
     assert oracles == {"na-oracle", "oracle", "spectral-oracle"}
-
-
-def test_exactly_these_policies_are_stochastic() -> None:
     stochastic = {name for name, policy in POLICIES.items() if policy.is_stochastic}
     assert stochastic == {"random", "variable-density", "conv", "alphazero", "column", "density"}
 
@@ -155,17 +134,19 @@ def test_variable_density_is_the_documented_polynomial() -> None:
     assert found == pytest.approx([value / math.fsum(density) for value in density], rel=1e-5)
 
 
-def test_center_out_takes_the_nearest_column_left_first() -> None:
-    scores = POLICIES["center-out"](n_cols=7)(
-        Observation(image=torch.zeros(1, 2, 7), mask=torch.zeros(1, 7, dtype=torch.bool))
-    )
-    assert scores[0].argsort(descending=True).tolist() == [3, 2, 4, 1, 5, 0, 6]
-
-
-def test_fixed_order_goes_on_from_the_center() -> None:
-    policy = POLICIES["fixed"](n_cols=7, order=[6, 3])
+@pytest.mark.parametrize(
+    ("name", "given", "order"),
+    [
+        ("center-out", {}, [3, 2, 4, 1, 5, 0, 6]),
+        ("fixed", {"order": [6, 3]}, [6, 3, 2, 4, 1, 5, 0]),
+    ],
+)
+def test_columns_that_no_order_names_are_taken_from_the_center_outwards(
+    name: str, given: dict[str, list[int]], order: list[int]
+) -> None:
     seen = Observation(image=torch.zeros(2, 2, 7), mask=torch.zeros(2, 7, dtype=torch.bool))
-    assert policy(seen).argsort(descending=True).tolist() == [[6, 3, 2, 4, 1, 5, 0]] * 2
+    scores = POLICIES[name](n_cols=7, **given)(seen)
+    assert scores.argsort(descending=True).tolist() == [order] * 2
 
 
 @pytest.mark.parametrize(
@@ -178,17 +159,14 @@ def test_impossible_orders_are_refused(order: list[int], sentence: str) -> None:
 
 @pytest.mark.parametrize("name", ["oracle", "spectral-oracle"])
 def test_an_oracle_without_truth_says_so(name: str, generator: torch.Generator) -> None:
-    seen = replace(observation(name, generator), truth=None)
+    seen = observation(name, generator)
     with pytest.raises(ConfigError, match="was given no ground truth"):
-        tiny_policy(name)(seen)
-
-
-def test_the_oracle_without_candidate_scores_says_so(generator: torch.Generator) -> None:
-    seen = observation("oracle", generator)
-    assert seen.truth is not None
-    blind = replace(seen, truth=replace(seen.truth, candidate_scores=None))
-    with pytest.raises(ConfigError, match="no candidate scores"):
-        tiny_policy("oracle")(blind)
+        tiny_policy(name)(replace(seen, truth=None))
+    if name == "oracle":
+        assert seen.truth is not None
+        blind = replace(seen, truth=replace(seen.truth, candidate_scores=None))
+        with pytest.raises(ConfigError, match="no candidate scores"):
+            tiny_policy(name)(blind)
 
 
 @pytest.mark.parametrize("name", FITTED)
@@ -250,8 +228,6 @@ def test_columns_are_the_references_in_order(
     golden: Golden, sides: str, n_cols: int, acceleration: int, n_initial: int, horizon: int
 ) -> None:
     expected = golden("masks", f"{sides}sided_r{n_cols}_a{acceleration}_s{horizon}")
-    start = golden("masks", f"center_r{n_cols}_a{acceleration}")
-    assert start.tolist() == list(center_columns(n_cols, n_initial))
     policy = build(f"equispaced-{sides}", n_cols=n_cols, n_initial=n_initial, horizon=horizon)
     found = acquired(policy, n_cols=n_cols, n_initial=n_initial, horizon=horizon)
     assert found == expected.tolist()

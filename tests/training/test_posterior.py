@@ -13,11 +13,9 @@ from coil_data import coil_store
 from kscout import policies
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.episode import SimulatedContext, Simulator
-from kscout.acquisition.loop import rollout
 from kscout.acquisition.plan import Plan
 from kscout.apps.export.onnx import export_onnx
-from kscout.contracts import check_policy
-from kscout.core import Protocol, SliceBatch
+from kscout.core import SliceBatch
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
@@ -26,11 +24,9 @@ from kscout.physics.fourier import conjugate_mirror, fft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.posterior import PosteriorPolicy, moved_noises, noises
-from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.algorithms.posterior import Posterior, energy_score
 from kscout.training.policy import new_policy, train_policy
-from tiny_sessions import scanned
 
 
 @pytest.fixture(scope="module")
@@ -140,26 +136,6 @@ def test_noises_that_are_moved_around_stay_noise() -> None:
     found = moved_noises(8, 6, numbers)
     torch.testing.assert_close(found[0, 0], known[0])
     torch.testing.assert_close(found[0, 1], known[3].roll((-4, -5), dims=(0, 1)))
-
-
-def test_it_keeps_the_contract_of_policies() -> None:
-    check_policy(some_policy(), n_rows=16, n_cols=16)
-
-
-@pytest.mark.parametrize("protocol", ["paper", "blind"])
-def test_sessions_try_columns_by_the_protocol_of_their_network(
-    store: Store, protocol: Protocol
-) -> None:
-    batch, policy = store.split("val").batch(torch.arange(1)), some_policy()
-    torch.manual_seed(0)
-    network = UNet(n_channels=2, n_pools=1, protocol=protocol)
-    network = network.frozen(precision="fp32", n_rows=16, n_cols=16, device="cpu")
-    simulator = Simulator(batch, network, protocol=protocol)
-    wanted = rollout(policy, simulator, Plan(4, 3)).columns[0, 0].tolist()
-    with Advisor(network, policy) as advisor:
-        session = Session(advisor, Scan(n_rows=16, n_cols=16, budget=7, initial=4))
-        scanned(session, batch)
-    assert session.order[4:] == wanted
 
 
 def test_other_networks_methods_and_data_are_refused(
