@@ -77,9 +77,20 @@ def coil_store(
         return writer.finish(virtual=virtual)
 
 
+COIL_KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()
+"""Three slices of four coils."""
+AXES = ("slice", "coil", "row", "col")
+
+
 def imported(source: Path, name: str = "store", **settings: Any) -> Store:
     """Import a file into a store beside it."""
     return import_folder(source, source.parent / name, ImportSettings(**settings))
+
+
+def imported_array(folder: Path, kspace: np.ndarray, name: str = "store", **settings: Any) -> Store:
+    """Save k-space of slice x coil x row x col in a folder and import it into a store there."""
+    np.save(folder / "a.npy", kspace)
+    return imported(folder / "a.npy", name, axes=AXES, **settings)
 
 
 def stored(store: Store, split: str = "test") -> Complex64[np.ndarray, "slice coil row col"]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fuzz.forks import command, in_child
-from kscout.apps.cli import app, check_environment, check_file_names, main, sentence_of
+from kscout.apps.cli import app, check_environment, check_file_names, sentence_of
 from kscout.apps.cli.evaluate import _table
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
@@ -34,11 +34,8 @@ def test_a_variable_that_is_no_number_is_rejected(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["kscout", "zoo"])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    told = capsys.readouterr()
-    assert stopped.value.code == 1 and not told.out
+    code, told = command(["zoo"]), capsys.readouterr()
+    assert code == 1 and not told.out
     assert told.err.startswith(f"error: {name} is {value!r}") and "unset it" in told.err
 
 
@@ -86,10 +83,7 @@ def test_ctrl_c_before_a_command_begins_is_one_sentence(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kscout.apps.cli.app", interrupted)
-    monkeypatch.setattr(sys, "argv", ["kscout", "zoo"])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 130
+    assert command(["zoo"]) == 130
     assert capsys.readouterr().err == "interrupted; repeat the same command to resume\n"
 
 
@@ -97,11 +91,8 @@ def test_a_closed_output_has_no_effect(tmp_path: Path, monkeypatch: pytest.Monke
     with StoreWriter(tmp_path / "store", {"made by": "tests"}) as writer:
         writer.append("test", "a", np.ones((2, 9, 11), np.float32))
         writer.finish()
-    monkeypatch.setattr(sys, "argv", ["kscout", "data", "info", str(tmp_path / "store")])
     monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code in (0, None)
+    assert command(["data", "info", str(tmp_path / "store")]) == 0
 
 
 _AT_IMPORT = """

@@ -149,19 +149,6 @@ def test_protocol_paper_is_refused_with_the_reason(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["evaluate", "policy"])
-def test_too_few_columns_for_sensitivities_leave_nothing_behind(
-    command: str, tmp_path: Path
-) -> None:
-    coil_store(tmp_path / "store")
-    given = ("--data", tmp_path / "store", "--reconstructor", "sense")
-    given = (*given, "--n-initial", 5, "--steps", 2, "--out", tmp_path / "out")
-    words = ("evaluate", "--policy", "random") if command == "evaluate" else ("train", "policy")
-    with pytest.raises(ConfigError, match=r"need 8 to 20 central columns, found 5"):
-        kscout(*words, *given)
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
-
-
 WITHOUT_BASIS: dict[str, tuple[object, ...]] = {
     "evaluate": ("evaluate", "--policy", "random"),
     "export": ("data", "export", "--policy", "random", "--format", "nifti"),
@@ -170,15 +157,26 @@ WITHOUT_BASIS: dict[str, tuple[object, ...]] = {
 }
 
 
-@pytest.mark.parametrize("command", WITHOUT_BASIS)
-def test_no_command_measures_less_than_coils_were_compressed_by(
-    command: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("command", "network"),
+    [
+        *((name, "zero-filled") for name in WITHOUT_BASIS),
+        ("evaluate", "sense"),
+        ("policy", "sense"),
+    ],
+)
+def test_too_few_columns_for_compression_or_sensitivities_leave_nothing_behind(
+    command: str, network: str, tmp_path: Path
 ) -> None:
-    store = coil_store(tmp_path / "store", virtual=(4, 8)).path
+    is_sense = network == "sense"
+    store = coil_store(tmp_path / "store", virtual=None if is_sense else (4, 8)).path
     data = (store,) if command == "export" else ("--data", store)
-    given = ("--reconstructor", "zero-filled", "--n-initial", 5, "--steps", 2)
+    given = ("--reconstructor", network, "--n-initial", 5, "--steps", 2)
     given = () if command == "reconstructor" else given
-    with pytest.raises(ConfigError, match="coils were compressed by 8 central columns"):
+    told = (
+        "need 8 to 20 central columns, found 5" if is_sense else "compressed by 8 central columns"
+    )
+    with pytest.raises(ConfigError, match=told):
         kscout(*WITHOUT_BASIS[command], *data, *given, "--out", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from coil_data import coil_kspace, imported, stored
+from coil_data import AXES, imported, stored
+from coil_data import COIL_KSPACE as KSPACE
 from golden_numbers import Golden
 from kscout.data import ImportSettings, import_folder
 from kscout.data.formats.hdf5 import read_hdf5
@@ -119,10 +120,6 @@ def test_a_file_without_targets_says_what_it_has(tmp_path: Path) -> None:
         read_hdf5(path, "image")
     with pytest.raises(DataError, match=r"complex64 of shape \(2, 3, 4\)"):
         read_hdf5(path, "kspace")
-
-
-KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()
-AXES = ("slice", "coil", "row", "col")
 
 
 FASTMRI_HEADER = """<?xml version="1.0"?>

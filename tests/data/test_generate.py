@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fuzz.judge import snapshot
 from kscout.data.generate import make_store
 from kscout.data.making import MakeSettings, paper_settings, parse_counts
 from kscout.data.store import Store
@@ -17,10 +18,6 @@ from kscout.errors import ConfigError, DataError, RunError
 from kscout.names import SOURCES
 
 SMALL = {"kind": "knee", "slices": 3, "size": 64, "workers": 1}
-
-
-def content(store: Store) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in store.path.iterdir()}
 
 
 def make(path: Path, *volumes: int, **options: object) -> Store:
@@ -106,7 +103,8 @@ def test_a_making_that_was_stopped_goes_on_to_the_same_bytes(
             make_store(tmp_path / "b" / "store", settings, stop_after(n_volumes))
         with pytest.raises(DataError, match="unfinished"):
             Store.open(tmp_path / "b" / "store")
-    assert content(make_store(tmp_path / "b" / "store", settings)) == content(whole)
+    again = make_store(tmp_path / "b" / "store", settings)
+    assert snapshot(again.path) == snapshot(whole.path)
 
 
 def test_heads_are_split_by_subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

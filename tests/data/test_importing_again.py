@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fastmri_layout import IMAGES, SETTINGS, write_layout, write_volume
+from fuzz.judge import snapshot
 from kscout.data import ImportSettings, import_folder, manifest, unfinished
 from kscout.data.store import Store
 from kscout.errors import DataError
@@ -34,9 +35,7 @@ def test_an_interrupted_import_may_go_on_with_bad_input_skipped(tmp_path: Path) 
     out = tmp_path / "b" / "store"
     interrupted(source, out, SETTINGS, 1)
     again = import_folder(source, out, skipping)
-    assert {f.name: f.read_bytes() for f in again.path.iterdir()} == {
-        f.name: f.read_bytes() for f in whole.path.iterdir()
-    }
+    assert snapshot(again.path) == snapshot(whole.path)
 
 
 def test_what_was_left_out_is_not_passed_over_in_silence(tmp_path: Path) -> None:
@@ -177,9 +176,7 @@ def test_a_killed_import_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
             with pytest.raises(DataError, match="unfinished"):
                 Store.open(out)
         again = import_folder(source, out, settings)
-        assert {f.name: f.read_bytes() for f in again.path.iterdir()} == {
-            f.name: f.read_bytes() for f in whole.path.iterdir()
-        }
+        assert snapshot(again.path) == snapshot(whole.path)
         assert [path.name for path in out.parent.iterdir()] == ["store"]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fuzz.judge import snapshot
 from kscout.data import integrity
 from kscout.data.store import Store, unfinished_path
 from kscout.data.store_writer import StoreWriter
@@ -26,10 +27,6 @@ def write(path: Path, n_volumes: int = 3) -> Store:
             if not writer.holds("train", str(number)):
                 writer.append("train", str(number), images)
         return writer.finish()
-
-
-def content(store: Store) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in store.path.iterdir()}
 
 
 def rewrite(file: Path, array: np.ndarray) -> None:
@@ -145,7 +142,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
         assert (folder / FILE).stat().st_size == 128 + n_held * VOLUMES[0].nbytes
         if n_held == 2:
             again = write(tmp_path / "b" / "store")
-            assert content(again) == content(whole)
+            assert snapshot(again.path) == snapshot(whole.path)
             for file in again.path.iterdir():
                 file.unlink()
             again.path.rmdir()

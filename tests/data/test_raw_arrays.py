@@ -1,6 +1,5 @@
 """k-space in arrays becomes a store as it was measured, whatever the order of its axes."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import pytest
 import scipy.io
 import torch
 
-from coil_data import coil_kspace, imported, stored
+from coil_data import AXES, imported, imported_array, stored
+from coil_data import COIL_KSPACE as KSPACE
 from kscout.data import ImportSettings, import_folder
 from kscout.data.importing import kspace as importing_kspace
 from kscout.data.importing.kspace_cutting import Cutting
@@ -19,10 +19,6 @@ from kscout.data.importing.settings import parse_axes
 from kscout.data.info import describe
 from kscout.errors import ConfigError, DataError
 from kscout.physics.fourier import ifft2c
-
-KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()
-"""Three slices of four coils."""
-AXES = ("slice", "coil", "row", "col")
 
 
 def write_bart(path: Path, array: np.ndarray, **at: int) -> Path:
@@ -167,8 +163,7 @@ def test_slices_in_files_of_their_own_and_few_pixels_cause_warnings(tmp_path: Pa
 
 
 def test_complex_images_keep_their_phase_and_are_told(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", ifft2c(torch.from_numpy(KSPACE)).numpy())
-    store = imported(tmp_path / "a.npy", axes=AXES, origin="image")
+    store = imported_array(tmp_path, ifft2c(torch.from_numpy(KSPACE)).numpy(), origin="image")
     np.testing.assert_allclose(stored(store), KSPACE, atol=1e-5)
     assert describe(store)["columns"] == "computed"
     assert any("made of complex images" in warning for warning in store.manifest.warnings)
@@ -207,9 +202,8 @@ def test_advice_has_the_axes_of_the_array(array: np.ndarray, advice: str, tmp_pa
 
 @pytest.mark.parametrize("option", ["size", "crop"])
 def test_the_error_about_small_kspace_names_the_given_option(option: str, tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", KSPACE)
     with pytest.raises(DataError, match=f"18x20, smaller than --{option} 500; lower it"):
-        imported(tmp_path / "a.npy", axes=AXES, **{option: 500})
+        imported_array(tmp_path, KSPACE, **{option: 500})
 
 
 @pytest.mark.parametrize("name", ["ksp", "scan/ksp"])
@@ -264,61 +258,41 @@ def test_an_interrupted_import_goes_on_to_the_same_bytes(
     assert imported(tmp_path / "source", **settings).fingerprint == whole.fingerprint
 
 
-def bad_slices(path: Path) -> str:
-    lacking = KSPACE.copy()
-    lacking[0, ..., 4] = 0
-    np.save(path, lacking)
-    return r"measured 19 columns of slice 0, and others, or 20 columns"
+def spoiled(*place: Any, value: float = 0) -> np.ndarray:
+    """Return k-space with other values at an index."""
+    kspace = KSPACE.copy()
+    kspace[place] = value
+    return kspace
 
 
-def bad_coil(path: Path) -> str:
-    lacking = KSPACE.copy()
-    # A coil that hears nothing at all is one; a coil that misses lines is not.
-    lacking[:, 3] = 0
-    np.save(path, lacking)
-    assert imported(path, "silent", axes=AXES).manifest.splits == {"test": 3}
-    shutil.rmtree(path.with_name("silent"))
-    lacking[1, 2, :, 7:9] = 0
-    np.save(path, lacking)
-    return "empty in column 7 of coil 2 of slice 1, which other coils measured"
+BAD: dict[str, tuple[np.ndarray | bytes, str]] = {
+    "slices": (spoiled(0, ..., 4), "measured 19 columns of slice 0, and others, or 20 columns"),
+    "coil": (
+        spoiled(1, 2, slice(None), slice(7, 9)),
+        "empty in column 7 of coil 2 of slice 1, which other coils measured",
+    ),
+    "lines": (spoiled(2, 1, 3, value=np.nan), "NaN or infinite values in slice 2; repair it"),
+    "zeros": (0 * KSPACE, "only zeros in the 3 slices"),
+    "reals": (KSPACE.real, r"float32 of shape \(3, 4, 18, 20\) instead of complex k-space"),
+    "axes": (KSPACE[0], r"shape \(4, 18, 20\), and 4 axes are named \(slice,coil,row,col\)"),
+    "length": (b"\x93NUMPY\1\0", "cannot be read as an array of k-space"),
+}
 
 
-def bad_lines(path: Path) -> str:
-    broken = KSPACE.copy()
-    broken[2, 1, 3] = np.nan
-    np.save(path, broken)
-    return "NaN or infinite values in slice 2; repair it"
+def test_a_coil_that_hears_nothing_at_all_is_one(tmp_path: Path) -> None:
+    store = imported_array(tmp_path, spoiled(slice(None), 3))
+    assert store.manifest.splits == {"test": 3}
 
 
-def bad_zeros(path: Path) -> str:
-    np.save(path, np.zeros_like(KSPACE))
-    return "only zeros in the 3 slices"
-
-
-def bad_reals(path: Path) -> str:
-    np.save(path, KSPACE.real)
-    return r"float32 of shape \(3, 4, 18, 20\) instead of complex k-space"
-
-
-def bad_axes(path: Path) -> str:
-    np.save(path, KSPACE[0])
-    return r"shape \(4, 18, 20\), and 4 axes are named \(slice,coil,row,col\)"
-
-
-def bad_length(path: Path) -> str:
-    path.write_bytes(b"\x93NUMPY\1\0")
-    return "cannot be read as an array of k-space"
-
-
-@pytest.mark.parametrize(
-    "spoil", [bad_slices, bad_coil, bad_lines, bad_zeros, bad_reals, bad_axes, bad_length]
-)
-def test_bad_arrays_are_one_sentence_and_leave_nothing(
-    spoil: Callable[[Path], str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arrays_are_one_sentence_and_leave_nothing(name: str, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    sentence = spoil(source / "bad.npy")
+    content, sentence = BAD[name]
+    if isinstance(content, bytes):
+        (source / "bad.npy").write_bytes(content)
+    else:
+        np.save(source / "bad.npy", content)
     with pytest.raises(DataError, match=sentence):
         imported(source, axes=AXES)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
@@ -388,8 +362,7 @@ def test_odd_axes_are_refused(text: str, sentence: str) -> None:
 def test_options_of_images_are_not_those_of_kspace(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--pad applies to images, and --raw to k-space"):
         ImportSettings(raw=True, pad=9)
-    np.save(tmp_path / "a.npy", KSPACE)
     with pytest.raises(ConfigError, match="--phase-encoding applies to images, and --raw to k-spa"):
-        imported(tmp_path / "a.npy", axes=AXES, phase_encoding="rows")
+        imported_array(tmp_path, KSPACE, phase_encoding="rows")
     with pytest.raises(ConfigError, match="--size and --crop are the same"):
         ImportSettings(size=9, crop=9)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from coil_data import coil_kspace, imported, stored
+from coil_data import AXES, coil_kspace, imported, imported_array, stored
+from coil_data import COIL_KSPACE as KSPACE
 from kscout import reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.data import ImportSettings, import_folder
@@ -23,14 +24,9 @@ from kscout.physics.fourier import ifft2c
 from kscout.physics.normalization import magnitude
 from kscout.physics.sampling import center_mask
 
-KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()
-"""Three slices of four coils."""
-AXES = ("slice", "coil", "row", "col")
-
 
 def test_cutting_rows_keeps_measured_columns(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", KSPACE)
-    store = imported(tmp_path / "a.npy", crop=(12, 20), axes=AXES)
+    store = imported_array(tmp_path, KSPACE, crop=(12, 20))
     images = ifft2c(torch.from_numpy(KSPACE))[:, :, 3:15]
     torch.testing.assert_close(store.split("test").magnitudes(), magnitude(images))
     # Along columns nothing was transformed: a column holds what the scanner measured in it.
@@ -43,8 +39,7 @@ def test_cutting_rows_keeps_measured_columns(tmp_path: Path) -> None:
 
 
 def test_cutting_columns_is_told_everywhere(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", KSPACE)
-    store = imported(tmp_path / "a.npy", size=(18, 12), axes=AXES)
+    store = imported_array(tmp_path, KSPACE, size=(18, 12))
     images = ifft2c(torch.from_numpy(KSPACE))[..., 4:16]
     torch.testing.assert_close(store.split("test").magnitudes(), magnitude(images))
     facts = describe(store)
@@ -76,8 +71,7 @@ def test_resizing_keeps_the_center_of_kspace_and_the_brightness(tmp_path: Path) 
 def test_columns_outside_the_matrix_are_not_selectable(tmp_path: Path) -> None:
     padded = np.pad(KSPACE, [(0, 0), (0, 0), (0, 0), (3, 2)])
     padded[1] = 0
-    np.save(tmp_path / "a.npy", padded)
-    store = imported(tmp_path / "a.npy", axes=AXES)
+    store = imported_array(tmp_path, padded)
     selectable = store.split("test").selectable
     assert selectable.shape == (2, 25) and selectable[:, 3:23].all()
     assert not selectable[:, :3].any() and not selectable[:, 23:].any()
@@ -88,9 +82,8 @@ def test_columns_outside_the_matrix_are_not_selectable(tmp_path: Path) -> None:
 def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Path) -> None:
     lacking = KSPACE.copy()
     lacking[..., [2, 8, 12]] = 0
-    np.save(tmp_path / "a.npy", lacking)
     with pytest.raises(DataError, match=r"undersampled: 17 of 20 columns .* --prospective"):
-        imported(tmp_path / "a.npy", axes=AXES)
+        imported_array(tmp_path, lacking)
     np.save(tmp_path / "odd.npy", KSPACE * (np.arange(20) % 2).astype(np.float32))
     words = "10 of 19 columns were measured, from column 1 to 19, and"
     with pytest.raises(DataError, match=words):
@@ -139,8 +132,7 @@ def test_slices_of_a_prospective_volume_may_lack_different_columns(tmp_path: Pat
     lacking = KSPACE.copy()
     for number, missing in enumerate(([2, 8], [], [0, 5, 19])):
         lacking[number, ..., missing] = 0
-    np.save(tmp_path / "a.npy", lacking)
-    store = Store.open(imported(tmp_path / "a.npy", axes=AXES, prospective=True).path)
+    store = Store.open(imported_array(tmp_path, lacking, prospective=True).path)
     assert store.manifest.is_prospective
     batch = store.measured("test").batch(torch.arange(3))
     assert np.array_equal(batch.selectable.numpy(), lacking.any(axis=(1, 2)))
@@ -168,16 +160,16 @@ def test_coils_are_compressed_by_central_columns_alone(tmp_path: Path) -> None:
 def test_acquisitions_start_anywhere_where_no_coil_was_compressed(
     tmp_path: Path, n_coils: int
 ) -> None:
-    np.save(tmp_path / "a.npy", KSPACE)
-    store = imported(tmp_path / "a.npy", axes=AXES, compress=n_coils)
+    store = imported_array(tmp_path, KSPACE, compress=n_coils)
     assert store.split("test").check_start(1) is None
     assert describe(store)["virtual"] is None
     assert f"1 volume: all 4 coils kept, since --compress is {n_coils}" in store.manifest.warnings
 
 
 def test_kspace_whose_coils_are_kept_may_lack_the_center(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.where(np.arange(20) == 10, 0, KSPACE))
-    store = imported(tmp_path / "a.npy", axes=AXES, prospective=True, compress=4)
+    store = imported_array(
+        tmp_path, np.where(np.arange(20) == 10, 0, KSPACE), prospective=True, compress=4
+    )
     assert np.array_equal(stored(store), np.load(tmp_path / "a.npy"))
 
 
@@ -201,8 +193,7 @@ def test_acquisitions_start_from_the_center_where_some_coils_were_compressed(
 
 
 def test_an_acquisition_starts_from_what_its_coils_were_compressed_by(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", KSPACE)
-    slices = imported(tmp_path / "a.npy", axes=AXES, compress=3).split("test")
+    slices = imported_array(tmp_path, KSPACE, compress=3).split("test")
     slices.check_start(8)
     slices.check_start([*range(5, 15)])
     for initial in (7, [*range(7, 14)]):
@@ -234,9 +225,8 @@ def test_coils_that_cannot_be_compressed_leave_nothing(
 def test_units_that_spoil_scores_are_refused_with_a_divisor_that_mends_them(
     unit: float, tmp_path: Path
 ) -> None:
-    np.save(tmp_path / "a.npy", (KSPACE * unit).astype(np.complex64))
     with pytest.raises(DataError, match=r"pixels up to .*--divide|pixels up to 0") as told:
-        imported(tmp_path / "a.npy", axes=AXES)
+        imported_array(tmp_path, (KSPACE * unit).astype(np.complex64))
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
     named = re.findall(r"such as (\S+) ", str(told.value))
     store = imported(tmp_path / "a.npy", axes=AXES, divide=float(named[0]) if named else unit)

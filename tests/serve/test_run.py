@@ -20,10 +20,9 @@ from page_backend import blobs, make_backend, write_store
 from test_app import ASKED, column_of
 from websockets.sync.client import connect
 
-from fuzz.forks import start
+from fuzz.forks import command, start
 from kscout.acquisition import Advisor, Scan
 from kscout.acquisition.scan import read_session
-from kscout.apps.cli import main
 from kscout.apps.serve.mrd_messages import close_message
 from kscout.apps.serve.run import fallback_maker, policy_maker, serve
 from kscout.apps.serve.service import ServeSettings
@@ -303,10 +302,7 @@ def test_a_service_that_is_stopped_says_what_becomes_of_its_sessions(
         Path("kept", name).touch()
     keep = [] if kept is None else ["--keep", "kept"]
     given = ["--reconstructor", "zero-filled", "--policy", "random", *keep]
-    monkeypatch.setattr("sys.argv", ["kscout", "serve", *given])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 128 + number
+    assert command(["serve", *given]) == 128 + number
     told = capsys.readouterr().err
     assert ("sessions are in kept; repeat the same command" in told) == bool(kept)
     assert ("had no sessions to store in kept" in told) == (kept == [])
