@@ -32,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from blind_rows import is_evaluated, rows_of, rows_of_networks
+from blind_rows import is_evaluated, rows_against, rows_of
 from blind_tasks import ACQUISITIONS, EVALUATIONS, N_TRAINED, Task, tasks
 from commands import parser
 from results import record
@@ -254,7 +254,8 @@ def main() -> None:
             ]
             if first.seed == 0 and first in finished:
                 record(rows_of(work, finished))
-                record(rows_of_networks(work, finished))
+                record(rows_against(work, finished, "fixed", "scores"))
+                record(rows_against(work, finished, "center-out", "center"))
         return
 
     def wanted(name: str) -> bool:

@@ -63,27 +63,39 @@ def rows_of(work: Path, seeds: Sequence[Task]) -> list[Row]:
     return rows
 
 
-def rows_of_networks(work: Path, seeds: Sequence[Task]) -> list[Row]:
-    """Return the co-trained network minus the frozen one, each with its own fixed order."""
-    pairs = [(one, replace(one, network="general")) for one in seeds if one.network == "cotrained"]
-    if not pairs or not all(is_evaluated(work, frozen) for _, frozen in pairs):
+def rows_against(work: Path, seeds: Sequence[Task], policy: str, part: str) -> list[Row]:
+    """Return the policies of a task minus one policy of the frozen network, by volume.
+
+    Args:
+        work: folder of all runs.
+        seeds: seeds of one task.
+        policy: name of the policy of the frozen network.
+        part: evaluation of it.
+    """
+    frozen_seeds = [replace(one, network="general") for one in seeds]
+    if not all(is_evaluated(work, one) for one in frozen_seeds):
         return []
-    found = [[_fixed(work, one) for one in pair] for pair in pairs]
+    frozen = [_scores(work, one, part)[policy] for one in frozen_seeds]
+    found = [_scores(work, one, "scores") for one in seeds]
     summary, rows = read_summary(work / seeds[0].name("scores")), []
-    for metric in ("ssim", "psnr"):
-        own, frozen = (final_scores(x, metric) for x in zip(*found, strict=True))
-        compared = confidence_interval((own - frozen).mean(axis=0), found[0][0].volumes)
-        low, high = compared or (None, None)
-        fields = common_fields(seeds, summary)
-        fields |= {"experiment": "blind-networks", "method": "fixed", "metric": metric}
-        fields |= {"statistic": "mean", "difference_to": "fixed, frozen", "low": low, "high": high}
-        difference = float((own - frozen).mean())
-        rows.append(result(**fields, value=float(own.mean()), difference=difference))
+    for name in ("fixed", "column", "ensemble"):
+        if name == policy and frozen_seeds == list(seeds):
+            continue
+        own = [scores[name] for scores in found]
+        for metric in ("ssim", "psnr"):
+            values, others = (final_scores(x, metric) for x in (own, frozen))
+            differences = (values - others).mean(axis=0)
+            low, high = confidence_interval(differences, own[0].volumes) or (None, None)
+            fields = common_fields(seeds, summary)
+            fields |= {"experiment": f"blind-{policy}", "method": name, "metric": metric}
+            fields |= {"statistic": "mean", "difference_to": f"{policy}, frozen"}
+            fields |= {"low": low, "high": high, "difference": float(differences.mean())}
+            rows.append(result(**fields, value=float(values.mean())))
     return rows
 
 
-def _fixed(work: Path, task: Task) -> Scores:
-    return next(x for x in read_scores(work / task.name("scores")) if x.policy == "fixed")
+def _scores(work: Path, task: Task, part: str) -> dict[str, Scores]:
+    return {x.policy: x for x in read_scores(work / task.name(part))}
 
 
 def common_fields(seeds: Sequence[Task], summary: Summary) -> dict[str, str | float | None]:
