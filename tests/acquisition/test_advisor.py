@@ -4,12 +4,14 @@ import gc
 import math
 import threading
 import weakref
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, final
 
 import pytest
 import torch
+from begun_sessions import begun
 from jaxtyping import Float
 from torch import Tensor
 
@@ -40,10 +42,7 @@ from tiny_sessions import (
 def test_sessions_that_wait_together_get_the_scores_of_one_alone(batch: SliceBatch) -> None:
     policy = make_policy("column")
     with Advisor(unet(), policy) as advisor:
-        sessions = [Session(advisor, SCAN) for _ in range(3)]
-        for at, session in enumerate(sessions):
-            columns = [*SCAN.start, *range(at)]
-            session.measure(columns, data_of(batch, columns))
+        sessions = [begun(advisor, batch, more=range(at)) for at in range(3)]
         requests = [session.request() for session in sessions]
         together = advisor.respond(requests)
         for request, answer in zip(requests, together, strict=True):
@@ -89,10 +88,7 @@ def test_graphs_of_few_sizes_answer_any_number_of_questions(
     scan = Scan(n_rows=n_rows, n_cols=n_cols, n_coils=n_coils, budget=20, initial=11)
     reconstructor = ZeroFilled() if coils == 1 else Sense(n_iterations=3)
     with Advisor(reconstructor, make_policy("column")) as advisor:
-        sessions = [Session(advisor, scan) for _ in range(6)]
-        for at, session in enumerate(sessions):
-            columns = [*scan.start, *range(at)]
-            session.measure(columns, data_of(batch, columns))
+        sessions = [begun(advisor, batch, scan, more=range(at)) for at in range(6)]
         requests = [session.request() for session in sessions]
         alone = [advisor.respond([request])[0] for request in requests]
         advisor._graphs = graphs.Graphs(advisor._computed)
@@ -146,11 +142,7 @@ def test_a_late_policy_is_answered_for_by_the_fallback_and_the_record_says_so(
 ) -> None:
     policy = Held()
     with Advisor(ZeroFilled(), policy) as advisor:
-        scan = Scan(
-            n_rows=N_ROWS, n_cols=N_COLS, budget=9, initial=3, deadline_s=0.01, fallback=(9, 5, 12)
-        )
-        session = Session(advisor, scan)
-        session.measure(scan.start, data_of(batch, scan.start))
+        session = begun(advisor, batch, replace(SCAN, deadline_s=0.01, fallback=(9, 5, 12)))
         late = [session.advise()]
         session.measure(5, data_of(batch, [5])[0])
         late.append(session.advise())
@@ -168,9 +160,7 @@ def test_questions_that_wait_are_answered_together_and_dropped_when_outdated(
 ) -> None:
     policy = Held()
     with Advisor(ZeroFilled(), policy) as advisor:
-        sessions = [Session(advisor, SCAN) for _ in range(4)]
-        for session in sessions:
-            session.measure(SCAN.start, data_of(batch, SCAN.start))
+        sessions = [begun(advisor, batch) for _ in range(4)]
         futures = [advisor.submit(session.request()) for session in sessions[:1]]
         assert policy.started.wait(60)
         futures += [advisor.submit(session.request()) for session in sessions[1:]]
@@ -216,8 +206,7 @@ def test_what_failed_is_raised_once_and_asked_again(
     batch: SliceBatch, fault: type[Exception]
 ) -> None:
     with Advisor(ZeroFilled(), Failing(1, fault)) as advisor:
-        session = Session(advisor, SCAN)
-        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        session = begun(advisor, batch)
         with pytest.raises(fault, match="out of memory"):
             session.advise()
         assert session.record == []
@@ -245,8 +234,7 @@ def test_an_image_that_failed_is_asked_for_again(
 
     reconstructor = ZeroFilled()
     with Advisor(reconstructor, Failing(0)) as advisor:
-        session = Session(advisor, SCAN)
-        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        session = begun(advisor, batch)
         with monkeypatch.context() as broken:
             broken.setattr(reconstructor, "reconstruct", fail)
             for _ in range(2):
@@ -270,10 +258,9 @@ FALLBACKS: list[dict[str, Any]] = [
 def test_the_fallback_answers_for_a_policy_that_fails_once(
     batch: SliceBatch, given: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, budget=9, initial=3, **given)
+    scan = replace(SCAN, **given)
     with Advisor(ZeroFilled(), Failing(1)) as advisor:
-        session = Session(advisor, scan)
-        session.measure(scan.start, data_of(batch, scan.start))
+        session = begun(advisor, batch, scan)
         advice = session.advise()
         assert advice.columns == ((5,) if scan.fallback else (6,)) and advice.source == "fallback"
         assert session.advise() is advice, "what was answered stays"
@@ -290,7 +277,7 @@ def test_the_fallback_answers_for_a_policy_that_fails_once(
 def test_a_policy_that_always_fails_leaves_a_scan_to_the_fallback(
     batch: SliceBatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, budget=6, initial=3, fallback=(4, 11, 2, 0))
+    scan = replace(SCAN, budget=6, fallback=(4, 11, 2, 0))
     policy = Failing(math.inf)
     with Advisor(ZeroFilled(), policy) as advisor:
         session = Session(advisor, scan)
@@ -306,8 +293,7 @@ def test_the_fallback_answers_for_scores_that_allow_no_choice(batch: SliceBatch)
     policy.scores.fill_(torch.nan)
     with Advisor(ZeroFilled(), policy) as advisor:
         for change, sources in (({}, []), ({"fallback": (5,)}, ["fallback"])):
-            session = Session(advisor, replace(SCAN, **change))
-            session.measure(SCAN.start, data_of(batch, SCAN.start))
+            session = begun(advisor, batch, replace(SCAN, **change))
             with nullcontext() if sources else pytest.raises(ConfigError, match="NaN"):
                 session.advise()
             assert [entry["source"] for entry in session.record] == sources
@@ -315,10 +301,81 @@ def test_the_fallback_answers_for_scores_that_allow_no_choice(batch: SliceBatch)
 
 def test_an_advisor_that_is_closed_is_not_answered_for_by_the_fallback(batch: SliceBatch) -> None:
     with Advisor(ZeroFilled(), Random()) as advisor:
-        session = Session(advisor, replace(SCAN, fallback=(5,)))
-        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        session = begun(advisor, batch, replace(SCAN, fallback=(5,)))
     with pytest.raises(RunError, match="closed"):
         session.advise()
+
+
+def asked_together(advisor: Advisor, sessions: list[Session]) -> list[Future[Any]]:
+    """Submit requests so that none is computed before all wait."""
+    together = threading.Event()
+    advisor._worker.submit(together.wait)
+    futures = [advisor.submit(session.request()) for session in sessions]
+    together.set()
+    return futures
+
+
+@final
+class Choosy(Policy):
+    """Fails where any slice has the first column."""
+
+    is_stochastic = False
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        if seen.mask[:, 0].any():
+            raise RuntimeError("column 0")
+        return torch.arange(seen.mask.shape[1]).float().expand(seen.mask.shape)
+
+
+def test_a_question_that_fails_leaves_those_that_were_computed_with_it(batch: SliceBatch) -> None:
+    with Advisor(ZeroFilled(), Choosy()) as advisor:
+        sessions = [begun(advisor, batch, more=[column]) for column in (1, 2, 0)]
+        futures = asked_together(advisor, sessions)
+        faults = [future.exception(60) for future in futures]
+        assert [str(fault) for fault in faults] == ["None", "None", "column 0"]
+        for session, future in zip(sessions[:2], futures, strict=False):
+            (alone,) = advisor.respond([session.request()])
+            assert torch.equal(future.result().reconstruction.image, alone.reconstruction.image)
+
+
+@final
+class Filling(Policy):
+    """Fails with two slices, and tells whether what it made of them is still there later."""
+
+    is_stochastic = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: weakref.ref[Tensor] | None = None
+        self.is_kept: list[bool] = []
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        scores = torch.zeros(seen.mask.shape)
+        if len(scores) > 1:
+            self.made = weakref.ref(scores)
+            raise RuntimeError("out of memory")
+        self.is_kept.append(self.made is not None and self.made() is not None)
+        return scores
+
+
+def test_whoever_asks_is_told_that_memory_cannot_be_counted(batch: SliceBatch) -> None:
+    class Uncounted(ZeroFilled):
+        def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+            raise ValueError("no idea")
+
+    with Advisor(Uncounted(), Random()) as advisor:
+        session = begun(advisor, batch)
+        with pytest.raises(ValueError, match="no idea"):
+            advisor.submit(session.request()).result(timeout=20)
+
+
+def test_what_failed_together_keeps_no_memory_from_those_computed_again(batch: SliceBatch) -> None:
+    policy = Filling()
+    with Advisor(ZeroFilled(), policy) as advisor:
+        session = begun(advisor, batch)
+        futures = asked_together(advisor, [session] * 2)
+        assert [future.exception(60) for future in futures] == [None, None]
+    assert policy.made is not None and policy.is_kept == [False, False]
 
 
 def test_an_advisor_that_nobody_holds_is_gone_at_once() -> None:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 SSIM, PSNR = 2e-5, 2e-3
 N_INITIAL = {64: 8, 128: 16}
+"""Columns at the start by the size of images; as many are acquired."""
 
 
 def golden_slices(golden: Golden, size: int, tag: str) -> SliceSet:
@@ -55,8 +56,7 @@ def run(
     # The larger images go through the faster view, as in evaluations.
     network = frozen(unet, size) if size == 128 and isinstance(unet, UNet) else unet
     simulator = Simulator(slices.batch(torch.arange(len(slices))), network)
-    plan = Plan(N_INITIAL[size], {64: 8, 128: 16}[size])
-    return rollout(policy, simulator, plan, replay=replay)
+    return rollout(policy, simulator, Plan(N_INITIAL[size], N_INITIAL[size]), replay=replay)
 
 
 def check(golden: Golden, found: Trajectory, tag: str, method: str) -> None:
@@ -67,7 +67,7 @@ def check(golden: Golden, found: Trajectory, tag: str, method: str) -> None:
     torch.testing.assert_close(found.psnr[:, 0].double().mean(dim=0), psnr, atol=PSNR, rtol=0)
 
 
-@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("size", N_INITIAL)
 def test_ranges_are_the_volumes_maxima(golden: Golden, size: int) -> None:
     slices = golden_slices(golden, size, f"r{size}")
     own = SliceSet.from_images(slices.magnitudes(), slices.volumes).data_range
@@ -75,20 +75,20 @@ def test_ranges_are_the_volumes_maxima(golden: Golden, size: int) -> None:
 
 
 @pytest.mark.parametrize("sides", ["one", "two"])
-@pytest.mark.parametrize("size, horizon", [(64, 8), (128, 16)])
-def test_equispaced(golden: Golden, unet: UNet, size: int, horizon: int, sides: str) -> None:
-    policy = build(f"equispaced-{sides}", n_cols=size, n_initial=N_INITIAL[size], horizon=horizon)
+@pytest.mark.parametrize("size", N_INITIAL)
+def test_equispaced(golden: Golden, unet: UNet, size: int, sides: str) -> None:
+    policy = build(
+        f"equispaced-{sides}", n_cols=size, n_initial=N_INITIAL[size], horizon=N_INITIAL[size]
+    )
     found = run(golden, unet, policy, f"r{size}")
     expected = golden(f"baselines_r{size}", f"r{size}/equispace_{sides}sided/actions")
     assert torch.equal(found.columns[:, 0], expected)
     check(golden, found, f"r{size}", f"equispace_{sides}sided")
 
 
-@pytest.mark.parametrize("size, horizon", [(64, 8), (128, 16)])
-def test_random_with_the_references_draws(
-    golden: Golden, unet: UNet, size: int, horizon: int
-) -> None:
-    policy = build("random", n_cols=size, n_initial=N_INITIAL[size], horizon=horizon)
+@pytest.mark.parametrize("size", N_INITIAL)
+def test_random_with_the_references_draws(golden: Golden, unet: UNet, size: int) -> None:
+    policy = build("random", n_cols=size, n_initial=N_INITIAL[size], horizon=N_INITIAL[size])
     actions = golden(f"baselines_r{size}", f"r{size}/random/actions")
     found = run(golden, unet, policy, f"r{size}", replay=actions[:, None])
     assert torch.equal(found.columns[:, 0], actions)

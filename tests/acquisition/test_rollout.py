@@ -99,8 +99,9 @@ def test_a_replay_measures_what_it_is_given(slices: SliceSet) -> None:
     found = run(slices, Random(), [2], horizon=3, replay=columns)
     assert torch.equal(found.columns, columns)
     order = FixedOrder(n_cols=N_COLS, order=[3, 1, 12])
-    alone = run(slices, order, [2], horizon=3)
+    alone, start = (run(slices, order, [2], horizon=n) for n in (3, 0))
     torch.testing.assert_close(alone.ssim[:, 0], found.ssim[:, 1], atol=1e-6, rtol=0)
+    assert start.columns.shape == (1, 1, 0) and start.ssim.shape == (1, 1, 1)
 
 
 def test_the_oracle_takes_the_best_column_at_each_step(slices: SliceSet) -> None:
@@ -125,11 +126,6 @@ def test_probabilities_are_kept_per_step_and_draw(slices: SliceSet) -> None:
     assert (chosen > 0).all()
     later = found.probabilities[-1].gather(-1, found.columns[..., :-1])
     assert (later == 0).all(), "a measured column is never likely again"
-
-
-def test_no_steps_are_a_start(slices: SliceSet) -> None:
-    found = run(slices, Random(), [0, 1], horizon=0)
-    assert found.columns.shape == (2, 1, 0) and found.ssim.shape == (2, 1, 1)
 
 
 @pytest.mark.parametrize("columns", [[0, 8, 1], [0, 1, 0]])
@@ -167,6 +163,11 @@ def test_scores_that_allow_no_choice_are_told(
         assert found.columns.tolist() == [[[0, 1, 2, 3, 4, 5]]]
         return
     uniforms = draws() if is_drawn else None
+    # Infinite scores leave a choice while finite ones are left.
+    some = run(
+        slices, Broken(low=-math.inf, high=0.0, until=2), [*range(N_SLICES)], uniforms=uniforms
+    )
+    assert some.columns.min() >= 2
     with pytest.raises(ConfigError, match="Broken left no column to choose: its scores are NaN"):
         run(slices, policy, list(range(N_SLICES)), uniforms=uniforms)
 
@@ -181,12 +182,6 @@ def test_a_policy_samples_by_default_if_it_was_trained_with_sampled_columns(
     assert torch.equal(run(slices, policy, rows).columns, sampled)
     policy.is_stochastic = False
     assert torch.equal(run(slices, policy, rows).columns, best) and not torch.equal(best, sampled)
-
-
-def test_infinite_scores_leave_a_choice_while_finite_ones_are_left(slices: SliceSet) -> None:
-    policy = Broken(low=-math.inf, high=0.0, until=2)
-    found = run(slices, policy, list(range(N_SLICES)), uniforms=draws())
-    assert found.columns.min() >= 2
 
 
 N_BATCH, CHOOSE_N_COLS = 4, 9
@@ -230,14 +225,6 @@ def test_best_of_equals_is_the_lowest_free_column() -> None:
     assert best_columns(scores, blocked).tolist() == [1, 2]
 
 
-def test_a_deterministic_policy_ignores_the_draw() -> None:
-    scores, blocked = example(2)
-    policy = CenterOut(n_cols=CHOOSE_N_COLS)
-    expected = best_columns(scores, blocked)
-    for uniforms in (None, torch.zeros(N_BATCH), torch.full((N_BATCH,), 0.999)):
-        assert torch.equal(choose_columns(policy, scores, blocked, uniforms), expected)
-
-
 def test_a_stochastic_policy_draws_where_numbers_are_given_and_takes_the_best_where_not() -> None:
     scores, blocked = example(3)
     uniforms = torch.tensor([0.0, 0.3, 0.6, 0.999])
@@ -245,8 +232,10 @@ def test_a_stochastic_policy_draws_where_numbers_are_given_and_takes_the_best_wh
     for row in range(N_BATCH):
         cumulative = scores[row].masked_fill(blocked[row], -torch.inf).softmax(0).cumsum(0)
         assert int(found[row]) == int((cumulative <= uniforms[row]).sum())
-    best = choose_columns(Random(), scores, blocked, None)
-    assert torch.equal(best, best_columns(scores, blocked))
+    best = best_columns(scores, blocked)
+    assert torch.equal(choose_columns(Random(), scores, blocked, None), best)
+    deterministic = CenterOut(n_cols=CHOOSE_N_COLS)
+    assert torch.equal(choose_columns(deterministic, scores, blocked, uniforms), best)
 
 
 def test_draws_stay_inside_the_matrix_of_the_own_slice() -> None:

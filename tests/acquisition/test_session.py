@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 import torch
+from begun_sessions import begun
 from jaxtyping import Float
 from torch import Tensor
 
@@ -139,12 +140,10 @@ def test_scores_that_are_not_numbers_count_where_a_column_is_left_alone(batch: S
     policy.scores = -torch.arange(N_COLS).float()
     policy.scores[[0, *SCAN.start]] = torch.nan
     with Advisor(ZeroFilled(), policy) as advisor:
-        session = Session(advisor, scan)
-        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        session = begun(advisor, batch, scan)
         assert session.advise().columns == (1, 2, 3, 4)
         policy.scores = torch.full((N_COLS,), torch.nan)
-        session = Session(advisor, scan)
-        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        session = begun(advisor, batch, scan)
         with pytest.raises(ConfigError, match="Words left no column to choose"):
             session.advise()
 
@@ -185,11 +184,9 @@ WRONG = {
 def test_what_cannot_be_measured_is_refused_and_changes_nothing(
     batch: SliceBatch, words: str, unchecked: None
 ) -> None:
-    allowed = tuple(range(15))
-    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, budget=9, initial=3, selectable=allowed)
+    scan = replace(SCAN, selectable=tuple(range(15)))
     with Advisor(ZeroFilled(), make_policy("center-out")) as advisor:
-        session = Session(advisor, scan)
-        session.measure(scan.start, data_of(batch, scan.start))
+        session = begun(advisor, batch, scan)
         before = session.image()
         with pytest.raises(DataError, match=words):
             session.measure(*WRONG[words])
@@ -213,9 +210,8 @@ def test_what_cannot_be_measured_is_refused_and_changes_nothing(
     ],
 )
 def test_a_scan_that_cannot_be_done_is_refused(change: dict[str, Any], words: str) -> None:
-    settings = {"n_rows": N_ROWS, "n_cols": N_COLS, "budget": 9, "initial": 3, **change}
     with pytest.raises(ConfigError, match=words), Advisor(ZeroFilled(), Random()) as advisor:
-        Session(advisor, Scan(**settings))
+        Session(advisor, replace(SCAN, **change))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from begun_sessions import begun
 from torch import Tensor
 
 from coil_slices import disks, several_coils
@@ -64,7 +65,7 @@ def test_what_cannot_be_kept_is_told_and_changes_nothing(
         whole, session = Session(advisor, SCAN), Session(advisor, SCAN, file=tmp_path / "s.npz")
         scanned(whole, batch)
         while columns := session.advise().columns:
-            data = batch.kspace[0, :, :, list(columns)].movedim(-1, 0)
+            data = data_of(batch, columns)
             before = session.advise(), list(session.order), session.measured
             with monkeypatch.context() as patched:
                 patched.setattr("kscout.acquisition.scan.np.savez", full)
@@ -109,8 +110,7 @@ DAMAGE = {
 def test_a_damaged_file_is_refused(batch: SliceBatch, tmp_path: Path, damage: str) -> None:
     file = tmp_path / "session.npz"
     with Advisor(ZeroFilled(), make_policy("center-out")) as advisor:
-        session = Session(advisor, SCAN, file=file)
-        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        session = begun(advisor, batch, SCAN, file=file)
         session.advise()
         rewritten(file, DAMAGE[damage])
         with pytest.raises(DataError, match="no session that can be continued"):
@@ -133,35 +133,33 @@ def acquired(
         return session.order, session.image()
 
 
-def check_equal_up_to_factors(
-    kspace: Tensor, scan: Scan, reconstructor: Reconstructor, policy: Policy
-) -> None:
-    order, image = acquired(kspace, scan, reconstructor, policy)
-    for factor in FACTORS:
-        its_order, its_image = acquired(kspace * factor, scan, reconstructor, policy)
-        assert its_order == order
-        assert (its_image / abs(factor) - image).abs().max() < 1e-4 * image.max()
-
-
-def test_trained_networks_are_independent_of_the_unit_of_kspace() -> None:
-    """The slice has a phase that varies, as that of a scanner does."""
+def trained_networks() -> tuple[Tensor, Scan, Reconstructor, Policy]:
+    """Return a slice with a phase that varies, as that of a scanner does, and networks."""
     down, across = torch.meshgrid(*[torch.linspace(-1, 1, SIDE)] * 2, indexing="ij")
     phase = torch.polar(torch.ones(SIDE, SIDE), 0.5 * down + across.square())
     generator = torch.Generator().manual_seed(0)
     image = disks(SIDE, SIDE) * (1 + 0.2 * torch.rand(SIDE, SIDE, generator=generator))
     scan = Scan(n_rows=SIDE, n_cols=SIDE, budget=21, initial=16)
-    kspace = fft2c(image * phase)[None]
-    check_equal_up_to_factors(
-        kspace, scan, load("knee-general-unet"), load_policy("knee-general-16-column")
-    )
+    networks = load("knee-general-unet"), load_policy("knee-general-16-column")
+    return fft2c(image * phase)[None], scan, *networks
 
 
-def test_networks_of_several_coils_are_independent_of_the_unit_of_kspace() -> None:
+def networks_of_several_coils() -> tuple[Tensor, Scan, Reconstructor, Policy]:
     torch.manual_seed(0)
     network = VarNet(n_cascades=2, n_channels=4, n_pools=2, sensitivity_pools=2)
     scan = Scan(n_rows=12, n_cols=16, n_coils=4, budget=9, initial=6)
-    kspace = several_coils(12, 16)[0][0]
-    check_equal_up_to_factors(kspace, scan, network.eval().requires_grad_(False), column_policy())
+    network.eval().requires_grad_(False)
+    return several_coils(12, 16)[0][0], scan, network, column_policy()
+
+
+@pytest.mark.parametrize("make", [trained_networks, networks_of_several_coils])
+def test_networks_are_independent_of_the_unit_of_kspace(make: Any) -> None:
+    kspace, *others = make()
+    order, image = acquired(kspace, *others)
+    for factor in FACTORS:
+        its_order, its_image = acquired(kspace * factor, *others)
+        assert its_order == order
+        assert (its_image / abs(factor) - image).abs().max() < 1e-4 * image.max()
 
 
 @pytest.mark.parametrize("n_cols", [9, 12])
