@@ -13,10 +13,6 @@ from website.tutorials import PAGES, cells_of, notebook_of, recorded, run, with_
 from website.tutorials import with_outputs as shown_on_the_site
 
 
-def name_of(page: Path) -> str:
-    return page.stem
-
-
 def first_policy(names: dict[str, Any]) -> None:
     from kscout.evaluation import read_summary
 
@@ -54,7 +50,7 @@ CLAIMS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 @pytest.mark.tutorial
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +69,7 @@ def test_a_tutorial_runs_from_top_to_bottom(
     assert done.code == 0, done.output
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_notebook_beside_a_page_is_the_page(page: Path) -> None:
     """Else: python -m website.tutorials."""
     wanted, found = notebook_of(page), recorded(page)
@@ -82,7 +78,7 @@ def test_the_notebook_beside_a_page_is_the_page(page: Path) -> None:
     assert found.metadata == wanted.metadata
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_site_shows_what_was_recorded(page: Path) -> None:
     cells = cells_of(recorded(page))
     assert all(cell.execution_count for cell in cells), "python -m website.tutorials --run"

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from command_line import kscout
 from kscout import policies, reconstruction
 from kscout.acquisition import Advisor, Session
-from kscout.apps.cli import app
 from kscout.config import (
     Config,
     JointConfig,
@@ -53,13 +52,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(path)
     yield path
     os.chdir(before)
-
-
-def run(*words: str) -> str:
-    """Run a command as a user does; return what it prints."""
-    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.mark.parametrize("name", TOLD["stores"])
@@ -143,7 +135,7 @@ def train(name: str, config: Path) -> None:
     """Repeat the command of a training, with the settings that its run folder holds."""
     settings = config.with_suffix(".copy.toml")
     shutil.copy(config, settings)
-    run(
+    kscout(
         *("train", "policy", "--data", "images", "--reconstructor", "runs/unet"),
         *("--config", str(settings), "--out", f"runs/{name}", "--device", "cpu"),
     )
@@ -153,7 +145,7 @@ def test_an_evaluation_gives_the_same_scores(copy: Path) -> None:
     rows = scores(copy / "evaluation")
     names = list(dict.fromkeys(row["policy"] for row in rows))
     given = [name if name == "fixed" else f"runs/{name}" for name in names]
-    run(
+    kscout(
         *("evaluate", "--data", "images", "--reconstructor", "runs/unet", "--argmax"),
         *("--n-initial", "4", "--steps", "4", "--trajectories", "1", "--device", "cpu"),
         *("--out", "again", *(word for one in given for word in ("--policy", one))),
@@ -176,7 +168,7 @@ def scores(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 def test_results_are_reported(copy: Path) -> None:
-    run("report", "evaluation", "runs/greedy", "runs/dense", "-o", "old.html")
+    kscout("report", "evaluation", "runs/greedy", "runs/dense", "-o", "old.html")
     page = (copy / "old.html").read_text(encoding="utf-8")
     for word in ("ngreedy", "dense", "Scores", "fixed"):
         assert word in page
@@ -195,5 +187,5 @@ def test_a_session_resumes(copy: Path) -> None:
 def test_a_campaign_finds_all_its_runs_finished(copy: Path, label: str) -> None:
     (run_of_imagine,) = (copy / "campaigns").glob("*/policies/*/imagine-seed0")
     run_of_imagine.rename(run_of_imagine.with_name(label))
-    status = json.loads(run("campaign", "status", "tiny.toml", "--json"))
+    status = json.loads(kscout("campaign", "status", "tiny.toml", "--json"))
     assert status["total"] == {"waiting": 0, "running": 0, "done": 4, "failed": 0, "runs": 4}

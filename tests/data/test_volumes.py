@@ -137,8 +137,7 @@ def test_arrays_far_larger_than_their_files_are_not_unpacked(
     np.savez_compressed(tmp_path / "a.npz", images=zeros)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("reconstruction_esc", data=zeros, compression="gzip")
-    nibabel = pytest.importorskip("nibabel")
-    nibabel.save(nibabel.Nifti1Image(zeros, np.eye(4)), tmp_path / "a.nii.gz")
+    write_nifti(tmp_path / "a.nii.gz", zeros)
     for volume in find_volumes(tmp_path):
         with pytest.raises(DataError, match=rf"{volume.name} .*which are 1\.44 MB, and has"):
             read_volume(volume)
@@ -185,13 +184,9 @@ def flipped(content: bytes) -> bytes:
     ids=["two bytes", "no trailer", "another length"],
 )
 def test_a_damaged_gzip_file_is_rejected(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    nibabel = pytest.importorskip("nibabel")
     rng = np.random.default_rng(0)
     for name in ("good", "bad"):
-        nibabel.save(
-            nibabel.Nifti1Image(rng.random((40, 41, 42), np.float32), np.eye(4)),
-            tmp_path / f"{name}.nii.gz",
-        )
+        write_nifti(tmp_path / f"{name}.nii.gz", rng.random((40, 41, 42), np.float32))
     path = tmp_path / "bad.nii.gz"
     path.write_bytes(damage(path.read_bytes()))
     bad, good = find_volumes(tmp_path)
@@ -201,9 +196,7 @@ def test_a_damaged_gzip_file_is_rejected(tmp_path: Path, damage: Callable[[bytes
 
 
 def test_padding_behind_a_gzip_file_is_no_damage(tmp_path: Path) -> None:
-    path = tmp_path / "a.nii.gz"
-    nibabel = pytest.importorskip("nibabel")
-    nibabel.save(nibabel.Nifti1Image(IMAGES, np.eye(4)), path)
+    path = write_nifti(tmp_path / "a.nii.gz", IMAGES).path
     content = path.read_bytes()
     middle = b"".join(gzip.compress(x) for x in (gzip.decompress(content)[:100], b""))
     rest = gzip.compress(gzip.decompress(content)[100:])

@@ -1,11 +1,8 @@
 """The kernels between the networks, run thread by thread on the CPU, agree with the plain code."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from emulated import emulate
+from emulated import Emulated
 
 from kscout import metrics
 from kscout.acquisition.choose import draw_unmeasured
@@ -22,17 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 @pytest.fixture(autouse=True)
 def emulated_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what would launch a kernel run it here, so that its arguments are checked too."""
-
-    def compile_kernel(file: str, name: str, *arguments: int) -> Callable[..., None]:
-        def launch(
-            grid: tuple[int, int, int], block: tuple[int, int, int], values: list[Any], *_: int
-        ) -> None:
-            emulate(file, name, arguments, grid, block[0], values)
-
-        return launch
-
     for module in (acquisition_step, measurement, metrics):
-        monkeypatch.setattr(module, "compile_kernel", compile_kernel)
+        monkeypatch.setattr(module, "compile_kernel", Emulated)
     for module in (acquisition_step, measurement):
         # Few, so that a block takes several turns.
         monkeypatch.setattr(module, "_N_WARPS", 2)

@@ -92,19 +92,17 @@ def test_equal_pixels_share_no_gradient() -> None:
     assert (gradient[0, 0] > gradient[0, 1]).all() and torch.equal(gradient[0, 1], gradient[1, 0])
 
 
+@pytest.mark.usefixtures("threads")
 def test_threads_change_no_bit(generator: torch.Generator) -> None:
     features = torch.randn(5, 11, 14, N_IN, generator=generator)
     gradient = torch.randn(5, 11, 14, N_OUT, generator=generator)
     weights = compiled.transform_weights(torch.randn(N_OUT, N_IN, 3, 3, generator=generator))
-    before, results = torch.get_num_threads(), []
-    try:
-        for n_threads in (1, 3):
-            torch.set_num_threads(n_threads)
-            results.append(
-                (compiled.convolve(features, weights), compiled.weight_gradient(features, gradient))
-            )
-    finally:
-        torch.set_num_threads(before)
+    results = []
+    for n_threads in (1, 3):
+        torch.set_num_threads(n_threads)
+        results.append(
+            (compiled.convolve(features, weights), compiled.weight_gradient(features, gradient))
+        )
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 

@@ -281,29 +281,27 @@ def test_without_a_compiler_nothing_is_tried_twice(
     assert not cache.exists() and native._library.cache_info().hits == 1
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("own", [True, False])
 def test_every_part_is_done_once_and_failures_are_raised(
     own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not own:
         monkeypatch.setattr(native, "_torch_openmp", lambda: None)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        done: list[int] = []
-        native.over_parts(7, lambda begin, end: done.extend(range(begin, end)))
-        assert sorted(done) == list(range(7))
-        native.over_parts(0, lambda *_: done.append(-1))
-        assert -1 not in done
-        with pytest.raises(ZeroDivisionError):
-            native.over_parts(5, lambda begin, _: done.append(1 // begin))
-        # A signal is no failure of a part, and no part is done twice or left out for it.
-        with pytest.raises(SystemExit, match="143"):
-            native.over_parts(5, lambda begin, _: sys.exit(143) if begin else None)
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(3)
+    done: list[int] = []
+    native.over_parts(7, lambda begin, end: done.extend(range(begin, end)))
+    assert sorted(done) == list(range(7))
+    native.over_parts(0, lambda *_: done.append(-1))
+    assert -1 not in done
+    with pytest.raises(ZeroDivisionError):
+        native.over_parts(5, lambda begin, _: done.append(1 // begin))
+    # A signal is no failure of a part, and no part is done twice or left out for it.
+    with pytest.raises(SystemExit, match="143"):
+        native.over_parts(5, lambda begin, _: sys.exit(143) if begin else None)
 
 
+@pytest.mark.usefixtures("threads")
 def test_parts_that_a_lost_signal_left_out_are_not_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -312,13 +310,9 @@ def test_parts_that_a_lost_signal_left_out_are_not_passed_over(
 
     openmp = SimpleNamespace(GOMP_parallel=without_work)
     monkeypatch.setattr(native, "_torch_openmp", lambda: openmp)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with pytest.raises(KeyboardInterrupt):
-            native.over_parts(4, lambda *_: None)
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(2)
+    with pytest.raises(KeyboardInterrupt):
+        native.over_parts(4, lambda *_: None)
 
 
 def test_torch_without_an_openmp_of_its_own_has_other_threads(

@@ -44,10 +44,7 @@ def test_the_same_seed_initializes_the_reference_weights(golden: Golden) -> None
 
 @pytest.mark.parametrize("size", [64, 128])
 def test_trained_network_gives_the_reference_output(golden: Golden, size: int) -> None:
-    network = UNet().network
-    network.load_state_dict(golden.state("unet_trained", "trained_state"))
-    with torch.no_grad():
-        output = network(zero_filled(golden, size))
+    output = unet(golden).network(zero_filled(golden, size))
     expected = golden("unet", f"trained_out_r{size}")
     torch.testing.assert_close(output, expected, atol=TOLERANCE, rtol=0)
 

@@ -141,25 +141,6 @@ def test_rest_takes_the_columns_of_a_session(client: Client) -> None:
     assert client.get("/health").json()["n_sessions"] == 0
 
 
-@final
-class Broken(Policy):
-    is_stochastic = False
-
-    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        raise RuntimeError("out of memory")
-
-
-def test_a_service_shows_the_image_where_its_policy_fails() -> None:
-    make = advisor_maker(ZeroFilled(), lambda _: Broken(), device=torch.device("cpu"))
-    with client_of(Sessions(make, limits=LIMITS, now_s=Clock())) as client:
-        place = f"/sessions/{opened(client, fallback=[4, 11])}"
-        answer = client.post(f"{place}/columns", [column_of(x) for x in (7, 8, 9)]).json()
-        assert answer["source"] == "fallback" and answer["next_column"] == 4
-        image = client.get(f"{place}/image.npy")
-        assert image.status == 200
-        assert np.load(io.BytesIO(image.body)).shape == (N_ROWS, N_COLS)
-
-
 def test_a_stream_takes_the_same_columns(client: Client) -> None:
     columns = expected()[0]
     messages: list[str | bytes] = [json.dumps([column_of(column) for column in (9, 7, 8)])]
