@@ -21,8 +21,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def train(store: Store, tmp_path: Path) -> Train:
     """Return what trains a policy on the store and zero-filled images, into a named folder."""
 
-    def run(config: PolicyConfig, name: str | Path = "run", **how: Any) -> RunRecord:
-        device = how.pop("device", "cpu")
-        return train_policy(config, store, "zero-filled", tmp_path / name, device=device, **how)
+    def run(
+        config: PolicyConfig, name: str | Path = "run", *, on: Store = store, **how: Any
+    ) -> RunRecord:
+        return train_policy(config, on, "zero-filled", tmp_path / name, **{"device": "cpu"} | how)
 
     return run

@@ -1,8 +1,6 @@
 """Ensembles: the gains that their members predict, added with weights of least squares."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +33,9 @@ from kscout.training.algorithm import Learner
 from kscout.training.algorithms import ensemble
 from kscout.training.algorithms.ensemble import Ensemble, Sums
 from kscout.training.loop import TrainingLoop
-from kscout.training.policy import new_policy, train_policy
+from kscout.training.policy import new_policy
 from kscout.training.training_run import TrainingRun
-from kscout.weights import Weights, fingerprint, read_weights, save_weights
+from kscout.weights import Weights, fingerprint, save_weights
 
 SHORT = {"method": "ensemble", "n_slices": 6, "n_best": 3, "n_validated": 2, "seed": 3}
 
@@ -171,41 +169,17 @@ def test_slices_follow_members_in_turn_whatever_is_acquired_together(
     assert firsts == [[4, 10, 3] * 3] * 2
 
 
-def test_a_changed_member_is_another_training(store: Store, tmp_path: Path) -> None:
+def test_a_changed_member_is_another_training(train: Train, tmp_path: Path) -> None:
     paths = saved_orders(tmp_path, ([4, 10, 12], [4, 10, 12]))
-    where = (config_of(paths), store, "zero-filled", tmp_path / "run")
-    train_policy(*where, device="cpu")
+    train(config_of(paths))
     policies.save(paths[0], FixedOrder(n_cols=16, order=[5, 10, 12]))
     with pytest.raises(KScoutError, match="members"):
-        train_policy(*where, device="cpu")
+        train(config_of(paths))
     one, other = (some_policy(n_draws=3, n_first=n) for n in (1, 2))
     for path, policy in zip(paths, (one, other), strict=True):
         policies.save(path, policy)
     told = [fingerprint(EnsemblePolicy(members=loaded([path, path]))) for path in paths]
     assert told[0] != told[1]
-
-
-@pytest.mark.parametrize(
-    ("told", "words"),
-    [
-        ({"members": ["knee-base-fixed", "knee-base-fixed"]}, "names other files as its members"),
-        ({"gain_units": ["a"]}, "units of gain that are not numbers"),
-        ({"gain_units": [math.nan]}, "units of gain that are not numbers"),
-    ],
-)
-def test_files_that_tell_nonsense_of_members_are_refused(
-    members: list[str], tmp_path: Path, told: dict[str, Any], words: str
-) -> None:
-    path = tmp_path / "ensemble.safetensors"
-    policies.save(path, EnsemblePolicy(members=loaded(members)))
-    read = read_weights(path)
-    if "members" in told:
-        arguments = {**read.arguments, **told}
-    else:
-        arguments = {**read.arguments, "members": [one | told for one in read.arguments["members"]]}
-    save_weights(path, replace(read, arguments=arguments))
-    with pytest.raises(WeightsError, match=words):
-        policies.load(path)
 
 
 def test_gains_of_another_metric_are_no_gains_to_stop_by(train: Train) -> None:
@@ -244,6 +218,14 @@ def test_what_cannot_be_a_member_is_rejected(given: Any, words: str) -> None:
             "names the policy os:system, which is not part of kscout",
         ),
         ([{"zoo": 3, "sha256": ""}] * 2, "does not fit ensemble of this kscout"),
+        (["knee-base-fixed"] * 2, "names other files as its members"),
+        *(
+            (
+                [{"component": "random", "arguments": {}, "gain_units": [unit]}] * 2,
+                "units of gain that are not numbers",
+            )
+            for unit in ("a", math.nan)
+        ),
     ],
 )
 def test_files_with_such_members_are_rejected(tmp_path: Path, given: Any, words: str) -> None:
@@ -254,69 +236,31 @@ def test_files_with_such_members_are_rejected(tmp_path: Path, given: Any, words:
 
 
 def test_other_networks_and_methods_are_refused(
-    store: Store, members: list[str], tmp_path: Path, train: Train
+    members: list[str], tmp_path: Path, train: Train
 ) -> None:
-    where = (store, "zero-filled", tmp_path / "run")
-    with pytest.raises(ConfigError, match="ensemble fits the weights of several policies"):
-        train_policy(small_config(CONV, SHORT), *where, device="cpu")
-    own: Mapping[str, Any] = {"method": "dense", "n_epochs": 1}
-    with pytest.raises(ConfigError, match="dense would change the members of an ensemble"):
-        train_policy(small_config({"name": "ensemble", "members": members}, own), *where)
-    run = train(config_of(members), "w")
-    with pytest.raises(ConfigError, match=r"is an ensemble.*leave out --start"):
-        train_policy(config_of(members), *where, start=run.path, device="cpu")
-    with pytest.raises(
-        ConfigError, match="tries columns by SSIM, and the weights are fitted for psnr"
-    ):
-        train_policy(config_of(members, metric="psnr"), *where, device="cpu")
+    both, dense = {"name": "ensemble", "members": members}, {"method": "dense", "n_epochs": 1}
     wide = blob_store(tmp_path / "wide", n_rows=16, n_cols=24)
-    with pytest.raises(ConfigError, match="made for 16 columns, the slices have 24"):
-        train_policy(
-            small_config(ensemble_of_orders(), SHORT),
-            wide,
-            "zero-filled",
-            tmp_path / "x",
-            device="cpu",
-        )
     coils = coil_store(tmp_path / "coils")
-    with pytest.raises(ConfigError, match="samples real images, and the slices are kspace"):
-        train_policy(
-            config_of([members[0], members[0]], protocol="blind"),
-            *(coils, "zero-filled", tmp_path / "y"),
-            device="cpu",
-        )
-    gone = config_of(["knee-base-fixed", str(tmp_path / "gone")])
-    with pytest.raises(ConfigError, match="does not exist"):
-        train_policy(gone, *where, device="cpu")
-
-
-def test_weights_are_what_the_columns_that_members_like_gain(
-    store: Store, tmp_path: Path, train: Train
-) -> None:
-    """Both members are orders, so that the test can compute all sums itself."""
-    orders = [4, 10, 12, 3, 5], [10, 11, 4, 2, 1]
-    paths = saved_orders(tmp_path, orders)
-    config = config_of(paths, n_slices=11, n_best=2)
-    run = train(config)
-    found, slices = policies.load(run.path), store.split("train")
-    members = [policies.load(path) for path in paths]
-    assert isinstance(found, EnsemblePolicy)
-    sums = Sums.empty(config.acquisition.horizon, 2, torch.device("cpu"))
-    first = {tuple(order[:2]) for order in orders}
-    assert first == {(4, 10), (10, 11)}
-    simulator = Simulator(slices.batch(torch.arange(11)), ZeroFilled())
-    state = simulator.start(config.acquisition.start)
-    seen = simulator.observe(found, state, n_left=None)
-    columns = torch.tensor([4, 10, 10, 11]).expand(11, -1)
-    after = [simulator.acquire(state, columns[:, n]).score - state.score for n in range(4)]
-    expected = torch.stack([member(seen).gather(-1, columns) for member in members])
-    sums.add(0, expected, torch.stack(after, dim=-1))
-    assert config.acquisition.horizon == 3
-    # The first step's states are known whoever is followed; those of others are not.
-    only = replace(config, acquisition=replace(config.acquisition, horizon=1))
-    one = train(only, "one")
-    fitted = policies.load(one.path)
-    assert isinstance(fitted, EnsemblePolicy)
-    wanted, constants = sums.solved()
-    torch.testing.assert_close(fitted.weights[0].detach(), wanted[0], rtol=1e-4, atol=1e-7)
-    torch.testing.assert_close(fitted.constants[0].detach(), constants[0], rtol=1e-4, atol=1e-6)
+    gone = ["knee-base-fixed", str(tmp_path / "gone")]
+    start = train(config_of(members), "start").path
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        (small_config(CONV, SHORT), {}, "ensemble fits the weights of several policies"),
+        (small_config(both, dense), {}, "dense would change the members of an ensemble"),
+        (config_of(members), {"start": start}, r"is an ensemble.*leave out --start"),
+        (
+            *(config_of(members, metric="psnr"), {}),
+            "tries columns by SSIM, and the weights are fitted for psnr",
+        ),
+        (
+            *(small_config(ensemble_of_orders(), SHORT), {"on": wide}),
+            "made for 16 columns, the slices have 24",
+        ),
+        (
+            *(config_of([members[0]] * 2, protocol="blind"), {"on": coils}),
+            "samples real images, and the slices are kspace",
+        ),
+        (config_of(gone), {}, "does not exist"),
+    ]
+    for config, how, words in refused:
+        with pytest.raises(ConfigError, match=words):
+            train(config, **how)

@@ -23,7 +23,6 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.algorithms import ensemble
 from kscout.training.algorithms.ensemble import Sums
 from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.policy import train_policy
 
 SHORT = {
     **{"method": "ensemble", "n_slices": 11, "n_best": 2, "n_validated": 2, "seed": 3},
@@ -40,18 +39,25 @@ def config_of(members: list[str], **changes: Any) -> Any:
     return small_config({"name": "ensemble", "members": members}, {**SHORT, **changes})
 
 
-def test_an_order_comes_first_and_the_sum_decides_then(store: Store, train: Train) -> None:
-    """Both members are orders, so that all can be reckoned by hand."""
-    run = train(small_config(ensemble_of_orders(), SHORT))
+@pytest.mark.parametrize("n_ordered", [0, 2])
+def test_an_order_comes_first_and_weights_are_what_the_columns_that_members_like_gain(
+    store: Store, train: Train, n_ordered: int
+) -> None:
+    """Both members are orders, so that all can be reckoned by hand; one step is fitted."""
+    config = small_config(ensemble_of_orders(), {**SHORT, "ordered": [n_ordered]})
+    horizon = n_ordered + 1
+    run = train(replace(config, acquisition=replace(config.acquisition, horizon=horizon)))
     found, slices = policies.load(run.path), store.split("train")
     assert isinstance(found, EnsemblePolicy)
-    order = fit_fixed_order(
-        slices, ZeroFilled(), Plan(2, 2, batch_size=16), n_slices_per_step=4
-    ).order
-    assert list(found.order) == order and found.order_cols == 16 and found.gain_units == ()
+    order = []
+    if n_ordered:
+        plan = Plan(2, n_ordered, batch_size=16)
+        order = fit_fixed_order(slices, ZeroFilled(), plan, n_slices_per_step=4).order
+        assert found.order_cols == 16 and found.gain_units == ()
+    assert list(found.order) == order
     simulator = Simulator(slices.batch(torch.arange(11)), ZeroFilled())
-    done = rollout(found, simulator, Plan(2, 3))
-    assert done.columns[:, 0, :2].tolist() == [order] * 11
+    done = rollout(found, simulator, Plan(2, horizon))
+    assert done.columns[:, 0, :n_ordered].tolist() == [order] * 11
     state = simulator.start(2)
     for column in order:
         state = simulator.acquire(state, torch.full((11,), column))
@@ -64,29 +70,22 @@ def test_an_order_comes_first_and_the_sum_decides_then(store: Store, train: Trai
     gains = torch.stack(
         [simulator.acquire(state, columns[:, n]).score - state.score for n in range(4)], dim=-1
     )
-    sums = Sums.empty(3, 2, torch.device("cpu"))
-    sums.add(2, told.gather(-1, columns.expand(2, -1, -1)), gains)
-    own, constants = sums.solved()
-    torch.testing.assert_close(found.weights[2].detach(), own[2], rtol=1e-4, atol=1e-7)
-    torch.testing.assert_close(found.constants[2].detach(), constants[2], rtol=1e-4, atol=1e-7)
-    best = (own[2][:, None, None] * told).sum(dim=0).masked_fill(state.mask, -torch.inf)
-    assert torch.equal(done.columns[:, 0, 2], best.argmax(dim=-1))
+    sums = Sums.empty(horizon, 2, torch.device("cpu"))
+    sums.add(n_ordered, told.gather(-1, columns.expand(2, -1, -1)), gains)
+    own, constants = (one[n_ordered] for one in sums.solved())
+    torch.testing.assert_close(found.weights[n_ordered].detach(), own, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(found.constants[n_ordered].detach(), constants, rtol=1e-4, atol=1e-6)
+    best = (own[:, None, None] * told).sum(dim=0).masked_fill(state.mask, -torch.inf)
+    assert torch.equal(done.columns[:, 0, -1], best.argmax(dim=-1))
 
 
-def test_of_several_numbers_the_one_is_kept_after_which_slices_end_best(
-    store: Store, tmp_path: Path, train: Train
-) -> None:
+def test_of_several_numbers_the_one_is_kept_after_which_slices_end_best(train: Train) -> None:
     both = ensemble_of_orders()
     run = train(small_config(both, {**SHORT, "ordered": [1, 0, 2]}))
     found = policies.load(run.path)
     scores = {}
     for number in (0, 1, 2):
-        changes = {**SHORT, "ordered": [number]}
-        one = train_policy(
-            small_config(both, changes),
-            *(store, "zero-filled", tmp_path / str(number)),
-            device="cpu",
-        )
+        one = train(small_config(both, {**SHORT, "ordered": [number]}), str(number))
         scores[number] = one.metrics[0]["train_ssim"]
         if number == len(found.order):
             assert torch.equal(weights(one.path)["weights"], weights(run.path)["weights"])

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_stores import train_whole_and_cut
+from training_stores import train_whole_and_cut, weights
 
 from command_line import kscout
+from kscout.apps.cli.train import resolve_policy
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.reconstruction import save
 from kscout.runs import read_run
 from kscout.training import GradientEstimator
 from kscout.training.policy import train_policies
-from kscout.weights import read_weights
 
 OUTSIDE = Path(__file__).parents[1] / "outside"
 METHOD = "reinforce:Reinforce"
@@ -37,14 +37,14 @@ def own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def train(store: Store, out: Path, *more: str) -> dict[str, torch.Tensor]:
     kscout("train", "policy", "--data", store.path, "--out", out, *WORDS, *more)
-    return read_weights(out / "weights.safetensors").state if not more else {}
+    return weights(out) if not more else {}
 
 
 @pytest.mark.slow
 def test_it_trains_alone_as_with_other_seeds(store: Store, tmp_path: Path) -> None:
     alone = train(store, tmp_path / "alone")
     train(store, tmp_path / "both", "--seeds", "2")
-    together = read_weights(tmp_path / "both" / "seed-0" / "weights.safetensors").state
+    together = weights(tmp_path / "both" / "seed-0")
     assert all(torch.equal(alone[key], together[key]) for key in alone)
     config = read_run(tmp_path / "alone").config["training"]
     assert (config["method"], config["memory"]) == (METHOD, 0.9)
@@ -52,8 +52,6 @@ def test_it_trains_alone_as_with_other_seeds(store: Store, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_what_it_carries_survives_an_interruption(store: Store, tmp_path: Path) -> None:
-    from kscout.apps.cli.train import resolve_policy
-
     train(store, tmp_path / "run")
     config = resolve_policy("knee-base", tmp_path / "run" / "config.toml", [], {}, 128)
     train_whole_and_cut(config, store, tmp_path, epoch=3)
@@ -82,8 +80,6 @@ def test_its_runs_are_evaluated_and_their_gradients_noise_measured(
 def test_processes_load_its_module_and_train_as_this_one_does(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kscout.apps.cli.train import resolve_policy
-
     save(tmp_path / "net.safetensors", import_module("unrolled").Unrolled())
     monkeypatch.setattr("kscout.names.table._used", {"unrolled"})
     settings = ["policy.n_channels=2", "policy.n_blocks=2", "training.n_trajectories=3"]
@@ -98,26 +94,20 @@ def test_processes_load_its_module_and_train_as_this_one_does(
         if n_at_once == 2:
             assert [x.epoch for x in epochs if x.record][-2:] == [1, 2]
     for own, single in zip(*names, strict=True):
-        found, wanted = (
-            read_weights(tmp_path / name / "weights.safetensors").state for name in (own, single)
-        )
+        found, wanted = (weights(tmp_path / name) for name in (own, single))
         assert all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 
 def test_its_settings_are_its_own() -> None:
-    from kscout.apps.cli.train import resolve_policy
-
-    found = resolve_policy(
-        "knee-base", None, ["training.memory=0.5"], {"training.method": METHOD}, 128
-    )
+    flags = {"training.method": METHOD}
+    found = resolve_policy("knee-base", None, ["training.memory=0.5"], flags, 128)
     assert type(found.training).__name__ == "ReinforceTraining"
     assert found.training.label == "Reinforce"
     with pytest.raises(ConfigError, match="Reinforce has no gamma"):
-        resolve_policy("knee-base", None, ["training.gamma=0.5"], {"training.method": METHOD}, 128)
+        resolve_policy("knee-base", None, ["training.gamma=0.5"], flags, 128)
     with pytest.raises(ConfigError, match="no estimator"):
-        resolve_policy(
-            "knee-base", None, [], {"training.method": "reinforce:ReinforceTraining"}, 128
-        )
+        settings = {"training.method": "reinforce:ReinforceTraining"}
+        resolve_policy("knee-base", None, [], settings, 128)
 
 
 def test_a_class_with_a_method_of_0_2_gets_an_error_that_names_the_new_one() -> None:

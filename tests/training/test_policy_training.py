@@ -10,10 +10,10 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from training_stores import CONV, Train
+from training_stores import CONV, Train, small_config
 
 from kscout.apps.cli.train import folders_of, vary
-from kscout.config import Component, PolicyConfig, read, to_table, to_toml, training_of
+from kscout.config import Component, PolicyConfig, to_toml
 from kscout.core import Observation, Policy
 from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError, WeightsError
@@ -35,13 +35,7 @@ TRAINING = {
 
 
 def with_training(**changes: object) -> PolicyConfig:
-    preset = training_of(str(changes.get("method", "greedy")))
-    small = {
-        "policy": CONV,
-        "acquisition": {"n_initial": 2, "horizon": 3},
-        "training": {**to_table(preset), **TRAINING, **changes},
-    }
-    return read(PolicyConfig, small)
+    return small_config(CONV, {"method": "greedy", **TRAINING, **changes})
 
 
 SMALL = with_training()
@@ -211,9 +205,8 @@ def test_a_policy_whose_scores_differ_between_passes_is_refused(
 def test_scores_and_gradients_that_are_not_finite_end_a_training(
     train: Train, layer: str, error: type[Exception], words: str
 ) -> None:
-    config = replace(
-        with_training(batch_size=11), policy=Component(f"{__name__}:Learned", {"layer": layer})
-    )
+    network = Component(f"{__name__}:Learned", {"layer": layer})
+    config = replace(with_training(batch_size=11), policy=network)
     with pytest.raises(error, match=words):
         train(config)
 

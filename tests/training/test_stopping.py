@@ -7,6 +7,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import pytest
@@ -193,67 +194,67 @@ def model_and_optimizer() -> tuple[nn.Linear, torch.optim.Adam]:
     return model, torch.optim.Adam(model.parameters(), lr=0.1)
 
 
-def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:
-    model, optimizer = model_and_optimizer()
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """Return a checkpoint of the first epoch."""
     path = tmp_path / "c.pt"
-    save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))
-    before = path.read_bytes()
-    with pytest.raises(AttributeError):
-        save_checkpoint(path, checkpoint_of(2, model, optimizer, {"no pickle": lambda: 0}))
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["c.pt"]
+    save_checkpoint(path, checkpoint_of(1, *model_and_optimizer(), {}))
+    return path
 
 
-def test_a_full_disk_is_told_and_the_old_checkpoint_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def full_disk(_: object, aside: Path) -> None:
+    aside.write_bytes(b"half")
+    raise RuntimeError("PytorchStreamWriter failed writing file data/1: file write failed")
+
+
+@pytest.mark.parametrize(
+    ("write", "facts", "error", "words"),
+    [
+        (torch.save, {"no pickle": lambda: 0}, PicklingError, "pickle"),
+        (full_disk, {}, RunError, r"cannot write .*c\.pt .*free some disk space"),
+    ],
+)
+def test_a_failed_write_is_told_and_leaves_the_old_checkpoint(
+    saved: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Any,
+    facts: dict[str, Any],
+    error: type[Exception],
+    words: str,
 ) -> None:
-    model, optimizer = model_and_optimizer()
-    path = tmp_path / "c.pt"
-    save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))
-    before = path.read_bytes()
-
-    def full(_: object, aside: Path) -> None:
-        aside.write_bytes(b"half")
-        raise RuntimeError("PytorchStreamWriter failed writing file data/1: file write failed")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(RunError, match=r"cannot write .*c\.pt .*free some disk space"):
-        save_checkpoint(path, checkpoint_of(2, model, optimizer, {}))
-    assert path.read_bytes() == before and [f.name for f in tmp_path.iterdir()] == ["c.pt"]
+    before = saved.read_bytes()
+    monkeypatch.setattr(torch, "save", write)
+    with pytest.raises(error, match=words):
+        save_checkpoint(saved, checkpoint_of(2, *model_and_optimizer(), facts))
+    assert saved.read_bytes() == before and [*saved.parent.iterdir()] == [saved]
 
 
-def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
-    model, optimizer = model_and_optimizer()
-    path = tmp_path / "c.pt"
-    save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))
-    path.write_bytes(path.read_bytes()[:200])
+def test_a_damaged_checkpoint_is_told(saved: Path) -> None:
+    saved.write_bytes(saved.read_bytes()[:200])
     with pytest.raises(RunError, match=r"c\.pt is damaged .*delete it to train from the start"):
-        load_checkpoint(path)
-    cut = torch.zeros(2**12)
-    torch.save({"model": {"cut": cut}}, path)
-    os.truncate(path, 9000)
+        load_checkpoint(saved)
+    torch.save({"model": {"cut": torch.zeros(2**12)}}, saved)
+    os.truncate(saved, 9000)
     with pytest.raises(RunError, match=r"c\.pt is damaged \((?!\[Errno)"):
-        load_checkpoint(path)
+        load_checkpoint(saved)
+    model, optimizer = model_and_optimizer()
     with torch.no_grad():
         next(model.parameters()).view(-1)[-1] = math.nan
-    save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))
+    save_checkpoint(saved, checkpoint_of(1, model, optimizer, {}))
     with pytest.raises(RunError, match=r"c\.pt has weights that are NaN; delete it to train"):
-        load_checkpoint(path)
-    torch.save({"model": {}}, path)
-    with pytest.raises(RunError, match="no checkpoint of a training: it has no 'epoch'"):
-        load_checkpoint(path)
+        load_checkpoint(saved)
     for misplace in (os.mkfifo, lambda path: path.symlink_to("nowhere")):
-        path.unlink()
-        misplace(path)
+        saved.unlink()
+        misplace(saved)
         with pytest.raises(RunError, match=r"c\.pt is damaged \(no plain file\)"):
-            load_checkpoint(path)
+            load_checkpoint(saved)
 
 
 @pytest.mark.parametrize(
     ("content", "lacks"),
     [
         (3, "epoch"),
-        ({}, "epoch"),
+        ({"model": {}}, "epoch"),
         ({"epoch": "x", "model": {}, "optimizer": {}, "facts": {}}, "epoch"),
         ({"epoch": 1, "model": [], "optimizer": {}, "facts": {}}, "model"),
     ],
@@ -265,10 +266,9 @@ def test_a_file_of_other_things_is_told(tmp_path: Path, content: object, lacks: 
 
 
 def test_a_checkpoint_without_its_best_epoch_is_told() -> None:
-    model, optimizer = model_and_optimizer()
     for facts in ({}, {"best_epoch": "x", "best_ssim": 0.5}, {"best_epoch": 3}):
         with pytest.raises(RunError, match="of epoch 7 does not contain the best epoch so far"):
-            best_of(checkpoint_of(7, model, optimizer, facts))
+            best_of(checkpoint_of(7, *model_and_optimizer(), facts))
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer"])

@@ -72,16 +72,6 @@ def test_a_draw_is_exact_and_its_gradient_that_of_the_softmax(generator: torch.G
         np.testing.assert_allclose(scores.grad[row].numpy(), expected, atol=1e-12)
 
 
-def test_columns_are_drawn_with_the_chances_of_the_scores(generator: torch.Generator) -> None:
-    scores, n = torch.tensor([[0.0, 1.0, -1.0, 5.0]], dtype=torch.float64), 40_000
-    blocked = torch.tensor([[False, False, False, True]])
-    noise = gumbel(n, 4, generator=generator)
-    drawn = drawn_through(scores.expand(n, -1), blocked.expand(n, -1), noise).mean(dim=0)
-    chances = torch.softmax(scores[0, :3], dim=0)
-    torch.testing.assert_close(drawn[:3], chances, atol=0.01, rtol=0)
-    assert drawn[3] == 0
-
-
 def by_differences(values: Callable[[Tensor], Tensor], mask: Tensor) -> np.ndarray:
     """Return how values of each slice change with each entry of its mask, by central differences.
 
@@ -270,10 +260,3 @@ def test_a_sampler_learns_from_slices_that_are_varied_as_the_networks_are(
     n_plain = sum(any(torch.equal(one, other) for other in plain) for one in learned)
     assert 0 < n_plain < 12 if flips else n_plain == 12
     assert policy_config(joint_config("dense", flips=flips)).training.flips is flips  # type: ignore[union-attr]
-
-
-def test_step_sizes_rise_and_fall_over_a_samplers_own_steps() -> None:
-    training = joint_config("loupe", n_updates=30, sampler_every=4, random_share=0.2).training
-    due = [number for number in range(30) if training.is_due(number)]  # type: ignore[attr-defined]
-    assert due == [7, 11, 15, 19, 23, 27]
-    assert training.n_sampler_updates == len(due)  # type: ignore[attr-defined]
