@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coil_slices import N_COILS, N_COLS, N_ROWS, disks, loops, several_coils
+from coil_slices import N_COILS, N_COLS, N_ROWS, batch_of, disks, loops, several_coils
 from golden_numbers import Golden
-from kscout.core import SliceBatch
 from kscout.errors import ConfigError
 from kscout.physics import center_mask, coils, fft2c, ifft2c
 from kscout.physics.fourier import column_ramps, ifft_rows
@@ -232,24 +231,14 @@ def test_acquire_only_grows_the_mask() -> None:
 
 
 def test_rows_of_a_batch_may_repeat(generator: torch.Generator) -> None:
-    batch = SliceBatch(
-        kspace=complex_noise(2, 1, 5, 7, generator=generator),
-        target=torch.rand(2, 5, 7),
-        target_mean=torch.rand(2),
-        target_std=torch.rand(2),
-        data_range=torch.rand(2),
-        selectable=torch.ones(2, 7, dtype=torch.bool),
-        index=torch.tensor([4, 6]),
-    )
-    assert batch.rows(torch.tensor([1, 1, 0])).index.tolist() == [6, 6, 4]
-
-
-def kspace(generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(2, 3, 9, 11, dtype=torch.complex64, generator=generator)
+    batch = batch_of(complex_noise(2, 1, 5, 7, generator=generator))
+    found = batch.rows(torch.tensor([1, 1, 0]))
+    for one, other in zip(found.tensors(), batch.tensors(), strict=True):
+        assert torch.equal(one, torch.stack([other[1], other[1], other[0]]))
 
 
 def test_only_measured_columns_are_kept(generator: torch.Generator) -> None:
-    full, mask = kspace(generator), center_mask(11, 4).expand(2, -1)
+    full, mask = complex_noise(2, 3, 9, 11, generator=generator), center_mask(11, 4).expand(2, -1)
     measured = Measurement.of(full, mask)
     torch.testing.assert_close(measured.kspace, full * mask[:, None, None], atol=1e-5, rtol=0)
     assert not measured.kspace[..., ~mask[0]].any()
@@ -257,7 +246,8 @@ def test_only_measured_columns_are_kept(generator: torch.Generator) -> None:
 
 
 def test_derived_tensors_are_computed_once_or_taken_as_given(generator: torch.Generator) -> None:
-    measured = Measurement.of(kspace(generator), center_mask(11, 4).expand(2, -1))
+    full = complex_noise(2, 3, 9, 11, generator=generator)
+    measured = Measurement.of(full, center_mask(11, 4).expand(2, -1))
     assert measured.magnitude is measured.magnitude and measured.std is measured.std
     expected = measured.zero_filled.abs().square().sum(dim=1).sqrt()
     torch.testing.assert_close(measured.magnitude, expected)
@@ -270,7 +260,8 @@ def test_derived_tensors_are_computed_once_or_taken_as_given(generator: torch.Ge
 
 
 def test_gradients_flow_back_to_kspace(generator: torch.Generator) -> None:
-    full, mask = kspace(generator).requires_grad_(), center_mask(11, 4).expand(2, -1)
+    full = complex_noise(2, 3, 9, 11, generator=generator).requires_grad_()
+    mask = center_mask(11, 4).expand(2, -1)
     measured = Measurement.of(full, mask)
     (measured.normalized.square().sum() + measured.std.sum()).backward()
     assert full.grad is not None

@@ -69,13 +69,6 @@ def test_shapes_tell_the_sizes(sizes: dict[str, Any]) -> None:
     assert found == {"n_rows": sizes["n_cols"], **sizes}
 
 
-def test_a_reconstructor_is_refused_as_a_policy(tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    save(path, FixedOrder(n_cols=9, order=[1]), "unet", kind="reconstructor")
-    with pytest.raises(WeightsError, match=r"holds a reconstructor \(unet\), not a policy"):
-        kscout.policies.load(path)
-
-
 def test_a_folder_without_weights_tells_what_it_holds(tmp_path: Path) -> None:
     order = FixedOrder(n_cols=9, order=[1])
     with pytest.raises(WeightsError, match=r"does not exist; give a finished run.*knee-base-fixed"):
@@ -91,19 +84,6 @@ def test_a_folder_without_weights_tells_what_it_holds(tmp_path: Path) -> None:
         kscout.policies.load(tmp_path / "other.safetensors")
 
 
-def test_a_reference_reconstruction_is_refused_as_a_policy() -> None:
-    with pytest.raises(WeightsError, match="not a policy of the paper's reference"):
-        kscout.policies.load(GOLDEN / "checkpoints" / "recon_4ch.pt")
-
-
-def test_an_unknown_component_lists_the_choices(tmp_path: Path) -> None:
-    save(tmp_path / "a.safetensors", FixedOrder(n_cols=9, order=[1]), "mystery")
-    with pytest.raises(
-        ConfigError, match=r"policy 'mystery', which this kscout does not have.*conv"
-    ):
-        kscout.policies.load(tmp_path / "a.safetensors")
-
-
 def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     policy = ConvPolicy(n_cols=16, n_channels=2, n_hidden=5)
     arguments = {**constructor_arguments(policy), "n_hidden": 6}
@@ -111,3 +91,20 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     save_weights(path, Weights("policy", "conv", arguments, policy.state_dict()))
     with pytest.raises(WeightsError, match=r"does not fit.*size mismatch"):
         kscout.policies.load(path)
+
+
+@pytest.mark.parametrize(
+    ("component", "kind", "error", "words"),
+    [
+        ("unet", "reconstructor", WeightsError, r"holds a reconstructor \(unet\), not a policy"),
+        ("mystery", "policy", ConfigError, "'mystery', which this kscout does not have.*conv"),
+    ],
+)
+def test_what_is_no_policy_of_this_kscout_is_refused(
+    tmp_path: Path, component: str, kind: Kind, error: type[Exception], words: str
+) -> None:
+    save(tmp_path / "a.safetensors", FixedOrder(n_cols=9, order=[1]), component, kind)
+    with pytest.raises(error, match=words):
+        kscout.policies.load(tmp_path / "a.safetensors")
+    with pytest.raises(WeightsError, match="not a policy of the paper's reference"):
+        kscout.policies.load(GOLDEN / "checkpoints" / "recon_4ch.pt")

@@ -27,10 +27,15 @@ def observation(n_coils: int = 1, n_rows: int = N_ROWS, n_cols: int = N_COLS) ->
     )
 
 
-def trained(n_cols: int = N_COLS) -> ColumnPolicy:
+def untrained(**changes: object) -> ColumnPolicy:
+    sizes = {"n_cols": N_COLS, "horizon": HORIZON, "n_initial": 2, **SMALL, **changes}
+    return ColumnPolicy(**sizes)
+
+
+def trained() -> ColumnPolicy:
     """Return a network whose last layer is not zero."""
     torch.manual_seed(0)
-    policy = ColumnPolicy(n_cols=n_cols, horizon=HORIZON, n_initial=2, **SMALL)
+    policy = untrained()
     torch.nn.init.normal_(policy.head.weight)
     return policy.eval()
 
@@ -43,7 +48,7 @@ def test_one_network_serves_any_matrix_and_coils(n_coils: int, n_rows: int, n_co
 
 
 def test_before_training_it_chooses_by_the_gains_it_starts_from() -> None:
-    policy = ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, n_initial=2, **SMALL)
+    policy = untrained()
     gains = torch.randn(HORIZON, N_COLS, generator=torch.Generator().manual_seed(2))
     policy.start_from(gains)
     seen = observation()
@@ -55,9 +60,8 @@ def test_before_training_it_chooses_by_the_gains_it_starts_from() -> None:
 
 def test_it_looks_at_what_was_measured_beyond_the_image() -> None:
     policy, seen = trained(), observation()
-    other = observation()
     assert seen.zero_filled is not None
-    turned = replace(other, zero_filled=seen.zero_filled.flip(-2))
+    turned = replace(seen, zero_filled=seen.zero_filled.flip(-2))
     assert not torch.allclose(policy(seen), policy(turned))
 
 
@@ -127,7 +131,7 @@ def test_an_observation_without_a_measurement_is_refused() -> None:
 
 
 def test_gains_of_another_matrix_are_read_at_the_same_frequencies() -> None:
-    policy = ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, n_initial=2, **SMALL)
+    policy = untrained()
     frequency = (torch.arange(N_COLS) - N_COLS // 2) / N_COLS
     policy.start_from(torch.stack([frequency + row for row in range(HORIZON)]))
     seen = observation(n_cols=2 * N_COLS)
@@ -141,7 +145,7 @@ def test_gains_of_another_matrix_are_read_at_the_same_frequencies() -> None:
 
 
 def test_units_of_scores_go_by_the_share_of_columns_measured() -> None:
-    policy = ColumnPolicy(n_cols=16, horizon=4, n_initial=8, **SMALL)
+    policy = untrained(n_cols=16, horizon=4, n_initial=8)
     policy.gain_units = (4.0, 3.0, 2.0, 1.0)
     for n_cols, n_measured, unit in (
         *((16, 8, 4.0), (16, 9, 3.0), (16, 11, 1.0), (16, 14, 1.0), (16, 5, 4.0)),
@@ -155,9 +159,7 @@ def test_units_of_scores_go_by_the_share_of_columns_measured() -> None:
 
 
 def test_what_may_still_be_acquired_counts() -> None:
-    torch.manual_seed(0)
-    policy = ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, n_initial=2, **SMALL).eval()
-    torch.nn.init.normal_(policy.head.weight)
+    policy = trained()
     few, many = (policy(replace(observation(), n_left=n)) for n in (1, 9))
     assert not torch.allclose(few, many)
     each = policy(replace(observation(), n_left=torch.tensor([1, 9])))
@@ -175,4 +177,4 @@ def test_what_may_still_be_acquired_counts() -> None:
 )
 def test_sizes_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, n_initial=2, **{**SMALL, **change})
+        untrained(**change)

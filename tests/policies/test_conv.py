@@ -36,7 +36,6 @@ def probabilities(policy: Policy, image: Tensor, mask: Tensor) -> Tensor:
 @pytest.mark.parametrize("n_cols, key", [(128, "knee"), (256, "brain")])
 def test_the_defaults_are_the_papers_networks(golden: Golden, n_cols: int, key: str) -> None:
     count = sum(p.numel() for p in POLICIES["conv"](n_cols=n_cols).parameters())
-    assert count == {128: 4_685_568, 256: 4_719_552}[n_cols]
     assert count == int(golden("unet", f"params_policy_{key}"))
 
 

@@ -48,7 +48,10 @@ def mean_ssim(slices: SliceSet, columns: list[int]) -> float:
 
 
 def test_each_column_is_the_best_of_all_on_average(slices: SliceSet) -> None:
-    result = fit(slices, ZeroFilled())
+    told: list[dict[str, Any]] = []
+    result = fit(slices, ZeroFilled(), on_step=told.append)
+    assert [(one["step"], one["column"]) for one in told] == [*enumerate(result.order, 1)]
+    assert [one["ssim"] for one in told] == result.mean_scores[1:]
     measured = list(center_columns(N_COLS, N_INITIAL))
     assert result.mean_scores[0] == pytest.approx(mean_ssim(slices, measured), abs=1e-5)
     for step, column in enumerate(result.order):
@@ -119,14 +122,6 @@ def test_columns_outside_the_matrix_are_no_candidates(slices: SliceSet) -> None:
     torch.testing.assert_close(result.gains[0, 4], free.gains[0, 4] * 4 / 5, atol=1e-5, rtol=0)
 
 
-def test_every_step_is_told(slices: SliceSet) -> None:
-    told: list[dict[str, Any]] = []
-    result = fit(slices, ZeroFilled(), on_step=told.append)
-    assert [record["column"] for record in told] == result.order
-    assert [record["step"] for record in told] == [1, 2, 3, 4]
-    assert [record["ssim"] for record in told] == result.mean_scores[1:]
-
-
 @pytest.mark.parametrize(
     "settings, sentence",
     [
@@ -139,8 +134,5 @@ def test_impossible_settings_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         fit(slices, ZeroFilled(), **settings)
-
-
-def test_an_empty_set_is_refused(slices: SliceSet) -> None:
     with pytest.raises(ConfigError, match="no slices"):
         fit(slices.subset(torch.arange(0)), ZeroFilled())

@@ -9,6 +9,7 @@ import torch
 from joint_runs import joint_config
 from outwards import Outwards
 from torch import Tensor
+from training_stores import stopping_at
 
 from kscout.config import Component, JointConfig, JointTraining
 from kscout.core import Policy
@@ -16,7 +17,6 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError
 from kscout.policies import POLICIES
-from kscout.runs import Progress
 from kscout.training import Sampler
 from kscout.training.joint.train import train_joint
 
@@ -114,13 +114,8 @@ def test_it_goes_on_after_a_kill_and_is_left_as_it_is_when_typed_again(
 ) -> None:
     config, cut = own_config(name), tmp_path / "cut"
     whole = train_joint(config, store, tmp_path / "whole", device="cpu")
-
-    def stop(progress: Progress) -> None:
-        if progress.epoch == 2 and progress.record:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train_joint(config, store, cut, device="cpu", on_step=stop)
+        train_joint(config, store, cut, device="cpu", on_step=stopping_at(3, 1))
     for _ in range(2):
         found = train_joint(config, store, cut, device="cpu")
         assert found.config == whole.config

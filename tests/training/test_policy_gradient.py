@@ -34,9 +34,8 @@ def unet(golden: Golden) -> Reconstructor:
 @pytest.fixture(scope="module")
 def simulator64(golden: Golden, unet: Reconstructor) -> Simulator:
     images = golden("inputs", "images128")[:, 32:96, 32:96].contiguous()
-    return Simulator(
-        SliceSet.from_images(images, ("a",) * 3 + ("b",) * 3).batch(torch.arange(6)), unet
-    )
+    slices = SliceSet.from_images(images, ("a",) * 3 + ("b",) * 3)
+    return Simulator(slices.batch(torch.arange(6)), unet)
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +53,13 @@ def small_policy(golden: Golden) -> Policy:
 def run(
     method: str, policy: Policy, simulator: Simulator, golden: Golden, n_initial: int
 ) -> Estimate:
-    actions = golden("loss", f"{method}/actions")
+    actions, view = golden("loss", f"{method}/actions"), Recomputed(policy)
     uniforms = torch.zeros(actions.shape[1], actions.shape[0], actions.shape[2])
+    given = {"n_initial": n_initial, "uniforms": uniforms, "replay": actions}
     if not method.startswith("n"):
         followed = golden("loss", f"{method}/idx")
-        return greedy_gradients(
-            Recomputed(policy),
-            simulator,
-            n_initial=n_initial,
-            uniforms=uniforms,
-            followed=followed,
-            replay=actions,
-        )
-    return non_greedy_gradients(
-        Recomputed(policy),
-        simulator,
-        n_initial=n_initial,
-        uniforms=uniforms,
-        gamma=float(method.split("_g")[1]),
-        replay=actions,
-    )
+        return greedy_gradients(view, simulator, **given, followed=followed)
+    return non_greedy_gradients(view, simulator, **given, gamma=float(method.split("_g")[1]))
 
 
 def gradients_from_stored_rewards(

@@ -134,12 +134,6 @@ def test_a_single_policy_needs_no_folder_below_the_run() -> None:
         vary(base, [7], {"gamma": [1.0, 1.0]})
 
 
-def test_policies_without_weights_are_refused(train: Train) -> None:
-    config = replace(SMALL, policy=Component("center-out"))
-    with pytest.raises(ConfigError, match="nothing to train"):
-        train(config)
-
-
 @final
 class Broken(nn.Module):
     """Adds a number, and has a gradient that is none."""
@@ -183,6 +177,11 @@ def test_a_policy_is_handed_the_sizes_that_it_takes_and_the_folder_may_be_a_stri
     policy = load(run.path)
     assert isinstance(policy, Learned)
     assert (policy.n_cols, policy.n_initial, policy.horizon) == (16, 2, 3)
+
+
+def test_policies_without_weights_are_refused(train: Train) -> None:
+    with pytest.raises(ConfigError, match="nothing to train"):
+        train(replace(SMALL, policy=Component("center-out")))
 
 
 @pytest.mark.parametrize("layer", ["Dropout", "BatchNorm1d", "GRU"])

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import pytest
 import torch
@@ -44,15 +44,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("stores") / "blobs")
 
 
-def small_reference(golden: Golden) -> tuple[torch.nn.Module, SliceSet]:
-    model = RECONSTRUCTORS["unet"](n_channels=4)
-    model.network.load_state_dict(golden.state("unet", "small_state"))
-    images = golden("inputs", "images128")
-    return model, SliceSet.from_images(images, ["v"] * 3 + ["w"] * 3)
+def golden_slices(golden: Golden) -> SliceSet:
+    return SliceSet.from_images(golden("inputs", "images128"), ["v"] * 3 + ["w"] * 3)
 
 
 def test_loss_gradient_and_step_are_the_references(golden: Golden) -> None:
-    model, slices = small_reference(golden)
+    model, slices = RECONSTRUCTORS["unet"](n_channels=4), golden_slices(golden)
+    model.network.load_state_dict(golden.state("unet", "small_state"))
     batch = slices.batch(torch.arange(2))
     mask = center_mask(128, 16).expand(2, -1)
     optimizer = torch.optim.Adam(model.network.parameters(), lr=1e-3)
@@ -75,8 +73,7 @@ def test_loss_gradient_and_step_are_the_references(golden: Golden) -> None:
 def test_validation_scores_are_the_references(golden: Golden) -> None:
     model = RECONSTRUCTORS["unet"]()
     model.network.load_state_dict(golden.state("unet_trained", "trained_state"))
-    images = golden("inputs", "images128")
-    slices = SliceSet.from_images(images, ["v"] * 3 + ["w"] * 3)
+    slices = golden_slices(golden)
     masks = center_mask(128, 16).expand(6, -1)
     expected = golden("metrics", "ssim_recon").mean().item()
     assert validation_ssim(model, slices, masks, TRAINING) == pytest.approx(expected, abs=2e-5)
@@ -152,13 +149,8 @@ def test_a_run_leaves_all_that_is_promised_and_learns(store: Store, tmp_path: Pa
         file.name for file in run.path.iterdir()
     }
     # Eleven slices by four: three steps and a record per epoch.
-    assert [(p.epoch, p.step, bool(p.record)) for p in seen[:5]] == [
-        (1, 1, False),
-        (1, 2, False),
-        (1, 3, False),
-        (1, 3, True),
-        (2, 1, False),
-    ]
+    steps = [(1, 1, False), (1, 2, False), (1, 3, False), (1, 3, True), (2, 1, False)]
+    assert [(p.epoch, p.step, bool(p.record)) for p in seen[:5]] == steps
     assert not equal(state(run.path), state(run.path / "epoch-0002.safetensors"))
 
 
@@ -174,9 +166,8 @@ def test_the_step_size_rises_and_falls_to_zero_where_a_rise_is_given(
 
     monkeypatch.setattr(torch.optim.Adam, "step", recorded)
     training = replace(TRAINING, n_epochs=10, decay_epochs=(), n_warm=2)
-    run = train_reconstructor(
-        replace(CONFIG, training=training), store, tmp_path / "run", device="cpu"
-    )
+    config = replace(CONFIG, training=training)
+    run = train_reconstructor(config, store, tmp_path / "run", device="cpu")
     expected = [1e-3 * min(1, (n + 1) / 3) * (1 - n / 30) for n in range(30)]
     assert rates == pytest.approx(expected)
     ends = [record["learning_rate"] for record in run.metrics]
@@ -218,10 +209,6 @@ def test_the_best_weights_have_the_best_score(store: Store, tmp_path: Path) -> N
     assert score == pytest.approx(max(record["val_ssim"] for record in run.metrics), abs=1e-6)
 
 
-class StopError(Exception):
-    pass
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_an_interrupted_run_ends_bit_equal_and_is_then_left_alone(
     store: Store, tmp_path: Path, dropout: float
@@ -239,14 +226,12 @@ def test_an_interrupted_run_ends_bit_equal_and_is_then_left_alone(
     cut = train_reconstructor(config, store, out, device="cpu", on_step=taken.append)
     check_continued(taken[0], 3, 1)
     assert equal(state(whole.path), state(cut.path))
-    keys = ("epoch", "train_loss", "val_ssim")
-    assert [[r[k] for k in keys] for r in whole.metrics] == [
-        [r[k] for k in keys] for r in cut.metrics
-    ]
+    for key in ("epoch", "train_loss", "val_ssim"):
+        assert [one[key] for one in whole.metrics] == [one[key] for one in cut.metrics]
     written = (cut.path / "weights.safetensors").stat().st_mtime_ns
-    calls: list[Progress] = []
-    train_reconstructor(config, store, tmp_path / "cut", device="cpu", on_step=calls.append)
-    assert not calls
+    taken.clear()
+    train_reconstructor(config, store, out, device="cpu", on_step=taken.append)
+    assert not taken
     assert (cut.path / "weights.safetensors").stat().st_mtime_ns == written
 
 
@@ -254,23 +239,17 @@ def test_the_chosen_convolution_is_recorded_and_kept(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(CONFIG, training=replace(TRAINING, convolution="auto"))
-
-    def stop(progress: Progress) -> None:
-        if progress.epoch == 2:
-            raise StopError
-
-    with pytest.raises(StopError):
-        train_reconstructor(config, store, tmp_path / "run", device="cpu", on_step=stop)
+    where: dict[str, Any] = {"store": store, "out": tmp_path / "run", "device": "cpu"}
+    with pytest.raises(KeyboardInterrupt):
+        train_reconstructor(config, **where, on_step=stopping_at(2, 1))
     chosen = read_run(tmp_path / "run").provenance.notes["convolution"]
     assert chosen == choose_convolution("auto", torch.device("cpu"), trains=True)
     other = next(name for name in BACKENDS if name != chosen)
     monkeypatch.setattr(loop, "choose_convolution", lambda *_, **__: other)
     used = []
     original = reconstructor.convolution
-    monkeypatch.setattr(
-        reconstructor, "convolution", lambda name: used.append(name) or original(name)
-    )
-    run = train_reconstructor(config, store, tmp_path / "run", device="cpu")
+    monkeypatch.setattr(reconstructor, "convolution", lambda x: used.append(x) or original(x))
+    run = train_reconstructor(config, **where)
     assert used == [chosen] and run.provenance.notes["convolution"] == chosen
 
 
