@@ -16,16 +16,13 @@ def batch_of(values: torch.Tensor) -> SliceBatch:
     return SliceSet.from_images(values, list("abc")).batch(torch.arange(3))
 
 
-def assert_alike(one: SliceBatch, two: SliceBatch) -> None:
-    for a, b in zip(one.tensors(), two.tensors(), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
-
-
 def test_some_slices_are_mirrored_at_the_pixel_of_the_center() -> None:
     is_mirrored = torch.tensor([True, False, True])
     turned = images().flip(-1).roll(1, dims=-1)
     wanted = torch.where(is_mirrored[:, None, None], turned, images())
-    assert_alike(mirrored(batch_of(images()), is_mirrored), batch_of(wanted))
+    found = mirrored(batch_of(images()), is_mirrored).tensors()
+    for one, other in zip(found, batch_of(wanted).tensors(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
 def test_columns_outside_the_matrix_are_mirrored_too() -> None:

@@ -173,13 +173,6 @@ def test_losses_from_stored_numbers_are_golden(method: str, golden: Golden) -> N
         torch.testing.assert_close(found, expected.sum(), rtol=1e-4, atol=1e-9)
 
 
-def test_greedy_equals_non_greedy_at_horizon_one(generator: torch.Generator) -> None:
-    log_probs, rewards = (torch.randn(3, 5, generator=generator) for _ in range(2))
-    torch.testing.assert_close(
-        non_greedy_loss(log_probs[None], rewards[None], 0.7), greedy_loss(log_probs, rewards)
-    )
-
-
 def tiny_simulator(generator: torch.Generator, n_slices: int) -> Simulator:
     images = torch.rand(n_slices, 16, 16, generator=generator)
     slices = SliceSet.from_images(images, ("v",) * n_slices)

@@ -187,14 +187,6 @@ def test_its_runs_are_evaluated_and_analyzed_like_others(
     assert all(row.marginal >= row.conditional > 0 for row in rows)
 
 
-def ddqn_config_of(**changes: object) -> PolicyConfig:
-    training = {
-        **{"method": "ddqn", "n_epochs": 3, "n_episodes": 5, "n_updates": 3, "n_target": 2},
-        **{"batch_size": 4, "buffer_size": 20, "seed": 3, "learning_rate": 1e-2},
-    }
-    return small_config(CONV, {**training, **changes})
-
-
 def test_one_network_says_which_column_is_best_and_the_other_what_it_is_worth() -> None:
     scores = torch.tensor([[9.0, 2.0, 5.0], [1.0, 2.0, 3.0], [1.0, 7.0, 3.0]])
     copied = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6], [0.7, 0.8, float("nan")]])
@@ -216,7 +208,11 @@ def test_any_column_is_taken_by_chance_and_the_best_otherwise() -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
-    cut = train_whole_and_cut(ddqn_config_of(), store, tmp_path, epoch=3)
+    training = {
+        **{"method": "ddqn", "n_epochs": 3, "n_episodes": 5, "n_updates": 3, "n_target": 2},
+        **{"batch_size": 4, "buffer_size": 20, "seed": 3, "learning_rate": 1e-2},
+    }
+    cut = train_whole_and_cut(small_config(CONV, training), store, tmp_path, epoch=3)
     assert not policies.load(cut).is_stochastic
     metrics = read_run(cut).metrics
     assert all(record["loss"] >= 0 and record["train_ssim"] > 0 for record in metrics)

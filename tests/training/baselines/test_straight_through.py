@@ -25,6 +25,7 @@ from kscout.training.baselines.straight_through import (
 from kscout.training.joint.sampler import Material, acquire, policy_config
 
 N_SLICES, N_ROWS, N_COLS, HORIZON = 3, 8, 10, 3
+START = center_mask(N_COLS, 2).expand(N_SLICES, -1)
 TRAINING = joint_config("straight-through").training
 
 
@@ -51,6 +52,11 @@ def batch(generator: torch.Generator) -> SliceBatch:
 
 def gumbel(*shape: int, generator: torch.Generator) -> Tensor:
     return -(-torch.rand(*shape, generator=generator, dtype=torch.float64).log()).log()
+
+
+@pytest.fixture
+def noise(generator: torch.Generator) -> Tensor:
+    return gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
 
 
 def test_a_draw_is_exact_and_its_gradient_that_of_the_softmax(generator: torch.Generator) -> None:
@@ -118,11 +124,10 @@ def test_a_density_learns_by_the_slope_of_scores_with_masks(
 ) -> None:
     policy = LearnedDensity(n_cols=N_COLS).double()
     torch.nn.init.normal_(policy.logits, generator=generator)
-    start = center_mask(N_COLS, 2).expand(N_SLICES, -1)
     noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
-    masks = masks_drawn_blindly(policy, start, batch.selectable, noise)
+    masks = masks_drawn_blindly(policy, START, batch.selectable, noise)
     assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
-    scorer, moment = Scorer(batch, ZeroFilled(), start, TRAINING), torch.tensor([3, 1, 2])
+    scorer, moment = Scorer(batch, ZeroFilled(), START, TRAINING), torch.tensor([3, 1, 2])
     scorer.reconstruct(masks[torch.arange(N_SLICES), moment])[2].sum().backward()
     fixed, counted = masks.detach(), np.eye(HORIZON)[moment.numpy() - 1]
 
@@ -140,13 +145,12 @@ def test_a_density_learns_by_the_slope_of_scores_with_masks(
 
 @pytest.mark.parametrize("protocol", ["paper", "blind"])
 def test_a_policy_that_looks_is_scored_by_all_images_that_follow(
-    protocol: str, batch: SliceBatch, generator: torch.Generator
+    protocol: str, batch: SliceBatch, noise: Tensor
 ) -> None:
-    policy, start = Looks(), center_mask(N_COLS, 2).expand(N_SLICES, -1)
-    noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
+    policy = Looks()
     training = joint_config("straight-through", protocol=protocol).training
-    scorer = Scorer(batch, ZeroFilled(), start, training)
-    scores, masks = scores_on_the_way(policy, scorer, start, noise)
+    scorer = Scorer(batch, ZeroFilled(), START, training)
+    scores, masks = scores_on_the_way(policy, scorer, START, noise)
     assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
     scores.sum().backward()
     fixed, weight = masks.detach(), policy.weight.detach()
@@ -174,29 +178,23 @@ def test_a_policy_that_looks_is_scored_by_all_images_that_follow(
     assert change > 0.005
 
 
-def test_policies_are_told_how_many_columns_may_follow(
-    batch: SliceBatch, generator: torch.Generator
-) -> None:
+def test_policies_are_told_how_many_columns_may_follow(batch: SliceBatch, noise: Tensor) -> None:
     policy, config = Looks(), joint_config("straight-through", horizon=HORIZON)
-    start = center_mask(N_COLS, 2).expand(N_SLICES, -1)
-    noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
-    scorer = Scorer(batch, ZeroFilled(), start, TRAINING)
-    scores_on_the_way(policy, scorer, start, noise)
+    scorer = Scorer(batch, ZeroFilled(), START, TRAINING)
+    scores_on_the_way(policy, scorer, START, noise)
     acquire(policy, batch, config, torch.rand(N_SLICES, HORIZON), ZeroFilled())
     assert policy.told == [3, 2, 1] * 2
 
 
 def test_while_it_learns_nothing_unmeasured_changes_a_draw(
-    batch: SliceBatch, generator: torch.Generator
+    batch: SliceBatch, noise: Tensor
 ) -> None:
-    start = center_mask(N_COLS, 2).expand(N_SLICES, -1)
-    noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
 
     def masks(kspace: Tensor) -> Tensor:
         seen = SliceBatch(kspace, *batch.tensors()[1:])
-        scorer = Scorer(seen, ZeroFilled(), start, TRAINING)
+        scorer = Scorer(seen, ZeroFilled(), START, TRAINING)
         with torch.no_grad():
-            return scores_on_the_way(Looks(), scorer, start, noise)[1]
+            return scores_on_the_way(Looks(), scorer, START, noise)[1]
 
     chosen = masks(batch.kspace)
     hidden = chosen[:, -1][:, None, None, :].expand(batch.kspace.shape) == 0
