@@ -41,7 +41,7 @@ def acquired() -> list[Shown]:
         "random": (policies.build("random", **sizes), "knee-general-unet"),
         "fixed order": (policies.load("knee-general-16-fixed"), "knee-general-unet"),
         "learned policy": (policies.load("knee-general-16-column"), "knee-general-unet"),
-        "co-trained": (policies.load("knee-cotrained-16-fixed"), "knee-cotrained-16-unet"),
+        "fixed, co-trained": (policies.load("knee-cotrained-16-fixed"), "knee-cotrained-16-unet"),
     }
     found = []
     for name, (policy, network) in ways.items():
