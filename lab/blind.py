@@ -20,7 +20,7 @@ below the order of the network. A network or policy whose rounded weights `NAME.
 in the folder of the runs is used from there. One posterior sampler per anatomy serves all
 ensembles; members are rounded first. `--train` names six heads, one more for validation and one for
 a test split that is not used;
-`--people` is the dataset of `people.py`, whose heads no training used.
+`--people` is the dataset of `people.py`, whose people are in no training set.
 """
 
 import json
@@ -189,7 +189,6 @@ def evaluation_commands(work: Path, people: Path, wanted: Wanted) -> dict[str, l
     for task in tasks():
         if not any(wanted(task.name(part)) for part in EVALUATIONS):
             continue
-        name = task.name("scores")
         data = work / "data" / "paper" if task.kind == "knee" else people
         common = ("--data", data, "--split", "test", "--reconstructor", network(work, task))
         common += ("--protocol", "blind", "--argmax", "--seed", task.seed, "--examples", 0)
@@ -197,25 +196,24 @@ def evaluation_commands(work: Path, people: Path, wanted: Wanted) -> dict[str, l
         if not order.exists():
             ship_order(work / task.name("order"), order)
         column = rounded(work, task.name("column"), N_POLICY_BITS)
-        parts = [("fixed", order), ("column", column), ("ensemble", work / task.name("ensemble"))]
-        policies = [*(f"{part}={path}" for part, path in parts), *BASELINES]
-        named = [word for one in policies for word in ("--policy", one)]
+        ensemble = work / task.name("ensemble")
+        policies = [f"fixed={order}", f"column={column}", f"ensemble={ensemble}", *BASELINES]
         budget = ("--n-initial", task.n_initial, "--steps", task.steps)
-        scores = words("evaluate", *common, *budget, *named, "--reference", "fixed")
-        found[name] = [*scores, *words("--out", work / name)]
-        oracles = [word for one in ORACLES for word in ("--policy", one)]
-        oracles_name = task.name("oracles")
-        found[oracles_name] = words(
-            "evaluate", *common, *budget, *oracles, "--out", work / oracles_name
-        )
-        center_name = task.name("center")
-        center = words("evaluate", *common, *budget, "--policy", "center-out")
-        found[center_name] = [*center, *words("--out", work / center_name)]
-        # The last of 128 columns is acquired, so that the final score is of all columns.
-        full = ("--n-initial", 127, "--steps", 1, "--policy", "center-out")
-        full_name = task.name("full")
-        found[full_name] = words("evaluate", *common, *full, "--out", work / full_name)
+        parts = {
+            "scores": (*budget, *_flags(policies), "--reference", "fixed"),
+            "oracles": (*budget, *_flags(ORACLES)),
+            "center": (*budget, *_flags(["center-out"])),
+            # The last of 128 columns is acquired, so that the final score is of all columns.
+            "full": ("--n-initial", 127, "--steps", 1, *_flags(["center-out"])),
+        }
+        for part, how in parts.items():
+            out = work / task.name(part)
+            found[task.name(part)] = words("evaluate", *common, *how, "--out", out)
     return found
+
+
+def _flags(policies: Sequence[str]) -> list[str]:
+    return [word for one in policies for word in ("--policy", one)]
 
 
 def run_all(commands: dict[str, list[str]], work: Path, n_jobs: int) -> None:

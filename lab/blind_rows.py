@@ -37,10 +37,11 @@ def is_evaluated(work: Path, task: Task) -> bool:
 
 def rows_of(work: Path, seeds: Sequence[Task]) -> list[Row]:
     """Return the rows of one network and start, with seeds averaged before volumes are compared."""
-    by_seed = [{x.policy: x for x in read_scores(work / one.name("scores"))} for one in seeds]
+    parts = ("scores", "oracles", "center")
+    by_seed = [
+        {k: v for part in parts for k, v in _scores(work, one, part).items()} for one in seeds
+    ]
     for scores, one in zip(by_seed, seeds, strict=True):
-        scores |= {x.policy: x for x in read_scores(work / one.name("oracles"))}
-        scores |= {x.policy: x for x in read_scores(work / one.name("center"))}
         (scores[FULL],) = read_scores(work / one.name("full"))
     summary = read_summary(work / seeds[0].name("scores"))
     places = {"center-out": read_summary(work / seeds[0].name("center")).device}

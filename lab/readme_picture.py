@@ -2,7 +2,8 @@
 
 Usage: python lab/readme_picture.py docs/images/acquisition.png
 
-The dark picture is acquisition-dark.png.
+The dark picture is acquisition-dark.png. Without a path, the ranks of this knee among 24
+by the gain over the fixed order are printed.
 """
 
 import io
@@ -26,15 +27,17 @@ from kscout.data.slices import SliceSet
 from kscout.figures.pictures import Shown, draw_reconstructions
 
 N_INITIAL, HORIZON, SIZE = 16, 16, 128
+VOLUMES, SHOWN = range(2, 26), 24
+"""Volumes that are ranked, and the one in the picture."""
 WINDOW = (slice(28, 104), slice(26, 102))
 """Rows and columns that are shown: the joint."""
 DARK_INK, DARK_PAPER = "#e6edf3", "#161b22"
 
 
-def acquired() -> list[Shown]:
-    """Acquire one slice in four ways, the last one with a co-trained network."""
+def acquired(number: int = SHOWN) -> list[Shown]:
+    """Acquire a slice of a volume in four ways, the last one with a co-trained network."""
     # Test volumes of seed 0 are generated with 3 * 0 + 2 (kscout.data.generate).
-    volume = draw_knee_volume(seed=2, volume=24, n_slices=18, size=SIZE)
+    volume = draw_knee_volume(seed=2, volume=number, n_slices=18, size=SIZE)
     slices = SliceSet.from_images(torch.from_numpy(volume.stored), ["knee"] * 18)
     sizes = {"n_cols": SIZE, "n_initial": N_INITIAL, "horizon": HORIZON}
     ways: dict[str, tuple[Policy, str]] = {
@@ -68,6 +71,20 @@ def drawn(shown: list[Shown]) -> Figure:
     )
 
 
+def ranks() -> dict[str, int]:
+    """Return the rank of the shown volume by the gain of each way over the fixed order."""
+    found = [{one.title: one.ssim for one in acquired(number)} for number in VOLUMES]
+    shown = found[VOLUMES.index(SHOWN)]
+    gains = {
+        name: [one[name] - one["fixed order"] for one in found]
+        for name in ("learned policy", "fixed, co-trained")
+    }
+    return {
+        name: 1 + sum(gain > shown[name] - shown["fixed order"] for gain in several)
+        for name, several in gains.items()
+    }
+
+
 def in_both_lights(figure: Figure, path: Path) -> Iterator[tuple[Path, str]]:
     """Yield where a picture goes and the color of its paper: light, then dark with light ink."""
     yield path, "white"
@@ -87,4 +104,7 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1:]:
+        main(Path(sys.argv[1]))
+    else:
+        print(ranks())

@@ -65,7 +65,8 @@ def import_(options: _ImportOptions, **fields: Any) -> None:  # noqa: ANN401 - v
     is_done = (options.out / MANIFEST).is_file()
     with _progress("importing") as on_volume:
         store = import_folder(options.source, options.out, settings, on_volume)
-    _print_summary(summarize(store), options.as_json, "already imported; " * is_done)
+    state = "already imported; " if is_done else ""
+    _print_summary(summarize(store), options.as_json, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,8 @@ def make(options: _MakeOptions, **fields: Any) -> None:  # noqa: ANN401 - values
     is_done = (options.out / MANIFEST).is_file()
     with _progress("making") as on_volume:
         store = make_store(options.out, make_settings(kind=options.kind, **fields), on_volume)
-    _print_summary(summarize(store), options.as_json, "already made; " * is_done)
+    state = "already made; " if is_done else ""
+    _print_summary(summarize(store), options.as_json, state)
 
 
 @dataclass(frozen=True, kw_only=True)
